@@ -1,0 +1,183 @@
+"""In charge of settings: one TOML file becomes one frozen Config, or one line that names file, key and reason."""
+
+import difflib
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from appliance.config_settings import (
+    SECTIONS,
+    Config,
+    Delivery,
+    Dns,
+    Http,
+    Limits,
+    Mode,
+    Server,
+    Setting,
+    Smtp,
+    Webhooks,
+    settings,
+)
+from appliance.config_values import FILE, Endpoint, Network, is_host_name
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Delivery",
+    "Dns",
+    "Endpoint",
+    "Http",
+    "Limits",
+    "Mode",
+    "Network",
+    "Server",
+    "Smtp",
+    "Webhooks",
+    "embedded",
+    "load",
+    "parse",
+]
+
+VARIABLE = "APPLIANCE_CONFIG"
+LOCAL_FILE = Path("config.toml")
+SYSTEM_FILE = Path("/etc/appliance/config.toml")
+
+
+class ConfigError(Exception):
+    """The program cannot start like this; the text is one line: file, key, reason."""
+
+    def __init__(self, *parts: str) -> None:
+        line = ": ".join(parts)
+        # A key or value may hold anything TOML can escape; it must not break the line or drive the terminal.
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+
+
+# For a first look: nothing listens beyond this machine, nothing leaves it, all state is in one directory.
+EMBEDDED: dict[str, Any] = {
+    "server": {"hostname": "localhost", "data_dir": "appliance-data"},
+    "http": {"bind": ["127.0.0.1:8080"], "base_url": "http://127.0.0.1:8080"},
+    "smtp": {"bind": ["127.0.0.1:2587"], "bind_tls": []},
+    "delivery": {"mode": "sandbox"},
+}
+
+
+def parse(text: str, file: Path) -> Config:
+    """The settings that `text`, the content of `file`, describes; relative paths in it start where the file is."""
+    return replace(_build(_tables(text, file), str(file), file.parent), source=file)
+
+
+def _tables(text: str, file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(str(file), "nested too deeply") from None
+    except ValueError as error:
+        raise ConfigError(str(file), *_syntax(str(error), text)) from None
+
+
+def _syntax(message: str, text: str) -> tuple[str, str]:
+    """Where and why, out of tomllib's "reason (at line 1, column 2)" or "reason (at end of document)"."""
+    match = re.fullmatch(r"(.*) \(at (?:(line \d+, column \d+)|end of document)\)", message, re.DOTALL)
+    last = f"line {text.rstrip().count(chr(10)) + 1}"
+    return (match[2] or last, match[1]) if match else (last, message)
+
+
+def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:
+    for name in tables:
+        if name not in SECTIONS:
+            raise ConfigError(file, name, _unknown("section", name, SECTIONS))
+    sections = {name: _section(name, tables.get(name, {}), file, base) for name in SECTIONS}
+    config = _complete(Config(**sections))
+    _check_together(config, file)
+    return config
+
+
+def _section(name: str, table: object, file: str, base: Path) -> Any:
+    if not isinstance(table, dict):
+        raise ConfigError(file, name, f"must be a section, [{name}]")
+    rows = {row.key: row for row in settings(name)}
+    for key in table:
+        if key not in rows:
+            raise ConfigError(file, f"{name}.{key}", _unknown("key", key, rows))
+    given = {key: _value(rows[key], value, file, base) for key, value in table.items()}
+    return SECTIONS[name](**given)
+
+
+def _value(row: Setting, value: object, file: str, base: Path) -> object:
+    place = f"{row.section}.{row.key}"
+    try:
+        read = row.kind.read(value)
+    except ValueError as reason:
+        raise ConfigError(file, place, str(reason)) from None
+    if not isinstance(read, Path):
+        return read
+    path = base / read
+    # os.path, because Path.is_file raises where a directory may not be entered.
+    if row.kind is FILE and not os.path.isfile(path):
+        raise ConfigError(file, place, f"no such file: {path}")
+    return path
+
+
+def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f'unknown {what}; did you mean "{near[0]}"?' if near else f"unknown {what}"
+
+
+def _complete(config: Config) -> Config:
+    """What an empty value stands for, where that depends on the machine or on another key."""
+    server = replace(config.server, hostname=config.server.hostname or machine_name())
+    base_url = config.http.base_url or _listening_url(config.http, server.hostname)
+    return replace(config, server=server, http=replace(config.http, base_url=base_url))
+
+
+def machine_name() -> str:
+    """The machine's own name, without asking DNS (getfqdn does, and may hang)."""
+    name = socket.gethostname().lower()
+    return name if is_host_name(name) else "localhost"
+
+
+def _listening_url(http: Http, hostname: str) -> str:
+    first = http.bind[0]
+    everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    scheme = "https" if http.tls_cert else "http"
+    return f"{scheme}://{Endpoint(hostname, first.port) if everywhere else first}"
+
+
+def _check_together(config: Config, file: str) -> None:
+    """What no key can show alone."""
+    pairs = {"http": (config.http.tls_cert, config.http.tls_key), "smtp": (config.smtp.tls_cert, config.smtp.tls_key)}
+    for section, (cert, key) in pairs.items():
+        if cert and not key:
+            raise ConfigError(file, f"{section}.tls_key", "missing, though tls_cert is set")
+        if key and not cert:
+            raise ConfigError(file, f"{section}.tls_cert", "missing, though tls_key is set")
+    if config.http.body_memory < config.http.max_body:
+        raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
+
+
+def embedded(cwd: Path) -> Config:
+    """The settings of a start without any file; state lies in `cwd`."""
+    return replace(_build(EMBEDDED, "built-in defaults", cwd), embedded=True)
+
+
+def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
+    """The settings of the first file there is: `path` (--config), the variable's, ./config.toml, /etc; else embedded.
+
+    A file that was named must exist: to go on with another one would be a start with the wrong settings.
+    """
+    named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
+    for file in [cwd / named] if named else [cwd / LOCAL_FILE, SYSTEM_FILE]:
+        try:
+            return parse(file.read_text("utf-8"), file)
+        except OSError as error:
+            if named or not isinstance(error, FileNotFoundError):
+                raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(str(file), "is not UTF-8 text") from None
+    return embedded(cwd)

@@ -1,0 +1,254 @@
+"""In charge of reading one TOML value into the type the program works with, or saying why that cannot be."""
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+KIB = 1024
+MIB = 1024 * KIB
+LONGEST = 365 * 86400.0  # seconds; a longer wait is a slip of the pen
+LARGEST = 2**63 - 1  # bytes; what SQLite and the kernel can count
+DNS_PORT = 53
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:[0-9]{1,12}(?:ms|s|m|h|d))+")
+_DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h|d)")
+_BYTES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB, "TiB": 1024**2 * MIB}
+_BYTES |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"([0-9]{1,19})\s?([A-Za-z]*)")
+_PORT = re.compile(r"[0-9]{1,5}")
+# RFC 1123 2.1; the last label may not be a number, so that no IP address passes for a name.
+_HOST_NAME = re.compile(r"(?!.*(?:^|\.)[0-9]+$)(?:(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!$)|$))+")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """One kind of value: what the documentation calls it, and its reader, which raises ValueError with the reason."""
+
+    name: str
+    read: Callable[[object], T]
+
+
+class Endpoint(NamedTuple):
+    """Where to listen, or whom to ask."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """The form of the configuration file, which is also the form of a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _wrong(wanted: str, value: object) -> ValueError:
+    shown = json.dumps(value, default=str, ensure_ascii=False)
+    return ValueError(f"must be {wanted}, not {shown if len(shown) <= 60 else shown[:59] + '…'}")
+
+
+def _text(wanted: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong(wanted, value)
+    return value
+
+
+def is_host_name(text: str) -> bool:
+    """Whether this is a host name in lower-case ASCII, with one label or more."""
+    return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
+
+
+def _read_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong("true or false", value)
+    return value
+
+
+def _read_host_name(value: object) -> str:
+    name = _text("a host name", value).lower()
+    if not is_host_name(name):
+        raise _wrong('a host name such as "mail.example.com"', value)
+    return name
+
+
+def _read_base_url(value: object) -> str:
+    wanted = 'an http or https URL without a path, such as "https://mail.example.com"'
+    text = _text(wanted, value).rstrip("/")
+    try:
+        parts = urlsplit(text)
+        port, host = parts.port, parts.hostname or ""
+    except ValueError:  # a port that is none, half an IPv6 address
+        raise _wrong(wanted, value) from None
+    # Rebuilt and compared, because urlsplit quietly drops what it does not like (newlines, userinfo, an empty query).
+    shown = f"[{host}]" if ":" in host else host
+    rebuilt = f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
+    if parts.scheme not in ("http", "https") or not _is_host(host) or rebuilt != text.lower():
+        raise _wrong(wanted, value)
+    return rebuilt
+
+
+def _is_host(text: str) -> bool:
+    return is_host_name(text) or _is_address(text)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_network(value: object) -> Network:
+    wanted = 'a network such as "10.0.0.0/8" or an IP address'
+    try:
+        return ipaddress.ip_network(_text(wanted, value))
+    except ValueError as reason:
+        if "has host bits set" in str(reason):
+            raise ValueError(f"{value} has bits set beyond its prefix length") from None
+        raise _wrong(wanted, value) from None
+
+
+def _read_port(value: object) -> int:
+    return integer(1, 65535).read(value)
+
+
+def _read_bind(value: object) -> Endpoint:
+    wanted = 'an IP address and a port, such as "127.0.0.1:8080" or "[::1]:8080"'
+    host, _, port = _text(wanted, value).rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host
+    return _endpoint(host, port, wanted, value)
+
+
+def _read_resolver(value: object) -> Endpoint:
+    wanted = 'an IP address with or without a port, such as "127.0.0.1:5353" or "::1"'
+    text = _text(wanted, value)
+    if _is_address(text):
+        return Endpoint(text, DNS_PORT)
+    host, _, port = text.rpartition(":")
+    endpoint = _endpoint(host, port, wanted, value)
+    if endpoint.port == 0:
+        raise _wrong(wanted, value)
+    return endpoint
+
+
+def _endpoint(host: str, port: str, wanted: str, value: object) -> Endpoint:
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    # Brackets are for IPv6 and IPv6 is for brackets: "::1:80" could be read in two ways.
+    if not _is_address(bare) or bracketed != (":" in bare) or not _PORT.fullmatch(port):
+        raise _wrong(wanted, value)
+    if int(port) > 65535:
+        raise ValueError(f"port {port} is over 65535")
+    return Endpoint(bare, int(port))
+
+
+def _read_directory(value: object) -> Path:
+    text = _text("a directory", value)
+    if not text or "\0" in text:
+        raise _wrong("a directory", value)
+    return Path(text)
+
+
+def _read_file(value: object) -> Path | None:
+    text = _text('a file, or "" for none', value)
+    return Path(text) if text else None
+
+
+BOOLEAN = Kind("boolean", _read_boolean)
+HOST_NAME = Kind("host name", _read_host_name)
+BASE_URL = Kind("URL", _read_base_url)
+NETWORK = Kind("network", _read_network)
+PORT = Kind("port", _read_port)
+BIND = Kind("IP:port", _read_bind)
+RESOLVER = Kind("IP[:port]", _read_resolver)
+DIRECTORY = Kind("directory", _read_directory)
+FILE = Kind("file", _read_file)
+
+
+def integer(minimum: int, maximum: int) -> Kind[int]:
+    """A whole number between the two, both included."""
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise _wrong(f"a whole number from {minimum} to {maximum}", value)
+        return value
+
+    return Kind("integer", read)
+
+
+def duration(*, positive: bool) -> Kind[float]:
+    """Seconds, written with their unit: "500ms", "30s", "1h30m"."""
+
+    def read(value: object) -> float:
+        wanted = 'a duration such as "30s" or "1h30m"'
+        text = _text(wanted, value)
+        if not _DURATION.fullmatch(text):
+            raise _wrong(wanted, value)
+        seconds = sum(int(count) * _SECONDS[unit] for count, unit in _DURATION_PART.findall(text))
+        if seconds > LONGEST or (positive and not seconds):
+            raise _wrong("over zero and at most 365d" if positive else "at most 365d", value)
+        return seconds
+
+    return Kind("duration", read)
+
+
+def size(minimum: int = 0, maximum: int = LARGEST, *, within: str = "under 8EiB") -> Kind[int]:
+    """Bytes: a plain number, or text with a unit; `within` says the bounds in words."""
+
+    def read(value: object) -> int:
+        count = _bytes(value)
+        if not minimum <= count <= maximum:
+            raise _wrong(within, value)
+        return count
+
+    return Kind("size", read)
+
+
+def _bytes(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    wanted = 'a size such as "64KiB", "1GiB" or a number of bytes'
+    match = _SIZE.fullmatch(_text(wanted, value))
+    if match is None or match[2] not in _BYTES:
+        raise _wrong(wanted, value)
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def choice(options: type[E]) -> Kind[E]:
+    """One of the words of an enum."""
+
+    def read(value: object) -> E:
+        for option in options:
+            if option.value == value:
+                return option
+        raise _wrong("one of " + ", ".join(f'"{option.value}"' for option in options), value)
+
+    return Kind(" or ".join(option.value for option in options), read)
+
+
+def many(kind: Kind[T], *, at_least: int = 0) -> Kind[tuple[T, ...]]:
+    """A list of values of one kind."""
+
+    def read(value: object) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise _wrong("a list", value)
+        if len(value) < at_least:
+            raise ValueError("must not be empty")
+        return tuple(kind.read(item) for item in value)
+
+    return Kind(f"{kind.name} list", read)
+
+
+def optional(kind: Kind[T], nothing: T) -> Kind[T]:
+    """A value that may be left empty (""), which reads as `nothing`."""
+    return Kind(kind.name, lambda value: nothing if value == "" else kind.read(value))

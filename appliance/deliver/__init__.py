@@ -1,0 +1,1 @@
+"""In charge of getting accepted mail to its recipients."""

@@ -1,0 +1,31 @@
+"""In charge of who is delivered when: takes due recipients, tries them, records what came of it."""
+
+from appliance.deliver.sandbox import simulate
+from appliance.log import get_logger
+from appliance.outside import SLEEP_LIMIT, Outside, Wake
+from appliance.store import Store
+
+BATCH = 256  # simulated recipients recorded in one transaction
+
+log = get_logger("deliver")
+
+
+async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
+    """Simulate whatever is due, for ever. State is in the store, so a restart simply goes on."""
+    while True:
+        if not await deliver_due(store, outside, attempts_allowed):
+            await wake.wait(_seconds_until_due(store, outside))
+
+
+async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> int:
+    """Simulate one batch of due recipients and record it; how many there were."""
+    due = store.queue.due(simulated=True, most=BATCH)
+    now = outside.now()
+    if due:
+        await store.queue.record([simulate(recipient, now, attempts_allowed) for recipient in due])
+    return len(due)
+
+
+def _seconds_until_due(store: Store, outside: Outside) -> float:
+    due_at = store.queue.next_due(simulated=True)
+    return SLEEP_LIMIT if due_at is None else max(0.0, (due_at - outside.now()) / 1_000_000)

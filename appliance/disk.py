@@ -1,0 +1,36 @@
+"""In charge of noticing a disk that fills up, before a write has to fail."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from appliance.outside import Outside
+
+LOOK_EVERY = 1_000_000  # microseconds; a look costs a system call, and disks do not fill up faster than this margin
+
+
+@dataclass(slots=True)
+class FreeSpace:
+    """The free space where the database lies, against the operator's watermark."""
+
+    directory: Path
+    min_bytes: int  # 0: the watermark is off
+    min_percent: float
+    outside: Outside
+    _looked_at: int = field(default=-LOOK_EVERY)
+    _low: bool = field(default=False)
+
+    def low(self) -> bool:
+        """Whether new mail has to be refused for now."""
+        if self.min_bytes == 0:
+            return False
+        now = self.outside.now()
+        if not 0 <= now - self._looked_at < LOOK_EVERY:
+            self._looked_at = now
+            self._low = self._look()
+        return self._low
+
+    def _look(self) -> bool:
+        facts = os.statvfs(self.directory)
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        return free < max(self.min_bytes, total * self.min_percent / 100)

@@ -1,0 +1,106 @@
+"""In charge of making guesses slow: failures are counted by address and by account, and answered later and later.
+
+Nobody is ever locked out. Our own keys and passwords have 256 bits, so a right one always works at once; only logins
+with a password people chose can be told to wait, and never from an address that has logged in to that account before.
+Failures from loopback are not counted by address: every application on the machine, and a proxy nobody declared,
+would share that count.
+"""
+
+import ipaddress
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from appliance.errors import Code, Refused
+from appliance.outside import Outside
+
+Value = TypeVar("Value")
+
+FAILURE_DELAY = 1.0  # seconds before any "no"
+
+SECOND = 1_000_000  # microseconds
+MINUTE = 60 * SECOND
+DAY = 24 * 60 * MINUTE
+PER_ADDRESS = ((10, MINUTE), (50, DAY))
+PER_ACCOUNT = 10  # failures in ACCOUNT_WINDOW before the account's logins have to wait
+ACCOUNT_WINDOW = 15 * MINUTE
+FIRST_WAIT = MINUTE  # doubles with each further failure
+LONGEST_WAIT = 60 * MINUTE
+REMEMBERED = 10_000  # addresses and accounts, each; the longest quiet go first
+
+
+@dataclass(slots=True)
+class _Account:
+    failures: deque[int] = field(default_factory=deque)
+    wait: int = 0
+    wait_until: int = 0
+    known: set[str] = field(default_factory=set)  # addresses its owner has logged in from
+
+
+@dataclass(slots=True)
+class Guesses:
+    """The recent failures, in memory: forgetting them at a restart costs an attacker a restart of ours."""
+
+    outside: Outside
+    _addresses: dict[str, deque[int]] = field(default_factory=dict)
+    _accounts: dict[str, _Account] = field(default_factory=dict)
+
+    def check_address(self, address: str) -> None:
+        """Refuse an address that has failed too often lately."""
+        failures = self._addresses.get(address)
+        if failures is None:
+            return
+        now = self.outside.now()
+        for most, window in PER_ADDRESS:
+            recent = [at for at in failures if at > now - window]
+            if len(recent) >= most:
+                raise _wait(recent[-most] + window - now)
+
+    def check_account(self, account: str, address: str) -> None:
+        """Refuse a login that has to wait, unless its owner is known to come from there."""
+        record = self._accounts.get(account)
+        if record is not None and address not in record.known and record.wait_until > self.outside.now():
+            raise _wait(record.wait_until - self.outside.now())
+
+    def failed(self, address: str, account: str | None = None) -> None:
+        """Count a failure."""
+        now = self.outside.now()
+        if not ipaddress.ip_address(address).is_loopback:
+            failures = _newest(self._addresses, address, deque(maxlen=50))
+            failures.append(now)
+        if account is not None:
+            self._account_failed(_newest(self._accounts, account, _Account()), now)
+
+    def succeeded(self, address: str, account: str) -> None:
+        """The owner has come in from here: forget the account's failures, and let this address in at once later."""
+        record = _newest(self._accounts, account, _Account())
+        record.failures.clear()
+        record.wait = record.wait_until = 0
+        if len(record.known) < 100:
+            record.known.add(address)
+
+    @staticmethod
+    def _account_failed(record: _Account, now: int) -> None:
+        record.failures.append(now)
+        while record.failures[0] <= now - ACCOUNT_WINDOW:
+            record.failures.popleft()
+        if len(record.failures) >= PER_ACCOUNT or record.wait:
+            record.wait = min(2 * record.wait or FIRST_WAIT, LONGEST_WAIT)
+            record.wait_until = now + record.wait
+
+
+def _newest(kept: dict[str, Value], name: str, fresh: Value) -> Value:
+    """The entry of that name, moved to the end, the oldest dropped when there are too many."""
+    value = kept.pop(name, fresh)
+    kept[name] = value
+    if len(kept) > REMEMBERED:
+        del kept[next(iter(kept))]
+    return value
+
+
+def _wait(microseconds: int) -> Refused:
+    seconds = max(1, math.ceil(microseconds / SECOND))
+    return Refused(
+        Code.RATE_LIMITED, f"Too many failed attempts. Wait {seconds} seconds, then try again.", retry_after=seconds
+    )

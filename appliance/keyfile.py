@@ -1,0 +1,48 @@
+"""In charge of the one secret of the installation: a key file beside the database, from which every other is derived."""
+
+import os
+from pathlib import Path
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+FILE_NAME = "appliance.key"
+KEY_BYTES = 32
+
+
+class KeyFileError(Exception):
+    """The key file is there and cannot be used; the text says what to do."""
+
+
+def load_or_create(data_dir: Path) -> bytes:
+    """The installation's key, made at the first start; readable by its owner only."""
+    path = data_dir / FILE_NAME
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        _create(path)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise KeyFileError(f"{path}: must hold {KEY_BYTES} bytes, holds {len(key)}: restore it from the backup")
+    return key
+
+
+def _create(path: Path) -> None:
+    """Write the key whole or not at all: a half-written one would lock us out of our own secrets."""
+    unfinished = path.with_suffix(".new")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.urandom(KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.chmod(0o400)
+    unfinished.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def derive(key: bytes, purpose: str) -> bytes:
+    """A key for one purpose; learning it tells nothing about the others."""
+    return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)

@@ -1,0 +1,192 @@
+"""In charge of the log: one line per event on stderr, text for people, JSON for machines, and no secret in either."""
+
+import json as jsonlib
+import logging
+import math
+import re
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TextIO, cast
+
+ROOT = "appliance"
+REDACTED = "[redacted]"
+TRACEBACK_LIMIT = 16_000  # characters; an exception group of a thousand tasks must not fill the disk
+
+# By name: what such a field holds is nobody's business; its id, size or hint may be shown.
+_SECRET_NAME = re.compile(
+    r"(?!.*_(?:ids?|hint|size|bytes|count)$).*(?:password|passwd|secret|key|token|authorization|cookie|body)",
+    re.IGNORECASE | re.DOTALL,
+)
+# By look: our own secrets and the credentials of a request, wherever they got into a text.
+_SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
+_RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
+_NEEDS_QUOTES = re.compile(r"[\s\"\\=]|^$")
+_json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was built by _clean, as a tree
+
+
+class Log:
+    """A part's own log: an event is a few constant words, all that varies goes into fields."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        """For whoever debugs this program."""
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """As it should be, and worth knowing."""
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        """Not as it should be, and handled."""
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, /, **fields: object) -> None:
+        """Somebody should do something about it."""
+        self._write(logging.ERROR, event, fields)
+
+    def exception(self, event: str, /, **fields: object) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._write(logging.ERROR, event, fields, traced=True)
+
+    def _write(self, level: int, event: str, fields: dict[str, object], *, traced: bool = False) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        # Made here, because Logger.info would first walk the stack for a file and a line that nobody prints.
+        record = logging.LogRecord(self._logger.name, level, "", 0, event, (), sys.exc_info() if traced else None)
+        record.fields = fields
+        self._logger.handle(record)
+
+
+def get_logger(name: str) -> Log:
+    """The log of one part of the program, such as "web"."""
+    return Log(logging.getLogger(f"{ROOT}.{name}"))
+
+
+def redacted(text: str) -> str:
+    """The text without anything that looks like a credential."""
+    lower = text.lower()
+    # Almost no text holds one, and these four looks cost a fifth of the regular expression.
+    if "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower:
+        return _SECRET_TEXT.sub(rf"\1{REDACTED}", text)
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.match(name) is not None
+
+
+def _clean(name: str, value: object) -> Any:
+    """The value as JSON can show it, with secrets taken out at every depth."""
+    if value is None or value is True or value is False:
+        return value
+    if _is_secret(name):
+        return REDACTED
+    exact = type(value)
+    if exact is str:
+        return redacted(cast(str, value))
+    if exact is int or (exact is float and math.isfinite(cast(float, value))):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _clean(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_clean(name, inner) for inner in value]
+    return redacted(str(value))
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    given: Mapping[str, object] = getattr(record, "fields", {})
+    return {(f"{name}_" if name in _RESERVED else name): _clean(name, value) for name, value in given.items()}
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    if not record.exc_info or record.exc_info[1] is None:
+        return ""
+    text = redacted("".join(traceback.format_exception(record.exc_info[1])).rstrip())
+    return text if len(text) <= TRACEBACK_LIMIT else "…" + text[-TRACEBACK_LIMIT:]
+
+
+def _escaped(text: str) -> str:
+    """The text on one line: whatever ends a line or drives a terminal is spelled out."""
+    return text if text.isprintable() else _json(text)[1:-1]
+
+
+# Remembered, because a busy server writes hundreds of lines in the same second.
+@lru_cache(maxsize=2)
+def _utc_second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+@lru_cache(maxsize=2)
+def _local_second(seconds: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, in ASCII, so that no character can end the line early."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line without its end."""
+        line = {
+            "ts": f"{_utc_second(int(record.created))}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": redacted(record.getMessage()),
+            **_fields(record),
+        }
+        if trace := _traceback(record):
+            line["traceback"] = trace
+        return _json(line)
+
+
+class TextFormatter(logging.Formatter):
+    """`HH:MM:SS LEVEL event key=value …`, in local time; a traceback follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line without its end."""
+        words = [_local_second(int(record.created)), f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
+        words += [f"{_escaped(name)}={_shown(value)}" for name, value in _fields(record).items()]
+        if not record.name.startswith(ROOT):
+            words.append(f"logger={_shown(record.name)}")
+        # The bar tells a traceback's lines from events, even if an exception's own text looks like one.
+        trace = [f"    | {_escaped(line)}" for line in _traceback(record).splitlines()]
+        return "\n".join([" ".join(words), *trace])
+
+
+def _shown(value: Any) -> str:
+    if type(value) is int:
+        return str(value)
+    if type(value) is str and value.isprintable() and not _NEEDS_QUOTES.search(value):
+        return value
+    text = jsonlib.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else _json(value)
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Ours, so that a second `setup` finds the first one's."""
+
+
+def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | None = None) -> None:
+    """Write everything to `stream` (stderr), as JSON unless it is a terminal; other libraries only from WARNING on."""
+    stream = stream or sys.stderr
+    handler = _Lines(stream)
+    as_json = not stream.isatty() if json is None else json
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    root = logging.getLogger()
+    for earlier in [other for other in root.handlers if isinstance(other, _Lines)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger(ROOT).setLevel(level)
+    logging.captureWarnings(True)
+    # A line that cannot be written (a closed pipe) is lost; logging's own complaint would be many, unredacted lines.
+    logging.raiseExceptions = False
+    # Nobody prints these, and finding them out takes half the time of making a record.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

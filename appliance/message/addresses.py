@@ -1,0 +1,172 @@
+"""In charge of reading an e-mail address: the one strict parser every address of a message goes through.
+
+Accepted are `a@b.c`, `Name <a@b.c>` and `"Quoted, Name" <a@b.c>`. Refused although RFC 5322 knows them: quoted local
+parts, IP literals, comments, groups and lists; and domains without a dot. Special-use domains such as `.test` are fine.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import email_validator
+import idna
+
+from appliance.errors import invalid
+from appliance.message import limits
+from appliance.message.characters import fault_in_line
+
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]++"  # RFC 5322 3.2.3
+_LOCAL = rf"{_ATOM}(?:\.{_ATOM})*+"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # RFC 1123 2.1
+_NOT_RESERVED = r"(?!..--)"  # labels such as `xn--…` (RFC 5890 2.3.1) are left to idna
+_NOT_A_NUMBER = r"(?![0-9]+\Z)"  # an all-digit last label is the end of an IPv4 address, RFC 3696 2
+_PLAIN = re.compile(
+    rf"({_LOCAL})@((?:{_NOT_RESERVED}{_LABEL}\.)+{_NOT_RESERVED}{_NOT_A_NUMBER}{_LABEL})",
+)
+_ASCII_LOCAL = re.compile(_LOCAL)
+_ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
+_WITH_NAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([^"<>]*?)) *<([^<>]*)>')
+_LIST = re.compile(r"@[^@<>]*[,;].*@")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One mailbox, as the caller wrote it and as the wire needs it."""
+
+    name: str  # the display name, "" when there is none
+    local: str  # the part before the @, in NFC
+    domain: str  # lower case, A-labels
+    text: str  # all that the caller wrote, without surrounding spaces
+    spelling: str  # the bare address in the caller's spelling
+
+    @property
+    def wire(self) -> str:
+        """The address for an SMTP command or a header."""
+        return f"{self.local}@{self.domain}"
+
+    @property
+    def key(self) -> str:
+        """Equal for two spellings of one address.
+
+        Lower case rather than case folding: folding makes `straße` and `strasse` one mailbox, and they may be two.
+        """
+        local = self.local.lower()
+        return f"{local if local.isascii() else unicodedata.normalize('NFC', local)}@{self.domain}"
+
+    @property
+    def needs_smtputf8(self) -> bool:
+        """Whether only a server with SMTPUTF8 (RFC 6531) can take this address."""
+        return not self.local.isascii()
+
+
+def parse(text: str, field: str) -> Address:
+    """Read one address, or refuse it by a sentence that begins with the field's name."""
+    plain = _PLAIN.fullmatch(text)
+    if plain and _fits(plain):
+        return Address("", plain[1], plain[2].lower(), text, text)
+    if fault := fault_in_line(text):
+        raise invalid(field, f"an address must not contain {fault}")
+    text = text.strip(" ")
+    name, bare = _split(text, field)
+    local, domain = _read_bare(bare, field)
+    return Address(name, local, domain, text, bare)
+
+
+def _fits(plain: re.Match[str]) -> bool:
+    local, whole = plain.end(1), plain.end()
+    return local <= limits.LOCAL_PART_LENGTH and whole <= limits.ADDRESS_LENGTH
+
+
+def _split(text: str, field: str) -> tuple[str, str]:
+    if not text:
+        raise invalid(field, "an address must not be empty")
+    if _LIST.search(text) and not text.startswith('"'):
+        raise invalid(field, "one string is one address; give several addresses as an array of strings")
+    if not text.endswith(">"):
+        return "", text
+    parts = _WITH_NAME.fullmatch(text)
+    if parts is None:
+        raise invalid(field, 'expected `address`, `Name <address>` or `"Name" <address>`')
+    quoted, unquoted, bare = parts.groups()
+    name = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else unquoted
+    return _checked_name(name.strip(" "), quoted is not None, field), bare
+
+
+def _checked_name(name: str, quoted: bool, field: str) -> str:
+    if not quoted and ("," in name or ";" in name):
+        raise invalid(field, "a name with a comma or semicolon must stand in double quotes")
+    if len(name) > limits.NAME_LENGTH:
+        raise invalid(field, f"a name is at most {limits.NAME_LENGTH} characters long")
+    return name
+
+
+def _read_bare(bare: str, field: str) -> tuple[str, str]:
+    _check_length(bare, field)
+    plain = _PLAIN.fullmatch(bare)
+    if plain:
+        return plain[1], plain[2].lower()
+    for found, reason in _FAULTS:
+        if found(bare):
+            raise invalid(field, reason)
+    return _read_unusual(bare, field)
+
+
+# What goes wrong most, in words.
+_FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
+    (lambda bare: " " in bare, "an address must not contain a space"),
+    (
+        lambda bare: "," in bare or ";" in bare,
+        "one string is one address; give several addresses as an array of strings",
+    ),
+    (lambda bare: bare.startswith('"'), "a quoted part before the @ is not supported"),
+    (lambda bare: "@" not in bare, "an address needs an @"),
+    (lambda bare: bare.count("@") > 1, "an address has exactly one @"),
+    (lambda bare: bare.startswith("@"), "there is nothing before the @"),
+    (lambda bare: bare.endswith("@"), "there is nothing after the @"),
+    (lambda bare: "@[" in bare, "an IP address in place of a domain is not supported"),
+)
+
+
+def _check_length(bare: str, field: str) -> None:
+    local, _, domain = bare.rpartition("@")
+    if len(local.encode()) > limits.LOCAL_PART_LENGTH:
+        raise invalid(field, f"the part before the @ is longer than {limits.LOCAL_PART_LENGTH} octets")
+    if len(domain) > limits.DOMAIN_LENGTH:
+        raise invalid(field, f"the part after the @ is longer than {limits.DOMAIN_LENGTH} octets")
+    if len(bare.encode()) > limits.ADDRESS_LENGTH:
+        raise invalid(field, f"the address is longer than {limits.ADDRESS_LENGTH} octets")
+
+
+def _read_unusual(bare: str, field: str) -> tuple[str, str]:
+    """Read what the plain pattern does not know: non-ASCII on either side, and A-labels."""
+    local, _, domain = bare.rpartition("@")
+    local = _read_local(local, field)
+    domain = _read_domain(domain, field)
+    if len(f"{local}@{domain}".encode()) > limits.ADDRESS_LENGTH:
+        raise invalid(field, f"the address is longer than {limits.ADDRESS_LENGTH} octets")
+    return local, domain
+
+
+def _read_local(local: str, field: str) -> str:
+    if _ASCII_LOCAL.fullmatch(local):
+        return local
+    if local.isascii():
+        raise invalid(field, "the part before the @ holds a character or a dot that may not stand there")
+    try:
+        # The domain here is a stand-in: email-validator refuses special-use ones, and idna judges the real one.
+        return email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True).local_part
+    except email_validator.EmailNotValidError as cause:
+        raise invalid(field, "the part before the @ holds a character that may not stand there") from cause
+
+
+def _read_domain(domain: str, field: str) -> str:
+    try:
+        encoded = idna.encode(domain, uts46=True, std3_rules=True).decode("ascii").lower()
+    except UnicodeError as cause:  # idna.IDNAError is one
+        raise invalid(field, "the part after the @ is not a domain name") from cause
+    if "." not in encoded.rstrip("."):
+        raise invalid(field, "the part after the @ must be a domain name with a dot")
+    if len(encoded) > limits.DOMAIN_LENGTH or not _ASCII_DOMAIN.fullmatch(encoded):
+        raise invalid(field, "the part after the @ is not a domain name")
+    return encoded

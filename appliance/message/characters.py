@@ -1,0 +1,52 @@
+"""In charge of which characters a field may hold, so that none can end a line or a header early."""
+
+import re
+
+# C0, DEL and C1, the two Unicode line breaks, and halves of surrogate pairs, which no UTF-8 can carry.
+_NOT_IN_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NOT_IN_A_BODY = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_IN_AN_ASCII_BODY = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
+_LONE_CARRIAGE_RETURN = re.compile("\r(?!\n)")
+
+_NAMES = {
+    "\x00": "a NUL character",
+    "\t": "a tab",
+    "\n": "a line feed",
+    "\r": "a carriage return",
+    "\u2028": "a line separator (U+2028)",
+    "\u2029": "a paragraph separator (U+2029)",
+}
+
+
+def fault_in_line(text: str) -> str | None:
+    """What makes this text unfit for one line, in words, or None when nothing does."""
+    # Nearly every short field is printable, and asking that is ten times cheaper than searching.
+    if text.isascii() and text.isprintable():
+        return None
+    found = _NOT_IN_A_LINE.search(text)
+    return found and _name(found[0])
+
+
+def fault_in_body(text: str) -> str | None:
+    """What makes this text unfit for a body, in words, or None when nothing does.
+
+    Tab and newline are fine; a newline may be written LF or CRLF. A carriage return on its own is refused: some
+    servers read it as the end of a line, which is how mail is smuggled (`\\r.\\r`).
+    """
+    if text.isascii():
+        data = text.encode("ascii")
+        suspicious = len(data.translate(None, _NOT_IN_AN_ASCII_BODY)) != len(data)
+    else:
+        suspicious = True
+    found = _NOT_IN_A_BODY.search(text) if suspicious else None
+    if found is None and "\r" in text:
+        found = _LONE_CARRIAGE_RETURN.search(text)
+    return found and _name(found[0])
+
+
+def _name(character: str) -> str:
+    if character in _NAMES:
+        return _NAMES[character]
+    if "\ud800" <= character <= "\udfff":
+        return f"half of a surrogate pair (U+{ord(character):04X})"
+    return f"a control character (U+{ord(character):04X})"

@@ -1,0 +1,134 @@
+"""In charge of a message's bytes: headers in a fixed order, MIME parts, CRLF throughout, 7-bit ASCII.
+
+Only an address with a non-ASCII local part brings UTF-8 into the headers, and with it the need for SMTPUTF8.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.errors import Code, Refused
+from appliance.message import header_lines
+from appliance.message.attachments import File
+from appliance.message.draft import Draft
+from appliance.message.limits import MESSAGE_SIZE
+from appliance.message.transfer import Encoded, encode_bytes, encode_text
+
+_MESSAGE_ID = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A MIME part: its own header lines, and its body in pieces that are joined once."""
+
+    headers: str
+    pieces: list[bytes]
+
+
+def compose(draft: Draft, *, message_id: str, date_seconds: int) -> bytes:
+    """The whole message; refused when it is larger than a message may be.
+
+    `message_id` is what stands between the angle brackets, or that with them; `date_seconds` is Unix time.
+    """
+    message_id = message_id.removeprefix("<").removesuffix(">")
+    if not _MESSAGE_ID.fullmatch(message_id):
+        raise ValueError("a Message-ID is printable ASCII around an @")
+    part = _whole(draft, _Boundaries(message_id, draft))
+    head = _headers(draft, message_id, date_seconds) + part.headers + "\r\n"
+    pieces = [head.encode("utf-8"), *part.pieces]
+    if pieces[-1] and not pieces[-1].endswith(b"\r\n"):
+        pieces.append(b"\r\n")
+    if sum(map(len, pieces)) > MESSAGE_SIZE:
+        raise Refused(Code.PAYLOAD_TOO_LARGE, f"the assembled message is larger than {MESSAGE_SIZE} bytes (10 MiB)")
+    return b"".join(pieces)
+
+
+def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
+    lines = [header_lines.mailboxes("From", (draft.sender,)), header_lines.mailboxes("To", draft.to)]
+    if draft.cc:
+        lines.append(header_lines.mailboxes("Cc", draft.cc))
+    if draft.reply_to:
+        lines.append(header_lines.mailboxes("Reply-To", (draft.reply_to,)))
+    lines.append(header_lines.subject(draft.subject))
+    lines.append(header_lines.date(date_seconds))
+    lines.append(f"Message-ID: <{message_id}>\r\n")
+    lines += [header_lines.custom(name, value) for name, value in draft.headers]
+    if draft.tags:
+        lines.append(header_lines.custom("X-Service-Tag", ", ".join(draft.tags)))
+    lines.append("MIME-Version: 1.0\r\n")
+    return "".join(lines)
+
+
+class _Boundaries:
+    """Names the boundaries of one message: always the same for the same message, and found in none of its parts.
+
+    `=_` occurs in no quoted-printable and no base64 text (RFC 2045 6.7); a body that is sent as it is, is searched.
+    The letter keeps one boundary from being the beginning of another.
+    """
+
+    __slots__ = ("_token",)
+
+    def __init__(self, message_id: str, draft: Draft) -> None:
+        seed = message_id
+        while True:
+            seed = hashlib.sha256(seed.encode("ascii")).hexdigest()
+            self._token = seed[:24]
+            if self._token not in (draft.text or "") and self._token not in (draft.html or ""):
+                return
+
+    def of(self, subtype: str) -> str:
+        """The boundary of the message's one part of this multipart type."""
+        return f"=_{subtype[0]}{self._token}"
+
+
+def _whole(draft: Draft, boundaries: _Boundaries) -> Part:
+    """mixed(alternative(text, related(html, inline images)), files), without the levels that would hold one part."""
+    inline = [file for file in draft.files if file.content_id and draft.html is not None]
+    files = [file for file in draft.files if not (file.content_id and draft.html is not None)]
+    body = _body(draft, inline, boundaries)
+    if not files and body:
+        return body
+    parts = [body] if body else []
+    return _multipart("mixed", [*parts, *(_file(file, "attachment") for file in files)], boundaries)
+
+
+def _body(draft: Draft, inline: Sequence[File], boundaries: _Boundaries) -> Part | None:
+    parts = []
+    if draft.text is not None:
+        parts.append(_text("plain", draft.text))
+    if draft.html is not None:
+        html = _text("html", draft.html)
+        images = [_file(file, "inline") for file in inline]
+        parts.append(_multipart("related", [html, *images], boundaries) if images else html)
+    if len(parts) == 2:
+        return _multipart("alternative", parts, boundaries)
+    return parts[0] if parts else None
+
+
+def _text(subtype: str, text: str) -> Part:
+    return _part(f"Content-Type: text/{subtype}; charset=utf-8\r\n", encode_text(text))
+
+
+def _file(file: File, kind: str) -> Part:
+    headers = f"Content-Type: {file.content_type}\r\n{header_lines.disposition(kind, file.filename)}"
+    if file.content_id:
+        headers += f"Content-ID: <{file.content_id}>\r\n"
+    return _part(headers, encode_bytes(file.content))
+
+
+def _part(headers: str, encoded: Encoded) -> Part:
+    return Part(f"{headers}Content-Transfer-Encoding: {encoded.encoding}\r\n", encoded.pieces)
+
+
+def _multipart(subtype: str, parts: Sequence[Part], boundaries: _Boundaries) -> Part:
+    boundary = boundaries.of(subtype)
+    # RFC 2387 3.1: a related part names the type of its root.
+    kind = f'{subtype}; type="text/html"' if subtype == "related" else subtype
+    pieces: list[bytes] = []
+    for part in parts:
+        opening = "\r\n" if pieces else ""
+        pieces.append(f"{opening}--{boundary}\r\n{part.headers}\r\n".encode("ascii"))
+        pieces += part.pieces
+    pieces.append(f"\r\n--{boundary}--\r\n".encode("ascii"))
+    return Part(f'Content-Type: multipart/{kind};\r\n boundary="{boundary}"\r\n', pieces)

@@ -1,0 +1,172 @@
+"""In charge of the rules of a send request: what passes them is a draft, ready to be composed.
+
+A body that is an empty string is present; an empty list of attachments is not.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from appliance.errors import invalid
+from appliance.message import limits
+from appliance.message.addresses import Address, parse
+from appliance.message.attachments import File, read_files
+from appliance.message.characters import fault_in_body, fault_in_line
+from appliance.message.custom_headers import read_headers
+from appliance.message.request import SendRequest
+from appliance.message.template import Rendered, Template, render
+
+__all__ = ["Draft", "File", "draft"]
+
+Value = TypeVar("Value")
+
+_TAG = re.compile(r"[!-+\--~](?:[ -+\--~]{0,62}[!-+\--~])?")  # printable ASCII, no comma, no space at either end
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message that keeps every rule; only its id and its date are missing."""
+
+    sender: Address
+    to: tuple[Address, ...]
+    cc: tuple[Address, ...]
+    bcc: tuple[Address, ...]
+    reply_to: Address | None
+    subject: str
+    text: str | None
+    html: str | None
+    headers: tuple[tuple[str, str], ...]
+    tags: tuple[str, ...]
+    files: tuple[File, ...]
+
+    @property
+    def recipients(self) -> tuple[Address, ...]:
+        """The unique addresses in the order of to, cc and bcc, each in its first spelling."""
+        return _unique((*self.to, *self.cc, *self.bcc))
+
+    @property
+    def needs_smtputf8(self) -> bool:
+        """Whether the message itself, whoever it goes to, holds an address that only SMTPUTF8 can carry."""
+        shown = (self.sender, *self.to, *self.cc, *((self.reply_to,) if self.reply_to else ()))
+        return any(address.needs_smtputf8 for address in shown)
+
+
+def draft(request: SendRequest, template: Template | None) -> Draft:
+    """Apply every rule to a request; raises Refused for the first one that is broken.
+
+    `template` is the stored template that `request.template` names, or None when there is none. The contents of the
+    request's attachments are gone afterwards: take its fingerprint before.
+    """
+    _check_combination(request, template)
+    sender = parse(request.sender, "from")
+    to, cc, bcc = _read_recipients(request)
+    reply_to = None if request.reply_to is UNSET else parse(request.reply_to, "reply_to")
+    headers = read_headers(_given(request.headers) or {})
+    tags = _read_tags(_listed(request.tags))
+    content = _read_content(request, template)
+    return Draft(
+        sender=sender,
+        to=to,
+        cc=cc,
+        bcc=bcc,
+        reply_to=reply_to,
+        subject=_check_subject(content.subject, template),
+        text=_check_body(content.text, "text"),
+        html=_check_body(content.html, "html"),
+        headers=headers,
+        tags=tags,
+        files=read_files(_given(request.attachments) or ()),
+    )
+
+
+def _given(value: Value | UnsetType) -> Value | None:
+    return None if value is UNSET else value
+
+
+def _listed(value: str | list[str] | UnsetType) -> list[str]:
+    if value is UNSET:
+        return []
+    return [value] if isinstance(value, str) else value
+
+
+def _check_combination(request: SendRequest, template: Template | None) -> None:
+    has_body = request.text is not UNSET or request.html is not UNSET
+    if request.template is not UNSET:
+        if has_body:
+            field = "text" if request.text is not UNSET else "html"
+            raise invalid(field, "must not be given together with template")
+        if template is None:
+            raise invalid("template", "there is no template with this alias")
+    elif request.variables is not UNSET:
+        raise invalid("variables", "needs a template to be filled in")
+    elif not has_body and not _given(request.attachments):
+        raise invalid("text", "at least one of text, html, attachments and template must be given")
+
+
+def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
+    if request.to == []:
+        raise invalid("to", "must not be empty")
+    fields = (("to", request.to), ("cc", request.cc), ("bcc", request.bcc))
+    lists = tuple(_read_addresses(value, field) for field, value in fields)
+    if len({address.key for each in lists for address in each}) > limits.RECIPIENTS:
+        raise _too_many("to")
+    return lists
+
+
+def _read_addresses(value: str | list[str] | UnsetType, field: str) -> tuple[Address, ...]:
+    if isinstance(value, str):
+        return (parse(value, field),)
+    texts = dict.fromkeys(_listed(value))  # the same text twice need not be parsed twice
+    if len(texts) > limits.ADDRESS_ENTRIES:
+        raise _too_many(field)
+    return _unique([parse(text, f"{field}[{index}]") for index, text in enumerate(texts)])
+
+
+def _too_many(field: str) -> Exception:
+    return invalid(field, f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
+
+
+def _unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
+    if len(addresses) == 1:
+        return tuple(addresses)
+    first: dict[str, Address] = {}
+    for address in addresses:
+        first.setdefault(address.key, address)
+    return tuple(first.values())
+
+
+def _read_tags(tags: list[str]) -> tuple[str, ...]:
+    if len(tags) > limits.TAGS:
+        raise invalid("tags", f"at most {limits.TAGS} tags are allowed")
+    for index, tag in enumerate(tags):
+        if not _TAG.fullmatch(tag):
+            reason = "a tag has 1 to 64 printable ASCII characters, no comma, and no space at either end"
+            raise invalid(f"tags[{index}]", reason)
+    return tuple(dict.fromkeys(tags))
+
+
+def _read_content(request: SendRequest, template: Template | None) -> Rendered:
+    subject = _given(request.subject)
+    if request.template is UNSET or template is None:
+        return Rendered(subject, _given(request.text), _given(request.html))
+    return render(template, _given(request.variables) or {}, subject)
+
+
+def _check_subject(subject: str | None, template: Template | None) -> str:
+    if subject is None:
+        reason = "this field is required, since the template has no subject" if template else "this field is required"
+        raise invalid("subject", reason)
+    if len(subject) > limits.SUBJECT_LENGTH:
+        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
+    if fault := fault_in_line(subject):
+        raise invalid("subject", f"must not contain {fault}")
+    return subject
+
+
+def _check_body(body: str | None, field: str) -> str | None:
+    if body is not None and (fault := fault_in_body(body)):
+        raise invalid(field, f"must not contain {fault}")
+    return body

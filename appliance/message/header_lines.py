@@ -1,0 +1,200 @@
+"""In charge of writing header lines: folding, encoded words and file names, so that what went in comes out.
+
+Every function returns whole lines that end in CRLF. Their input has passed the rules of a draft: it holds no control
+character, so nothing here can end a line early.
+"""
+
+import binascii
+import re
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+from appliance.message.addresses import Address
+from appliance.message.limits import (
+    ENCODED_LINE_LENGTH,
+    ENCODED_WORD_LENGTH,
+    HEADER_LINE_LENGTH,
+    LINE_LENGTH,
+)
+
+_WORD = re.compile(r" *[^ ]+")
+_ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
+_ENCODED_WORD = re.compile(r"=\?[^?]*\?[^?]*\?.*\?=")  # looser than RFC 2047 2, as are those who decode
+_PARAMETER_SAFE = frozenset(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+.^_`{}~-"
+)  # RFC 2231 7
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_SEGMENT = 60  # octets of a file name in one parameter: with ` filename*10*=` it fits a header line
+
+Text = TypeVar("Text", str, bytes)
+
+_FRAME = len("=?utf-8?q??=")
+# RFC 2047 5 (3): what may stand for itself in a phrase, the strictest of the three places.
+_Q_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/")
+_Q = tuple("_" if octet == 0x20 else chr(octet) if octet in _Q_SAFE else f"={octet:02X}" for octet in range(256))
+
+
+def subject(text: str) -> str:
+    """The Subject line. Whatever a reader could take for an encoded word is encoded, and so are outer spaces."""
+    plain = text.isascii() and "=?" not in text and text == text.strip(" ")
+    return _literal("Subject", text) if plain else _encoded("Subject", text)
+
+
+def custom(name: str, value: str) -> str:
+    """A caller's header: ASCII literally, for it may have a syntax of its own; anything else as encoded words."""
+    if _must_encode(value) or _longest_word(value) >= LINE_LENGTH:
+        return _encoded(name, value)
+    return _literal(name, value)
+
+
+def encoded_length(value: str) -> int:
+    """Octets of a caller's header value as `custom` writes it, folding aside."""
+    if not _must_encode(value):
+        return len(value)
+    return len(" ".join(_words(value, ENCODED_WORD_LENGTH)))
+
+
+def mailboxes(name: str, addresses: Sequence[Address]) -> str:
+    """A From, To, Cc or Reply-To line."""
+    tokens: list[str] = []
+    for address in addresses:
+        tokens += _mailbox(address, _room_after(name))
+        tokens[-1] += ","
+    tokens[-1] = tokens[-1][:-1]
+    return _folded(name, tokens, ENCODED_LINE_LENGTH)
+
+
+@lru_cache(maxsize=8)  # many messages share a second
+def date(seconds: int) -> str:
+    """The Date line for a moment in Unix time, RFC 5322 3.3, in UTC."""
+    year, month, day, hour, minute, second, weekday, *_ = time.gmtime(seconds)
+    clock = f"{hour:02d}:{minute:02d}:{second:02d}"
+    return f"Date: {_DAYS[weekday]}, {day:02d} {_MONTHS[month - 1]} {year:04d} {clock} +0000\r\n"
+
+
+def disposition(kind: str, filename: str) -> str:
+    """A Content-Disposition line: a plain file name quoted, any other by RFC 2231."""
+    if filename.isascii() and "=?" not in filename:
+        quoted = filename.replace("\\", "\\\\").replace('"', '\\"')
+        return _folded("Content-Disposition", [f" {kind};", f' filename="{quoted}"'], HEADER_LINE_LENGTH)
+    segments = list(_segments(filename))
+    if len(segments) == 1:
+        parameters = [f" filename*=utf-8''{segments[0]}"]
+    else:
+        segments[0] = f"utf-8''{segments[0]}"
+        parameters = [f" filename*{index}*={segment};" for index, segment in enumerate(segments)]
+        parameters[-1] = parameters[-1][:-1]
+    return _folded("Content-Disposition", [f" {kind};", *parameters], HEADER_LINE_LENGTH)
+
+
+def _folded(name: str, tokens: Sequence[str], width: int) -> str:
+    """Lines that break only in front of a token; each token begins with the space it is folded at.
+
+    The first token stays beside the name as long as a line can hold it: some readers lose what follows a bare `Name:`.
+    """
+    line, lines = f"{name}:", []
+    for index, token in enumerate(tokens):
+        limit = LINE_LENGTH if index == 0 and not token.startswith(" =?") else width
+        if len(line) + len(token) > limit:
+            lines.append(line)
+            line = token
+        else:
+            line += token
+    lines.append(line)
+    return "\r\n".join(lines) + "\r\n"
+
+
+def _literal(name: str, value: str) -> str:
+    if len(name) + 2 + len(value) <= HEADER_LINE_LENGTH and value:
+        return f"{name}: {value}\r\n"
+    tokens = _WORD.findall(value)
+    return _folded(name, [f" {tokens[0]}", *tokens[1:]] if tokens else [], HEADER_LINE_LENGTH)
+
+
+def _encoded(name: str, value: str) -> str:
+    tokens = [f" {word}" for word in _words(value, _room_after(name))]
+    return _folded(name, tokens, ENCODED_LINE_LENGTH)
+
+
+def _room_after(name: str) -> int:
+    """Octets the first encoded word may take to stand on the line of the name; a long name gets a line of its own."""
+    room = ENCODED_LINE_LENGTH - len(name) - 2
+    return room if room >= 2 * _FRAME else ENCODED_WORD_LENGTH
+
+
+def _must_encode(value: str) -> bool:
+    return not value.isascii() or ("=?" in value and _ENCODED_WORD.search(value) is not None)
+
+
+def _longest_word(value: str) -> int:
+    return max(map(len, value.split(" "))) if len(value) >= LINE_LENGTH else 0
+
+
+def _mailbox(address: Address, room: int) -> list[str]:
+    if not address.name:
+        return [f" {address.wire}"]
+    return [*_phrase(address.name, room), f" <{address.wire}>"]
+
+
+def _phrase(name: str, room: int) -> list[str]:
+    if not name.isascii() or "=?" in name:
+        return [f" {word}" for word in _words(name, room)]
+    if _ATOMS.fullmatch(name):
+        return [f" {name}"]
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return [f' "{escaped}"']
+
+
+def _words(text: str, room: int) -> list[str]:
+    """Encoded words for a text (RFC 2047), the first within `room` octets, in whichever encoding is shorter."""
+    data = text.encode("utf-8")
+    quoted = "".join(map(_Q.__getitem__, data))
+    if len(quoted) <= (len(data) + 2) // 3 * 4:
+        return [f"=?utf-8?q?{word}?=" for word in _quoted(text, quoted, room - _FRAME)]
+    return [f"=?utf-8?b?{_base64(word)}?=" for word in _octets(text, data, room - _FRAME)]
+
+
+def _quoted(text: str, quoted: str, room: int) -> list[str]:
+    if len(quoted) <= room:
+        return [quoted]
+    characters = ["".join(map(_Q.__getitem__, each.encode("utf-8"))) for each in text]
+    return ["".join(chunk) for chunk in _chunks(characters, room, ENCODED_WORD_LENGTH - _FRAME)]
+
+
+def _octets(text: str, data: bytes, room: int) -> list[bytes]:
+    first, others = room // 4 * 3, (ENCODED_WORD_LENGTH - _FRAME) // 4 * 3  # four characters for three octets
+    if len(data) <= first:
+        return [data]
+    return [b"".join(chunk) for chunk in _chunks([each.encode("utf-8") for each in text], first, others)]
+
+
+def _base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def _chunks(units: Sequence[Text], first: int, others: int) -> Iterator[list[Text]]:
+    """Runs of units that are never split, each run within its size."""
+    chunk: list[Text] = []
+    left = first
+    for unit in units:
+        if len(unit) > left:
+            yield chunk
+            chunk, left = [], others
+        chunk.append(unit)
+        left -= len(unit)
+    yield chunk
+
+
+def _segments(filename: str) -> Iterator[str]:
+    """Percent-encoded pieces of a file name (RFC 2231 3 and 4) that fit a line, no character split between two."""
+    characters = ["".join([_percent(octet) for octet in each.encode("utf-8")]) for each in filename]
+    for chunk in _chunks(characters, _SEGMENT - len("utf-8''"), _SEGMENT):
+        yield "".join(chunk)
+
+
+def _percent(octet: int) -> str:
+    return chr(octet) if octet in _PARAMETER_SAFE else f"%{octet:02X}"

@@ -1,0 +1,260 @@
+"""In charge of saying, in words and with the field's name, what is wrong with a JSON body.
+
+Nothing here runs for a body that is fine, so it may take its time; but it stays linear, for the bodies it sees are the
+hostile ones.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from appliance.errors import Refused, invalid
+from appliance.message.limits import JSON_DEPTH
+from appliance.message.variables import Variable
+
+Body = bytes | bytearray
+KEY_SHOWN = 64  # characters of a caller's key repeated in a sentence
+
+# A string never fails to match once begun: an unfinished one runs to the end. That keeps the search linear.
+STRING = rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?+'
+_TOKEN = re.compile(STRING + rb"|[{}\[\]:,]", re.DOTALL)
+_ESCAPE = re.compile(rb"\\(?:u([0-9A-Fa-f]{4})|.)", re.DOTALL)
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `(\w+)`")
+_WRONG_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `[^`]*`)?\Z", re.DOTALL)
+_PATH = re.compile(r" - at `\$\.?([^`]*)`\Z")
+
+_KINDS = {
+    "str": "a string",
+    "int": "a number",
+    "float": "a number",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_UNITS = {"str": "characters", "array": "entries", "object": "entries"}
+
+
+class _Entries(msgspec.Struct):
+    """The two objects of a request whose keys the caller chooses, their values not yet read."""
+
+    variables: dict[str, msgspec.Raw] = {}
+    headers: dict[str, msgspec.Raw] = {}
+
+
+_ENTRIES = msgspec.json.Decoder(_Entries)
+_VARIABLE: msgspec.json.Decoder[object] = msgspec.json.Decoder(Variable)
+_HEADER_VALUE: msgspec.json.Decoder[object] = msgspec.json.Decoder(str)
+
+
+@dataclass(slots=True)
+class _Level:
+    """One object or array that is open while the body is walked."""
+
+    is_object: bool
+    keys: set[str] = field(default_factory=set)
+    at: str | int = 0  # the key or index being read
+    awaits_key: bool = False
+
+
+@dataclass(slots=True)
+class _Walk:
+    """How far a body has been walked: where we are, and which object key came twice."""
+
+    levels: list[_Level] = field(default_factory=list)
+    repeated: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The place in the words of an error message, such as `attachments[2].filename`."""
+        text = ""
+        for level in self.levels:
+            if not level.is_object:
+                text += f"[{level.at}]"
+            elif isinstance(level.at, str):
+                text += f".{level.at[:KEY_SHOWN]}"
+        return text.removeprefix(".")
+
+    def take(self, token: bytes) -> None:
+        """Move past one token."""
+        level = self.levels[-1] if self.levels else None
+        if token in (b"{", b"["):
+            self.levels.append(_Level(is_object=token == b"{", awaits_key=token == b"{"))
+        elif level is None:
+            return
+        elif token in (b"}", b"]"):
+            self.levels.pop()
+        elif token == b",":
+            level.awaits_key = level.is_object
+            level.at = level.at if isinstance(level.at, str) else level.at + 1
+        elif token[:1] == b'"' and level.awaits_key:
+            self._take_key(level, _key(token))
+
+    def _take_key(self, level: _Level, key: str) -> None:
+        level.at, level.awaits_key = key, False
+        if key in level.keys and self.repeated is None:
+            self.repeated = self.path
+        level.keys.add(key)
+
+
+def _key(token: bytes) -> str:
+    """A key's text; of a broken one as much as can be read."""
+    try:
+        return msgspec.json.decode(token, type=str)
+    except ValueError:
+        return token.strip(b'"').decode("utf-8", "replace")
+
+
+def _walk(body: Body) -> Iterator[tuple[int, bytes, _Walk]]:
+    """Every token of the body with where it begins, and the walk after it."""
+    walk = _Walk()
+    for found in _TOKEN.finditer(body):
+        token = found[0]
+        walk.take(bytes(token))
+        yield found.start(), token, walk
+        if len(walk.levels) > JSON_DEPTH:
+            return
+
+
+def place(body: Body, position: int) -> str:
+    """The field that holds this byte, or `body` when none does."""
+    path = ""
+    for start, _, walk in _walk(body):
+        if start > position:
+            break
+        path = walk.path
+    return path or "body"
+
+
+def find_repeated_key(body: Body) -> Refused | None:
+    """The refusal of a body in which some object has one key twice, if one has."""
+    for _, _, walk in _walk(body):
+        if walk.repeated is not None:
+            return invalid(walk.repeated, "this key occurs twice in one object")
+    return None
+
+
+def find_repeated_key(body: Body) -> Refused | None:
+    """The refusal of a body in which some object has one key twice, or None when none has."""
+    for _, _, walk in _walk(body):
+        if walk.repeated is not None:
+            return invalid(walk.repeated, "this key occurs twice in one object")
+    return None
+
+
+def repeated_key(body: Body) -> Refused:
+    """The refusal of a body that is known to have a key twice."""
+    return find_repeated_key(body) or invalid("body", "a key occurs twice in one object")
+
+
+def explain(fault: Exception, body: Body) -> Refused:
+    """The refusal for whatever msgspec raised while decoding this body."""
+    if isinstance(fault, UnicodeDecodeError):
+        return _explain_encoding(body)
+    if isinstance(fault, RecursionError):
+        return invalid("body", f"nested deeper than {JSON_DEPTH} levels")
+    if isinstance(fault, msgspec.ValidationError):
+        return _explain_value(str(fault), body)
+    return _explain_syntax(str(fault), body)
+
+
+def _explain_encoding(body: Body) -> Refused:
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        return invalid(place(body, fault.start), f"not valid UTF-8 (byte {fault.start})")
+    return invalid("body", "not valid UTF-8")
+
+
+def _explain_syntax(text: str, body: Body) -> Refused:
+    if not body.strip():
+        return invalid("body", "expected a JSON object, got nothing")
+    if body.startswith(b"\xef\xbb\xbf"):
+        return invalid("body", "begins with a byte order mark; JSON is sent without one (RFC 8259 8.1)")
+    if ("surrogate" in text or "truncated" in text) and (surrogate := _half_surrogate(body)):
+        return surrogate
+    if "truncated" in text:
+        return invalid(place(body, len(body)), "the JSON ends too early")
+    found = _BYTE.search(text)
+    position = int(found[1]) if found else 0
+    if body[position : position + 1] in (b"N", b"I") and body[position : position + 2] in (b"Na", b"In"):
+        return invalid(place(body, position), "NaN and Infinity are not JSON numbers")
+    if "trailing characters" in text:
+        return invalid("body", f"something follows the JSON object (byte {position})")
+    return invalid(place(body, position), f"not valid JSON (byte {position})")
+
+
+def _half_surrogate(body: Body) -> Refused | None:
+    for start, token, walk in _walk(body):
+        if token[:1] != b'"' or b"\\u" not in token:
+            continue
+        if _has_half_surrogate(token):
+            where = walk.path or "body"
+            return invalid(where, f"half of a surrogate pair in the string that begins at byte {start}")
+    return None
+
+
+def _has_half_surrogate(token: bytes) -> bool:
+    high_ends = -1
+    for found in _ESCAPE.finditer(token):
+        unit = int(found[1], 16) if found[1] else 0
+        if 0xDC00 <= unit <= 0xDFFF and high_ends == found.start():
+            high_ends = -1
+        elif high_ends >= 0 or 0xDC00 <= unit <= 0xDFFF:
+            return True
+        elif 0xD800 <= unit <= 0xDBFF:
+            high_ends = found.end()
+    return high_ends >= 0
+
+
+def _explain_value(text: str, body: Body) -> Refused:
+    found = _PATH.search(text)
+    path = found[1] if found else ""
+    if path.endswith("[...]"):
+        path = _entry(path.removesuffix("[...]"), body)
+    if unknown := _UNKNOWN.match(text):
+        return invalid(f"{path}.{unknown[1][:KEY_SHOWN]}".removeprefix("."), "there is no such field")
+    if missing := _MISSING.match(text):
+        return invalid(f"{path}.{missing[1]}".removeprefix("."), "this field is required")
+    return invalid(path or "body", _reason(text))
+
+
+def _reason(text: str) -> str:
+    if wrong := _WRONG_TYPE.match(text):
+        if wrong[2] == "null" and "- at" in text:
+            return f"expected {_kinds(wrong[1])}, got null; leave the field out instead"
+        return f"expected {_kinds(wrong[1])}, got {_KINDS.get(wrong[2], wrong[2])}"
+    if wrong := _WRONG_LENGTH.match(text):
+        if wrong[2] == ">=" and wrong[3] == "1":
+            return "must not be empty"
+        bound = "at most" if wrong[2] == "<=" else "at least"
+        return f"must have {bound} {wrong[3]} {_UNITS.get(wrong[1], 'entries')}"
+    if "out of range" in text or "`int`" in text or "`float`" in text:
+        return "this number is out of range"
+    return "this value is not allowed"
+
+
+def _kinds(alternatives: str) -> str:
+    kinds = [_KINDS.get(each, each) for each in alternatives.split(" | ")]
+    *others, last = dict.fromkeys(reversed(kinds))  # msgspec's own order begins with the rarest
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _entry(path: str, body: Body) -> str:
+    """The entry of `variables` or `headers` that is wrong: msgspec names only the object it stands in."""
+    try:
+        entries = _ENTRIES.decode(body)
+    except (ValueError, RecursionError):
+        return path
+    values, decoder = (entries.variables, _VARIABLE) if path == "variables" else (entries.headers, _HEADER_VALUE)
+    for key, value in values.items():
+        try:
+            decoder.decode(value)
+        except ValueError:
+            return f"{path}.{key[:KEY_SHOWN]}"
+    return path

@@ -1,0 +1,39 @@
+"""In charge of the numbers a message must stay within; each says its unit and where it comes from."""
+
+from typing import Final
+
+# By the interface.
+SUBJECT_LENGTH: Final = 500  # characters
+RECIPIENTS: Final = 50  # unique addresses across to, cc and bcc
+MESSAGE_SIZE: Final = 10 * 1024 * 1024  # bytes of assembled MIME; exactly this many is allowed
+ATTACHMENTS: Final = 20  # per message
+TAGS: Final = 20  # per message
+VARIABLES: Final = 32  # keys
+
+# By the project's decisions.
+TAG_LENGTH: Final = 64  # printable ASCII characters
+HEADER_NAME_LENGTH: Final = 76  # characters
+HEADER_VALUE_LENGTH: Final = 998  # octets after encoding, as a line of RFC 5322 2.1.1
+ALIAS_LENGTH: Final = 64  # characters of a template's alias
+
+# By RFC 5321 4.5.3.1 and RFC 1035 2.3.4.
+LOCAL_PART_LENGTH: Final = 64  # octets
+DOMAIN_LENGTH: Final = 253  # octets of the A-label form, without the final dot
+ADDRESS_LENGTH: Final = 254  # octets: a path is 256 with its angle brackets
+
+# Ours, where nobody else sets one: each keeps a hostile body from costing more than its own size.
+ADDRESS_ENTRIES: Final = 1000  # entries in one of to, cc, bcc, repeated addresses included
+NAME_LENGTH: Final = 255  # characters of a display name, so that a quoted one stays within a header line
+HEADERS: Final = 100  # custom headers
+VARIABLE_NAME_LENGTH: Final = 64  # characters
+FILENAME_LENGTH: Final = 255  # octets, what a file system holds
+CONTENT_TYPE_LENGTH: Final = 255  # characters: RFC 6838 4.2 allows 127 + 127 for type and subtype
+CONTENT_ID_LENGTH: Final = 128  # characters
+JSON_DEPTH: Final = 32  # levels of nesting; a send request needs three
+JSON_VALUES: Final = 50_000  # values in one body; a full request has fewer than 4,000
+
+# Of the wire, RFC 5322 2.1.1 and RFC 2047 2.
+LINE_LENGTH: Final = 998  # octets without CRLF, never exceeded
+HEADER_LINE_LENGTH: Final = 78  # octets aimed at in a header
+ENCODED_LINE_LENGTH: Final = 76  # octets of a header line that holds an encoded word
+ENCODED_WORD_LENGTH: Final = 75  # octets of one encoded word

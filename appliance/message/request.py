@@ -1,0 +1,95 @@
+"""In charge of reading a send request from a body nobody has looked at yet, and of telling two of them apart."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET
+
+from appliance.errors import invalid
+from appliance.message import limits
+from appliance.message.fields import Attachment, SendRequest
+from appliance.message.json_faults import STRING, explain, repeated_key
+from appliance.message.variables import Variable
+
+__all__ = ["Attachment", "SendRequest", "decode", "fingerprint"]
+
+_DECODER = msgspec.json.Decoder(SendRequest)
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_STRINGS = re.compile(STRING, re.DOTALL)
+_ESCAPED_COLON = re.compile(rb"\\u003[aA]")
+_END = 2**63  # the first whole number that decode() no longer takes as an integer
+_BLOCK = 64 * 1024  # bytes or characters taken together
+
+
+def decode(body: bytes | bytearray) -> SendRequest:
+    """Read a body of any bytes whatsoever; raises Refused, and nothing else, when it is no send request."""
+    _check_number_of_values(body)
+    try:
+        request = _DECODER.decode(body)
+    # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
+    except (msgspec.DecodeError, ValueError, RecursionError) as cause:
+        raise explain(cause, body) from cause
+    if _has_repeated_key(request, body):
+        raise repeated_key(body)
+    return request
+
+
+def _check_number_of_values(body: bytes | bytearray) -> None:
+    """Refuse a body of millions of tiny values before each becomes an object of 60 bytes and more."""
+    if len(body) <= limits.JSON_VALUES or _count(body, b",") <= limits.JSON_VALUES:
+        return
+    if _STRINGS.sub(b"", body).count(b",") > limits.JSON_VALUES:
+        raise invalid("body", f"holds more than {limits.JSON_VALUES} values")
+
+
+def _has_repeated_key(request: SendRequest, body: bytes | bytearray) -> bool:
+    """Whether msgspec dropped a key: it keeps the last of two, so writing the request again gives fewer colons.
+
+    Both texts hold one colon for each pair, and those inside strings; what was dropped leaves at least its own over.
+    Escaped colons alone would upset the count, so a body that has any is compared without its strings.
+    """
+    again = _ENCODER.encode(request)
+    if b"\\" in body and b"\\u003" in body and _ESCAPED_COLON.search(body):
+        return _STRINGS.sub(b"", body).count(b":") != _STRINGS.sub(b"", again).count(b":")
+    return _count(body, b":") != _count(again, b":")
+
+
+def _count(data: bytes | bytearray, mark: bytes) -> int:
+    """`data.count(mark)`, but base64 without any mark is passed over at the speed of memchr, ten times faster."""
+    if len(data) <= _BLOCK:
+        return data.count(mark)
+    blocks = range(0, len(data), _BLOCK)
+    return sum(data.count(mark, at, at + _BLOCK) for at in blocks if data.find(mark, at, at + _BLOCK) >= 0)
+
+
+def fingerprint(request: SendRequest) -> bytes:
+    """A SHA-256 that is equal exactly when two requests are equal as JSON.
+
+    Order of keys, white space and escapes do not matter; 1 and 1.0 are equal; true and 1, or `"a"` and `["a"]`, are
+    not. Take it before `draft()`, which releases the contents of attachments.
+
+    Contents go first, each behind its length, so that none is copied whole; then the request without them. That begins
+    with a brace, and a length with a digit: no two requests feed the same bytes.
+    """
+    digest = hashlib.sha256()
+    changes: dict[str, object] = {}
+    if request.variables is not UNSET:
+        changes["variables"] = _comparable(request.variables)
+    if request.attachments is not UNSET:
+        for attachment in request.attachments:
+            digest.update(b"%d:" % len(attachment.content))
+            for start in range(0, len(attachment.content), _BLOCK):
+                digest.update(attachment.content[start : start + _BLOCK].encode("utf-8"))
+        changes["attachments"] = [msgspec.structs.replace(each, content="") for each in request.attachments]
+    digest.update(_ENCODER.encode(msgspec.structs.replace(request, **changes)))
+    return digest.digest()
+
+
+def _comparable(variables: Mapping[str, Variable]) -> dict[str, Variable]:
+    """The same variables, with a whole number as an integer wherever an integer could have been given for it."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() and -_END <= value < _END else value
+        for name, value in variables.items()
+    }

@@ -1,0 +1,107 @@
+"""In charge of templates: which may be stored, and filling one in.
+
+A placeholder is `{{name}}`, with spaces allowed inside the braces; a name begins with a letter or an underscore and
+goes on with letters, digits, `_`, `.` and `-`, 64 characters at most. A `{{` that begins no such thing stays as it is.
+"""
+
+import html
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from appliance.errors import Code, Refused, invalid
+from appliance.message import limits
+from appliance.message.characters import fault_in_body, fault_in_line
+from appliance.message.variables import Variable, check_variables, written
+
+ALIAS = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would let a final newline through
+_PLACEHOLDER = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}")
+_LINE_BREAKS = str.maketrans({"\r": None, "\n": None, "\u2028": None, "\u2029": None, "\t": " "})
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One stored version of a template."""
+
+    alias: str
+    version: int
+    subject: str | None
+    text: str | None
+    html: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A template that has been filled in."""
+
+    subject: str | None
+    text: str | None
+    html: str | None
+
+
+def placeholders(source: str) -> frozenset[str]:
+    """The names that this source needs a value for."""
+    return frozenset(_PLACEHOLDER.findall(source))
+
+
+def render(template: Template, variables: Mapping[str, Variable], subject_override: str | None) -> Rendered:
+    """Fill in a template, each value once and never expanded again; a missing value is refused by its name.
+
+    A given subject wins and is taken literally. In the template's own, line breaks of a value are dropped.
+    """
+    check_variables(variables)
+    values = {name: written(value) for name, value in variables.items()}
+    subject = subject_override
+    if subject is None and template.subject is not None:
+        subject = _fill(template.subject, values, _in_one_line)
+    return Rendered(
+        subject=subject,
+        text=None if template.text is None else _fill(template.text, values, str),
+        html=None if template.html is None else _fill(template.html, values, html.escape),
+    )
+
+
+def _in_one_line(value: str) -> str:
+    return value.translate(_LINE_BREAKS)
+
+
+def _fill(source: str, values: Mapping[str, str], write: Callable[[str], str]) -> str:
+    pieces = _PLACEHOLDER.split(source)  # literal, name, literal, name, …, literal
+    ready: dict[str, str] = {}
+    for name in set(pieces[1::2]):
+        if name not in values:
+            raise invalid(f"variables.{name}", "the template needs a value for this placeholder")
+        ready[name] = write(values[name])
+    pieces[1::2] = [ready[name] for name in pieces[1::2]]
+    # Counted before it is built: a thousand placeholders times a value of a megabyte is a gigabyte.
+    if sum(map(len, pieces)) > limits.MESSAGE_SIZE:
+        raise Refused(Code.PAYLOAD_TOO_LARGE, "template: filled in, it is larger than 10 MiB")
+    return "".join(pieces)
+
+
+def check_template(alias: str, subject: str | None, text: str | None, html: str | None) -> None:
+    """Refuse a template that could not be sent whatever its variables."""
+    if not ALIAS.fullmatch(alias):
+        raise invalid("alias", "expected 1 to 64 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")
+    if text is None and html is None:
+        raise invalid("text", "a template needs at least one of text and html")
+    _check_subject(subject)
+    for field, body in (("text", text), ("html", html)):
+        if body is not None:
+            _check_body(field, body)
+
+
+def _check_subject(subject: str | None) -> None:
+    if subject is None:
+        return
+    if len(subject) > limits.SUBJECT_LENGTH:
+        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
+    if fault := fault_in_line(subject):
+        raise invalid("subject", f"must not contain {fault}")
+
+
+def _check_body(field: str, body: str) -> None:
+    if fault := fault_in_body(body):
+        raise invalid(field, f"must not contain {fault}")
+    if len(body) > limits.MESSAGE_SIZE:
+        raise Refused(Code.PAYLOAD_TOO_LARGE, f"{field}: larger than a message may be (10 MiB)")

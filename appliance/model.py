@@ -1,0 +1,304 @@
+"""In charge of the words the floors share: enums and frozen records, with no behaviour of their own."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class MessageStatus(StrEnum):
+    """Where a message stands; `queued` until every recipient is final."""
+
+    QUEUED = "queued"
+    DELIVERED = "delivered"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+class RecipientStatus(StrEnum):
+    """Where one recipient stands; `deferred` was tried and will be tried again."""
+
+    QUEUED = "queued"
+    DEFERRED = "deferred"
+    DELIVERED = "delivered"
+    BOUNCED = "bounced"
+    FAILED = "failed"
+
+
+class Billing(StrEnum):
+    """What became of a reserved credit."""
+
+    RESERVED = "reserved"
+    SETTLED = "settled"
+    RELEASED = "released"
+
+
+class Source(StrEnum):
+    """By which door a message came in."""
+
+    API = "api"
+    SMTP = "smtp"
+    TEST = "test"
+
+
+class Scope(StrEnum):
+    """What an API key may do: only send, or also read."""
+
+    SEND = "send"
+    FULL = "full"
+
+
+class Role(StrEnum):
+    """What a user of the dashboard may do."""
+
+    CUSTOMER = "customer"
+    ADMIN = "admin"
+
+
+class LedgerKind(StrEnum):
+    """Why a balance changed."""
+
+    GRANT = "grant"
+    RESERVE = "reserve"
+    RELEASE = "release"
+
+
+# ---- who is calling
+
+
+class CredentialKind(StrEnum):
+    """How a caller proved who they are."""
+
+    SMTP = "smtp"
+    KEY = "key"
+    TOKEN = "token"  # noqa: S105 - the word, not a secret
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated sender, as the store knew the account a moment ago."""
+
+    account_id: str
+    kind: CredentialKind
+    idempotency_scope: str  # the SMTP credential, the API key, or the account of a token
+    may_read: bool
+    test: bool
+    suspended: bool
+    domains: frozenset[str]  # usable From domains, A-labels, lower case
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person who logs in to the dashboard."""
+
+    id: str
+    account_id: str
+    account_name: str
+    email: str
+    role: Role
+    password_hash: str
+    token_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account as the operator sees it; `credits` is None when unlimited."""
+
+    id: str
+    name: str
+    email: str
+    credits: int | None
+    daily_cap: int | None
+    suspended: bool
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A registered From domain."""
+
+    name: str
+    usable: bool
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpCredential:
+    """An SMTP login; the password itself is known to nobody but its owner."""
+
+    username: str
+    created_at: int
+    revoked_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An API key by its id; `hint` is its last four characters."""
+
+    id: str
+    account_name: str
+    hint: str
+    scope: Scope
+    test: bool
+    created_at: int
+    revoked_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One change of a balance."""
+
+    id: str
+    kind: LedgerKind
+    amount: int
+    balance: int
+    message_id: str | None
+    recipient_id: str | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """An address an account no longer sends to."""
+
+    address: str
+    reason: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTemplate:
+    """The current version of a template."""
+
+    alias: str
+    version: int
+    subject: str | None
+    text: str | None
+    html: str | None
+    created_at: int  # of its first version
+    updated_at: int  # of this one
+
+
+# ---- a message on its way in
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecipient:
+    """One unique recipient of a message to be stored."""
+
+    id: str
+    address: str  # as the caller spelled it
+    key: str  # lower case, A-labels: what suppression compares
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyClaim:
+    """The key a client chose, with the fingerprint of the body it came with."""
+
+    scope: str
+    key: str
+    fingerprint: bytes
+    response: bytes  # what a retry is told: the 202's fields as JSON
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedSend:
+    """An earlier 202 under the same idempotency key."""
+
+    fingerprint: bytes
+    message_id: str
+    request_id: str
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """Everything one accepting transaction writes."""
+
+    id: str
+    account_id: str
+    request_id: str
+    source: Source
+    simulated: bool
+    sender: str
+    envelope_from: str
+    subject: str
+    tags: tuple[str, ...]
+    template_alias: str | None
+    template_version: int | None
+    mime: bytes = field(repr=False)
+    recipients: tuple[NewRecipient, ...]
+    credits: int  # to reserve: one a recipient, or 0 for a test
+    created_at: int
+    idempotency: IdempotencyClaim | None
+
+
+# ---- a message as it is read back
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """One recipient's record."""
+
+    id: str
+    email: str
+    status: RecipientStatus
+    billing_status: Billing
+    attempt_count: int
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    delivered_at: int | None
+    bounced_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message's record with all its recipients."""
+
+    id: str
+    status: MessageStatus
+    source: Source
+    sender: str
+    subject: str
+    billing_status: Billing
+    recipient_count: int
+    credits_reserved: int
+    created_at: int
+    recipients: tuple[Recipient, ...]
+
+
+# ---- a message on its way out
+
+
+@dataclass(frozen=True, slots=True)
+class DueRecipient:
+    """A recipient whose next attempt has come."""
+
+    id: str
+    message_id: str
+    address: str
+    domain: str
+    attempt_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at one recipient, and what the other side said."""
+
+    started_at: int
+    finished_at: int
+    smtp_code: int | None
+    smtp_response: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the latest attempts mean for one recipient."""
+
+    recipient_id: str
+    status: RecipientStatus
+    attempts: tuple[Attempt, ...]
+    at: int
+    next_attempt_at: int | None = None  # set exactly when `status` is deferred
+    note: str | None = None  # what to show as the response when no server was asked ("suppressed: …")
+    suppress: Suppression | None = None  # when the address itself is at fault

@@ -1,0 +1,36 @@
+"""In charge of how fast one credential may call: a token bucket each, with a burst of twice the rate."""
+
+import math
+from dataclasses import dataclass, field
+
+from appliance.errors import Code, Refused
+from appliance.outside import Outside
+
+BUCKETS = 10_000  # kept at most; the longest unused go first, and those are full again anyway
+
+
+@dataclass(slots=True)
+class RequestRate:
+    """Requests a second for each credential; 0 turns it off."""
+
+    per_second: int
+    outside: Outside
+    _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens left, when that was true
+
+    def take(self, credential: str) -> None:
+        """Count one request, or refuse it and say when there is room again."""
+        if self.per_second == 0:
+            return
+        now, burst = self.outside.now(), 2.0 * self.per_second
+        tokens, then = self._buckets.pop(credential, (burst, now))
+        tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * self.per_second)
+        allowed = tokens >= 1
+        self._buckets[credential] = (tokens - 1 if allowed else tokens, now)
+        if len(self._buckets) > BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        if not allowed:
+            raise Refused(
+                Code.RATE_LIMITED,
+                f"This credential may call {self.per_second} times a second. Slow down and retry.",
+                retry_after=math.ceil((1 - tokens) / self.per_second),
+            )

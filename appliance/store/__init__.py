@@ -1,0 +1,81 @@
+"""In charge of everything on disk: domain verbs over one SQLite file, each a single transaction."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from appliance.outside import Outside
+from appliance.store.access import Access
+from appliance.store.accounts import Accounts
+from appliance.store.connection import open_writer
+from appliance.store.engine import CommitUnknown, Engine, GroupCommit, Inline
+from appliance.store.janitor import Janitor
+from appliance.store.messages import KeyTaken, Messages
+from appliance.store.migrate import NewerDatabase, migrate
+from appliance.store.outcomes import Queue
+from appliance.store.suppressions import Suppressions
+from appliance.store.templates import Templates
+
+__all__ = ["CommitUnknown", "KeyTaken", "NewerDatabase", "Store", "open_store"]
+
+FILE_NAME = "appliance.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The verbs, by subject."""
+
+    accounts: Accounts
+    access: Access
+    templates: Templates
+    messages: Messages
+    queue: Queue
+    suppressions: Suppressions
+    janitor: Janitor
+    engine: Engine
+
+    async def check_writable(self) -> None:
+        """Raise unless the writer can take the lock and commit right now."""
+        await self.engine.write(lambda _: None)
+
+
+@asynccontextmanager
+async def open_store(
+    data_dir: Path,
+    outside: Outside,
+    *,
+    inline: bool = False,
+    on_failure: Callable[[CommitUnknown], None] | None = None,
+) -> AsyncIterator[Store]:
+    """Open the database, migrated to this version; close it when everything inside has ended.
+
+    `inline` commits on the caller's thread: for single commands, and for tests on a virtual clock. Otherwise a commit
+    whose result nobody knows is told to `on_failure`, which must end the process.
+    """
+    path = data_dir / FILE_NAME
+    connection = open_writer(path)
+    migrate(connection, outside.now())
+    connection.close()
+    writer = Inline(path) if inline else GroupCommit(path, on_failure or _raise)
+    engine = Engine(path, writer)
+    try:
+        yield Store(
+            Accounts(engine, outside),
+            Access(engine, outside),
+            Templates(engine, outside),
+            Messages(engine, outside),
+            Queue(engine, outside),
+            Suppressions(engine, outside),
+            Janitor(engine, outside),
+            engine,
+        )
+    finally:
+        with trio.CancelScope(shield=True):
+            await engine.close()
+
+
+def _raise(error: CommitUnknown) -> None:
+    raise error

@@ -1,0 +1,174 @@
+"""In charge of who may send, in the store: From domains, SMTP credentials, API keys, and the callers they make."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+import pybase64
+
+from appliance.errors import Code, Refused
+from appliance.model import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
+from appliance.outside import Outside
+from appliance.store.engine import Engine, statement
+
+SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
+
+_ADD_DOMAIN = """
+INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
+ON CONFLICT (account_id, name) DO UPDATE SET usable = max(usable, excluded.usable)
+"""
+_DOMAINS = "SELECT name, usable, created_at FROM domains WHERE account_id = :account_id ORDER BY name"
+_USABLE = "SELECT name FROM domains WHERE account_id = :account_id AND usable = 1"
+_ADD_CREDENTIAL = """
+INSERT INTO smtp_credentials (username, account_id, password_sha256, created_at)
+VALUES (:username, :account_id, :sha256, :now)
+"""
+_CREDENTIALS = """
+SELECT username, created_at, revoked_at FROM smtp_credentials WHERE account_id = :account_id ORDER BY created_at
+"""
+_REVOKE_CREDENTIAL = """
+UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
+WHERE account_id = :account_id AND username = :username RETURNING username
+"""
+_ADD_KEY = """
+INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, created_at)
+VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :now)
+"""
+_KEYS = """
+SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at
+FROM api_keys k JOIN accounts a ON a.id = k.account_id
+"""
+_REVOKE_KEY = """
+UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
+WHERE (id = :key OR key_sha256 = :sha256) AND (:account_id IS NULL OR account_id = :account_id) RETURNING id
+"""
+_CALLER_BY_CREDENTIAL = """
+SELECT s.account_id, s.password_sha256, a.suspended FROM smtp_credentials s JOIN accounts a ON a.id = s.account_id
+WHERE s.username = :username AND s.revoked_at IS NULL
+"""
+_CALLER_BY_KEY = """
+SELECT k.account_id, k.id, k.scope, k.test, a.suspended FROM api_keys k JOIN accounts a ON a.id = k.account_id
+WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL
+"""
+_CALLER_BY_ACCOUNT = "SELECT suspended FROM accounts WHERE id = :account_id"
+
+
+def sha256(secret: str) -> bytes:
+    """How our own 256-bit secrets are stored."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Domains, credentials and keys of the accounts."""
+
+    engine: Engine
+    outside: Outside
+
+    def _secret(self, prefix: str) -> str:
+        return prefix + pybase64.urlsafe_b64encode(self.outside.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+
+    # ---- domains
+
+    async def add_domain(self, account_id: str, name: str, *, usable: bool) -> None:
+        """Register a From domain; adding it again may make it usable, never the reverse."""
+        row = {"account_id": account_id, "name": name, "usable": int(usable), "now": self.outside.now()}
+        await self.engine.write(statement(_ADD_DOMAIN, row))
+
+    def domains(self, account_id: str) -> list[Domain]:
+        """The registered domains of an account."""
+        rows = self.engine.read(lambda c: c.execute(_DOMAINS, {"account_id": account_id}).fetchall())
+        return [Domain(name, bool(usable), created_at) for name, usable, created_at in rows]
+
+    # ---- SMTP credentials
+
+    async def create_credential(self, account_id: str) -> tuple[str, str]:
+        """A new SMTP login: (username, password). The password is known only now."""
+        username, password = self.outside.identifier("smtp"), self._secret("")
+        row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": self.outside.now()}
+        await self.engine.write(statement(_ADD_CREDENTIAL, row))
+        return username, password
+
+    def credentials(self, account_id: str) -> list[SmtpCredential]:
+        """The SMTP logins of an account, revoked ones too."""
+        rows = self.engine.read(lambda c: c.execute(_CREDENTIALS, {"account_id": account_id}).fetchall())
+        return [SmtpCredential(*row) for row in rows]
+
+    async def revoke_credential(self, account_id: str, username: str) -> None:
+        """Stop an SMTP login from working."""
+        row = {"account_id": account_id, "username": username, "now": self.outside.now()}
+        if not await self.engine.write(lambda c: c.execute(_REVOKE_CREDENTIAL, row).fetchall()):
+            raise Refused(Code.NOT_FOUND, f"this account has no SMTP credential {username!r}")
+
+    # ---- API keys
+
+    async def create_key(self, account_id: str, *, scope: Scope, test: bool) -> tuple[str, str]:
+        """A new API key: (id, key). The key is known only now."""
+        key_id, key = self.outside.identifier("key"), self._secret("ma_test_" if test else "ma_live_")
+        row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "scope": scope.value}
+        row |= {"test": int(test), "now": self.outside.now()}
+        await self.engine.write(statement(_ADD_KEY, row))
+        return key_id, key
+
+    def keys(self, account_id: str | None = None) -> list[ApiKey]:
+        """The API keys of one account, or of all."""
+        where = "" if account_id is None else "WHERE k.account_id = :account_id "
+        wanted = {} if account_id is None else {"account_id": account_id}
+        rows = self.engine.read(lambda c: c.execute(f"{_KEYS} {where} ORDER BY k.id", wanted).fetchall())
+        return [ApiKey(row[0], row[1], row[2], Scope(row[3]), bool(row[4]), row[5], row[6]) for row in rows]
+
+    async def revoke_key(self, key: str, account_id: str | None = None) -> str:
+        """Stop an API key, named by its id or by itself, from working; its id."""
+        row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.outside.now()}
+        revoked: list[Any] = await self.engine.write(lambda c: c.execute(_REVOKE_KEY, row).fetchall())
+        if not revoked:
+            raise Refused(Code.NOT_FOUND, "there is no such API key")
+        return str(revoked[0][0])
+
+    # ---- callers
+
+    def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
+        """Who an SMTP username stands for, with the SHA-256 its password must have."""
+        return self.engine.snapshot(lambda c: _caller_by_credential(c, username))
+
+    def caller_by_key(self, key: str) -> Caller | None:
+        """Who an API key stands for. Looking it up by its hash is the constant-time comparison."""
+        return self.engine.snapshot(lambda c: _caller_by_key(c, key))
+
+    def caller_by_account(self, account_id: str) -> Caller | None:
+        """The caller a dashboard token of this account makes."""
+        return self.engine.snapshot(lambda c: _caller_by_account(c, account_id))
+
+
+def _caller_by_credential(c: apsw.Connection, username: str) -> tuple[Caller, bytes] | None:
+    row = c.execute(_CALLER_BY_CREDENTIAL, {"username": username}).fetchone()
+    if row is None:
+        return None
+    account_id, password_sha256, suspended = row
+    scope = f"smtp:{username}"
+    return _caller(c, account_id, CredentialKind.SMTP, scope, True, False, suspended), bytes(password_sha256)
+
+
+def _caller_by_key(c: apsw.Connection, key: str) -> Caller | None:
+    row = c.execute(_CALLER_BY_KEY, {"sha256": sha256(key)}).fetchone()
+    if row is None:
+        return None
+    account_id, key_id, scope, test, suspended = row
+    may_read = scope == Scope.FULL
+    return _caller(c, account_id, CredentialKind.KEY, f"key:{key_id}", may_read, bool(test), suspended)
+
+
+def _caller_by_account(c: apsw.Connection, account_id: str) -> Caller | None:
+    row = c.execute(_CALLER_BY_ACCOUNT, {"account_id": account_id}).fetchone()
+    if row is None:
+        return None
+    return _caller(c, account_id, CredentialKind.TOKEN, f"account:{account_id}", True, False, row[0])
+
+
+def _caller(
+    c: apsw.Connection, account_id: str, kind: CredentialKind, scope: str, may_read: bool, test: bool, suspended: int
+) -> Caller:
+    names: Iterable[tuple[str]] = c.execute(_USABLE, {"account_id": account_id})
+    return Caller(account_id, kind, scope, may_read, test, bool(suspended), frozenset(name for (name,) in names))

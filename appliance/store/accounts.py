@@ -1,0 +1,187 @@
+"""In charge of accounts in the store: their balance and ledger, suspension, and the users who log in."""
+
+from dataclasses import dataclass
+
+import apsw
+
+from appliance.errors import Code, Refused
+from appliance.model import Account, LedgerEntry, LedgerKind, Role, User
+from appliance.outside import Outside
+from appliance.store.engine import Engine, statement
+
+MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
+
+_INSERT_ACCOUNT = """
+INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
+ON CONFLICT DO NOTHING RETURNING id
+"""
+_INSERT_USER = """
+INSERT INTO users (id, account_id, email, password_hash, role, created_at)
+VALUES (:id, :account_id, :email, :password_hash, :role, :now)
+ON CONFLICT DO NOTHING RETURNING id
+"""
+_ACCOUNTS = """
+SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at
+FROM accounts a JOIN users u ON u.account_id = a.id
+"""
+_CHANGE_CREDITS = """
+UPDATE accounts SET credits = credits + :amount
+WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits
+"""
+_SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
+_SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
+_SET_DAILY_CAP = "UPDATE accounts SET daily_cap = :daily_cap WHERE id = :account_id"
+INSERT_LEDGER = """
+INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id, created_at)
+VALUES (:id, :account_id, :kind, :amount, :balance, :message_id, :recipient_id, :now)
+"""
+_LEDGER = """
+SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
+WHERE account_id = :account_id ORDER BY id DESC LIMIT :most
+"""
+_USERS = """
+SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
+FROM users u JOIN accounts a ON a.id = u.account_id
+"""
+_SET_PASSWORD = """
+UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id
+"""
+_REVOKE_TOKEN = "INSERT INTO revoked_tokens (token_id, expires_at) VALUES (:id, :expires_at) ON CONFLICT DO NOTHING"
+_IS_REVOKED = "SELECT 1 FROM revoked_tokens WHERE token_id = :id"
+
+
+def write_ledger(
+    connection: apsw.Connection,
+    outside: Outside,
+    account_id: str,
+    kind: LedgerKind,
+    amount: int,
+    balance: int,
+    message_id: str | None = None,
+    recipient_id: str | None = None,
+) -> None:
+    """Add a line to the ledger, inside the transaction that changed the balance."""
+    connection.execute(
+        INSERT_LEDGER,
+        {
+            "id": outside.identifier("led"),
+            "account_id": account_id,
+            "kind": kind.value,
+            "amount": amount,
+            "balance": balance,
+            "message_id": message_id,
+            "recipient_id": recipient_id,
+            "now": outside.now(),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """The accounts and their users."""
+
+    engine: Engine
+    outside: Outside
+
+    async def create(
+        self, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
+    ) -> Account:
+        """Create an account with its first user; `credit` None means unlimited."""
+        return await self.engine.write(lambda c: self._create(c, name, email, password_hash, role, credit))
+
+    def _create(
+        self, c: apsw.Connection, name: str, email: str, password_hash: str, role: Role, credit: int | None
+    ) -> Account:
+        now, account_id = self.outside.now(), self.outside.identifier("acc")
+        if credit is not None and not 0 <= credit <= MAX_CREDITS:
+            raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
+        account = {"id": account_id, "name": name, "credits": credit, "now": now}
+        if c.execute(_INSERT_ACCOUNT, account).fetchone() is None:
+            raise Refused(Code.CONFLICT, f"an account named {name!r} already exists")
+        user = {"id": self.outside.identifier("usr"), "account_id": account_id, "email": email.lower(), "now": now}
+        user |= {"password_hash": password_hash, "role": role.value}
+        if c.execute(_INSERT_USER, user).fetchone() is None:
+            raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
+        if credit:
+            write_ledger(c, self.outside, account_id, LedgerKind.GRANT, credit, credit)
+        return Account(account_id, name, email.lower(), credit, None, False, now)
+
+    def all(self) -> list[Account]:
+        """Every account, by name."""
+        return self.engine.read(lambda c: [_account(row) for row in c.execute(_ACCOUNTS + "ORDER BY a.name")])
+
+    def named(self, name: str) -> Account:
+        """The account of that name."""
+        row = self.engine.read(lambda c: c.execute(_ACCOUNTS + "WHERE a.name = :name", {"name": name}).fetchone())
+        if row is None:
+            raise Refused(Code.NOT_FOUND, f"there is no account named {name!r}")
+        return _account(row)
+
+    async def change_credits(self, account_id: str, amount: int) -> int:
+        """Add to (or take from) a balance; the new balance. Never below 0, never on an unlimited account."""
+        return await self.engine.write(lambda c: self._change_credits(c, account_id, amount))
+
+    def _change_credits(self, c: apsw.Connection, account_id: str, amount: int) -> int:
+        change = {"account_id": account_id, "amount": amount, "most": MAX_CREDITS}
+        row = c.execute(_CHANGE_CREDITS, change).fetchone()
+        if row is None:
+            raise Refused(
+                Code.CONFLICT, f"credits: {amount:+d} is not possible: the account is unlimited, or would leave 0…10^15"
+            )
+        write_ledger(c, self.outside, account_id, LedgerKind.GRANT, amount, row[0])
+        return int(row[0])
+
+    async def set_unlimited(self, account_id: str) -> None:
+        """Stop counting credits for this account."""
+        await self.engine.write(statement(_SET_CREDITS, {"account_id": account_id, "credits": None}))
+
+    async def set_suspended(self, account_id: str, suspended: bool) -> None:
+        """Suspend or resume sending."""
+        change = {"account_id": account_id, "suspended": int(suspended)}
+        await self.engine.write(statement(_SET_SUSPENDED, change))
+
+    async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
+        """Set or lift the warm-up cap on recipients a day."""
+        change = {"account_id": account_id, "daily_cap": recipients}
+        await self.engine.write(statement(_SET_DAILY_CAP, change))
+
+    def ledger(self, account_id: str, most: int = 100) -> list[LedgerEntry]:
+        """The newest changes of a balance."""
+        wanted = {"account_id": account_id, "most": most}
+        return self.engine.read(lambda c: [_entry(row) for row in c.execute(_LEDGER, wanted)])
+
+    # ---- users and their tokens
+
+    def user_by_email(self, email: str) -> User | None:
+        """The user who logs in with that address."""
+        return self._user("WHERE u.email = :value", email.lower())
+
+    def user(self, user_id: str) -> User | None:
+        """The user of that id."""
+        return self._user("WHERE u.id = :value", user_id)
+
+    def _user(self, where: str, value: str) -> User | None:
+        row = self.engine.read(lambda c: c.execute(_USERS + where, {"value": value}).fetchone())
+        return None if row is None else User(row[0], row[1], row[2], row[3], Role(row[4]), row[5], row[6])
+
+    async def set_password(self, user_id: str, password_hash: str) -> None:
+        """Change a password, and with it revoke every token of that user."""
+        change = {"user_id": user_id, "password_hash": password_hash}
+        await self.engine.write(statement(_SET_PASSWORD, change))
+
+    async def revoke_token(self, token_id: str, expires_at: int) -> None:
+        """Remember that one token has been logged out, for as long as it would have been good."""
+        await self.engine.write(statement(_REVOKE_TOKEN, {"id": token_id, "expires_at": expires_at}))
+
+    def is_revoked(self, token_id: str) -> bool:
+        """Whether a token has been logged out."""
+        return self.engine.read(lambda c: c.execute(_IS_REVOKED, {"id": token_id}).fetchone()) is not None
+
+
+def _account(row: tuple[str, str, str, int | None, int | None, int, int]) -> Account:
+    account_id, name, email, balance, daily_cap, suspended, created_at = row
+    return Account(account_id, name, email, balance, daily_cap, bool(suspended), created_at)
+
+
+def _entry(row: tuple[str, str, int, int, str | None, str | None, int]) -> LedgerEntry:
+    return LedgerEntry(row[0], LedgerKind(row[1]), *row[2:])

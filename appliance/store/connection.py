@@ -1,0 +1,44 @@
+"""In charge of how the database file is opened: settings, permissions, integrity."""
+
+import os
+from pathlib import Path
+
+import apsw
+
+BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
+JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
+CHECKPOINT_PAGES = 8_000  # 32 MiB of log before its pages are copied home: rarer, larger, cheaper than the default
+CACHE_KIB = 16 * 1024  # per connection; keeps the inner pages of every index at a million messages
+
+_SETTINGS = (
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT}",
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA trusted_schema = OFF",
+    "PRAGMA cell_size_check = ON",
+    f"PRAGMA cache_size = -{CACHE_KIB}",
+)
+_WRITER_SETTINGS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # NORMAL would sync nothing at commit under WAL
+    f"PRAGMA journal_size_limit = {JOURNAL_SIZE_LIMIT}",
+    f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+)
+
+
+def open_writer(path: Path) -> apsw.Connection:
+    """Open (or create) the database for writing, readable by nobody but its owner."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite gives the log and its index the permissions of the main file, so creating that one 0600 settles all three.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    for setting in _SETTINGS + _WRITER_SETTINGS:
+        connection.execute(setting).fetchall()
+    return connection
+
+
+def open_reader(path: Path) -> apsw.Connection:
+    """Open an existing database for reading only; under WAL it never waits for the writer."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    for setting in _SETTINGS:
+        connection.execute(setting).fetchall()
+    return connection

@@ -1,0 +1,67 @@
+"""In charge of bringing a database file to this version's schema, one numbered step at a time."""
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+import apsw
+
+_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+_RECORD_TABLE = """
+CREATE TABLE IF NOT EXISTS migrations (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT
+"""
+_RECORD = "INSERT INTO migrations (number, name, applied_at) VALUES (:number, :name, :applied_at)"
+
+
+class NewerDatabase(Exception):
+    """The file was written by a later version of the appliance; opening it would lose what we do not know of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step, as a file `NNNN_name.sql` in `migrations/`."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def migrations() -> list[Migration]:
+    """Every step this version knows, in order."""
+    found = []
+    for entry in (resources.files("appliance.store") / "migrations").iterdir():
+        if match := _NAME.fullmatch(entry.name):
+            found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
+    return sorted(found, key=lambda migration: migration.number)
+
+
+def migrate(connection: apsw.Connection, now: int) -> None:
+    """Apply what is missing. Each step and its record commit together, under the write lock of one process."""
+    known = migrations()
+    connection.execute("BEGIN IMMEDIATE")
+    with_rollback = True
+    try:
+        connection.execute(_RECORD_TABLE)
+        applied = {number for (number,) in connection.execute("SELECT number FROM migrations")}
+        _refuse_newer(applied, known)
+        for step in known:
+            if step.number not in applied:
+                connection.execute(step.sql)
+                connection.execute(_RECORD, {"number": step.number, "name": step.name, "applied_at": now})
+        connection.execute("COMMIT")
+        with_rollback = False
+    finally:
+        if with_rollback and connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _refuse_newer(applied: set[int], known: list[Migration]) -> None:
+    newest = max((step.number for step in known), default=0)
+    if applied and max(applied) > newest:
+        raise NewerDatabase(
+            f"the database is at schema {max(applied)}, this version knows only {newest}: run the newer appliance"
+        )

@@ -1,0 +1,71 @@
+"""In charge of templates in the store: each save is a new version, and old versions stay for the record."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from appliance.errors import Code, Refused
+from appliance.model import StoredTemplate
+from appliance.outside import Outside
+from appliance.store.engine import Engine
+
+_SAVE = """
+INSERT INTO templates (account_id, alias, version, created_at, updated_at) VALUES (:account_id, :alias, 1, :now, :now)
+ON CONFLICT (account_id, alias) DO UPDATE SET version = version + 1, deleted = 0, updated_at = excluded.updated_at,
+    created_at = CASE WHEN deleted = 1 THEN excluded.created_at ELSE created_at END
+RETURNING version, created_at
+"""
+_SAVE_VERSION = """
+INSERT INTO template_versions (account_id, alias, version, subject, text_body, html_body, created_at)
+VALUES (:account_id, :alias, :version, :subject, :text, :html, :now)
+"""
+_TEMPLATES = """
+SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at
+FROM templates t JOIN template_versions v USING (account_id, alias, version)
+WHERE t.account_id = :account_id AND t.deleted = 0
+"""
+_DELETE = """
+UPDATE templates SET deleted = 1, updated_at = :now
+WHERE account_id = :account_id AND alias = :alias AND deleted = 0 RETURNING alias
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """The templates of the accounts."""
+
+    engine: Engine
+    outside: Outside
+
+    async def save(
+        self, account_id: str, alias: str, subject: str | None, text: str | None, html: str | None
+    ) -> StoredTemplate:
+        """Store a new version and make it the current one."""
+        row = {"account_id": account_id, "alias": alias, "subject": subject, "text": text, "html": html}
+        return await self.engine.write(lambda c: _save(c, row, self.outside.now()))
+
+    def current(self, account_id: str, alias: str) -> StoredTemplate | None:
+        """The current version under an alias."""
+        wanted = {"account_id": account_id, "alias": alias}
+        row = self.engine.read(lambda c: c.execute(_TEMPLATES + "AND t.alias = :alias", wanted).fetchone())
+        return None if row is None else StoredTemplate(*row)
+
+    def page(self, account_id: str, after: str, most: int) -> list[StoredTemplate]:
+        """The templates of an account by alias, from the one after `after`."""
+        wanted = {"account_id": account_id, "after": after, "most": most}
+        query = _TEMPLATES + "AND t.alias > :after ORDER BY t.alias LIMIT :most"
+        return self.engine.read(lambda c: [StoredTemplate(*row) for row in c.execute(query, wanted)])
+
+    async def delete(self, account_id: str, alias: str) -> None:
+        """Remove a template from use; messages keep naming the version they were made with."""
+        row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
+        if not await self.engine.write(lambda c: c.execute(_DELETE, row).fetchall()):
+            raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+
+
+def _save(c: apsw.Connection, row: dict[str, Any], now: int) -> StoredTemplate:
+    version, created_at = c.execute(_SAVE, row | {"now": now}).fetchone()
+    c.execute(_SAVE_VERSION, row | {"now": now, "version": version})
+    return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)
+

@@ -1,0 +1,1 @@
+"""In charge of everything that speaks HTTP."""

@@ -1,0 +1,69 @@
+"""In charge of the shape of answers: JSON bytes, their headers, and the error object."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from appliance.errors import ANSWERS, Code, Refused
+
+Headers = list[tuple[bytes, bytes]]
+
+CONTENT_SECURITY_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+# On every answer: none of it is for caches, frames or other sites.
+SECURITY_HEADERS: Headers = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", CONTENT_SECURITY_POLICY),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+
+
+class ErrorObject(msgspec.Struct):
+    """The body of every error: a sentence for people, a code for programs, the request to quote."""
+
+    error: str
+    code: Code
+    request_id: str
+
+
+def json_answer(body: bytes, request_id: str) -> Headers:
+    """The headers of a JSON answer."""
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode("ascii")),
+        *SECURITY_HEADERS,
+    ]
+
+
+def error_answer(
+    code: Code, text: str, request_id: str, *, status: int | None = None, retry_after: int | None = None
+) -> tuple[int, Headers, bytes]:
+    """Status, headers and body of an error; `status` only where the table's is not the one (405)."""
+    body = msgspec.json.encode(ErrorObject(text, code, request_id))
+    headers = json_answer(body, request_id)
+    if retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after))
+    if code is Code.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b'Bearer realm="mail appliance", Basic realm="mail appliance"'))
+    return status or ANSWERS[code].status, headers, body
+
+
+class MethodNotAllowed(Refused):
+    """A wrong method: 405, which no code has for its own."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self.allowed = ", ".join(sorted(allowed))
+        super().__init__(Code.INVALID_REQUEST, f"This path does not answer that method, only: {self.allowed}.")
+
+
+def refusal_answer(refused: Refused, request_id: str) -> tuple[int, Headers, bytes]:
+    """The same for a refusal."""
+    if isinstance(refused, MethodNotAllowed):
+        status, headers, body = error_answer(refused.code, refused.text, request_id, status=405)
+        return status, [*headers, (b"allow", refused.allowed.encode("ascii"))], body
+    return error_answer(refused.code, refused.text, request_id, retry_after=refused.retry_after)

@@ -1,0 +1,127 @@
+"""In charge of who is calling: Basic (the SMTP credential), an API key, or a customer's token."""
+
+import binascii
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass, field
+
+import pybase64
+import trio
+
+from appliance.errors import Code, Refused
+from appliance.guesses import FAILURE_DELAY, Guesses
+from appliance.model import Caller, User
+from appliance.outside import Outside
+from appliance.store import Store
+from appliance.store.access import sha256
+from appliance.web.tokens import Claims, Tokens
+
+CACHED_FOR = 500_000  # microseconds; a change from the shell is seen within a second
+CACHED = 10_000  # callers at most
+
+MISSING = "Send an Authorization header: Basic with an SMTP credential, or Bearer with an API key or a token."
+WRONG = "This credential is not valid. Check it, or create a new one."
+ONLY_TOKENS = "This endpoint needs a customer token from POST /v1/auth/login; keys and SMTP credentials do not open it."
+
+
+@dataclass(slots=True)
+class Authenticator:
+    """Turns an Authorization header into a caller or a user."""
+
+    store: Store
+    outside: Outside
+    tokens: Tokens
+    guesses: Guesses
+    # Header digests under a key of this process, so that the cache holds nothing worth stealing.
+    _salt: bytes = field(default_factory=lambda: os.urandom(32))
+    _callers: dict[bytes, tuple[Caller, int]] = field(default_factory=dict)
+
+    async def caller(self, authorization: bytes | None, address: str) -> Caller:
+        """Who may send or read messages with this header."""
+        if authorization is None:
+            raise Refused(Code.UNAUTHORIZED, MISSING)
+        digest = hashlib.blake2b(authorization, digest_size=16, key=self._salt).digest()
+        cached = self._callers.get(digest)
+        now = self.outside.now()
+        if cached is not None and 0 <= now - cached[1] < CACHED_FOR:
+            return cached[0]
+        caller = self._look_up(authorization)
+        if caller is None:
+            raise await self.wrong_guess(address)
+        self._remember(digest, caller, now)
+        return caller
+
+    def forget(self) -> None:
+        """Something about callers was changed by this process: look again at once."""
+        self._callers.clear()
+
+    async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
+        """The dashboard user of this header; nothing but a token opens /v1."""
+        if authorization is None:
+            raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
+        scheme, secret = _split(authorization)
+        if scheme != "bearer" or secret.startswith("ma_"):
+            raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
+        found = self._user(secret)
+        if found is None:
+            raise await self.wrong_guess(address)
+        return found
+
+    async def wrong_guess(self, address: str) -> Refused:
+        """The answer to a wrong credential: slow, and later a request to wait for an address that goes on."""
+        self.guesses.check_address(address)
+        self.guesses.failed(address)
+        await trio.sleep(FAILURE_DELAY)
+        return Refused(Code.UNAUTHORIZED, WRONG)
+
+    def _remember(self, digest: bytes, caller: Caller, now: int) -> None:
+        if len(self._callers) >= CACHED:
+            self._callers.clear()
+        self._callers[digest] = (caller, now)
+
+    def _look_up(self, authorization: bytes) -> Caller | None:
+        scheme, secret = _split(authorization)
+        if scheme == "basic":
+            return self._by_credential(secret)
+        if secret.startswith("ma_"):
+            return self.store.access.caller_by_key(secret)
+        found = self._user(secret)
+        return None if found is None else self.store.access.caller_by_account(found[0].account_id)
+
+    def _by_credential(self, secret: str) -> Caller | None:
+        try:
+            username, _, password = pybase64.b64decode(secret, validate=True).decode("utf-8").partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        found = self.store.access.caller_by_credential(username) if "\0" not in username else None
+        if found is None or not hmac.compare_digest(sha256(password), found[1]):
+            return None
+        return found[0]
+
+    def _user(self, token: str) -> tuple[User, Claims] | None:
+        claims = self.tokens.read(token)
+        if claims is None or self.store.accounts.is_revoked(claims.token_id):
+            return None
+        user = self.store.accounts.user(claims.user_id)
+        if user is None or user.token_epoch != claims.epoch or user.account_id != claims.account_id:
+            return None
+        return user, claims
+
+
+def _split(authorization: bytes) -> tuple[str, str]:
+    """Scheme and credential; anything else is as good as no header."""
+    try:
+        scheme, _, secret = authorization.decode("ascii").strip().partition(" ")
+    except UnicodeDecodeError:
+        raise Refused(Code.UNAUTHORIZED, MISSING) from None
+    if scheme.lower() not in ("basic", "bearer") or not secret.strip():
+        raise Refused(Code.UNAUTHORIZED, MISSING)
+    return scheme.lower(), secret.strip()
+
+
+def check_may_read(caller: Caller) -> None:
+    """Refuse a key that may only send."""
+    if not caller.may_read:
+        raise Refused(Code.UNAUTHORIZED, "this key may only send")
+

@@ -1,0 +1,259 @@
+"""In charge of the first look at every request: its id, its size, its caller; and of POST and GET /emails themselves.
+
+Plain ASGI, in front of Quart: the two endpoints that carry the load answer from here, with nothing decided after a
+body was read that could have been decided before.
+"""
+
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from appliance.accept import LARGE, FrontDoor
+from appliance.config import Http
+from appliance.errors import Code, Refused
+from appliance.log import get_logger
+from appliance.message.request import decode
+from appliance.model import Caller
+from appliance.outside import Outside
+from appliance.rates import RequestRate
+from appliance.store import Store
+from appliance.web.answer import SECURITY_HEADERS, Headers, MethodNotAllowed, error_answer, json_answer, refusal_answer
+from appliance.web.auth import Authenticator, check_may_read
+from appliance.web.body import Budget, ClientGone, Receive, declared_length, read_body
+from appliance.web.emails import message_json
+
+V1_BODY = 64 * 1024  # bytes
+KEY_CHARACTERS = 255
+
+Answer = tuple[int, Headers, bytes]
+Send = Callable[[Any], Awaitable[None]]
+Scope = dict[str, Any]
+
+_JSON_TYPE = re.compile(rb'application/json(?:\s*;\s*charset\s*=\s*"?utf-8"?)?\s*', re.IGNORECASE)
+_KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+
+log = get_logger("web")
+
+
+class Edge:
+    """The ASGI application hypercorn serves."""
+
+    def __init__(
+        self,
+        door: FrontDoor,
+        store: Store,
+        outside: Outside,
+        auth: Authenticator,
+        rate: RequestRate,
+        settings: Http,
+        stopping: trio.Event,
+        pages: Callable[..., Awaitable[None]],
+    ) -> None:
+        self._door = door
+        self._store = store
+        self._outside = outside
+        self._auth = auth
+        self._rate = rate
+        self._settings = settings
+        self._stopping = stopping
+        self._pages = pages  # Quart: everything that is not answered here
+        self._budget = Budget(settings.body_memory)
+        self._large = trio.CapacityLimiter(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; whatever goes wrong, with the error object."""
+        if scope["type"] != "http":
+            await self._pages(scope, receive, send)
+            return
+        request_id = self._outside.identifier("req")
+        exchange = _Exchange(receive, send, secure=scope["scheme"] == "https")
+        try:
+            answer = await self._answer(scope, exchange, request_id)
+        except Refused as refused:
+            if refused.__cause__ is not None and refused.status >= 500:
+                log.error("request refused", request_id=request_id, cause=repr(refused.__cause__))
+            answer = refusal_answer(refused, request_id)
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("request failed", request_id=request_id, method=scope["method"], path=scope["path"][:200])
+            answer = error_answer(
+                Code.INTERNAL_ERROR, "Something went wrong on our side. The log has the details.", request_id
+            )
+        if answer is not None:
+            await exchange.send(answer)
+
+    async def _answer(self, scope: Scope, exchange: "_Exchange", request_id: str) -> Answer | None:
+        headers = dict(scope["headers"])
+        exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        path: str = scope["path"]
+        if path == "/emails":
+            _check_method(scope, ("POST",))
+            return await self._send(scope, headers, exchange, request_id)
+        if path.startswith("/emails/") and path.count("/") == 2:
+            _check_method(scope, ("GET", "HEAD"))
+            return await self._read(scope, headers, request_id, path.removeprefix("/emails/"))
+        await self._pass_on(scope, headers, exchange, request_id)
+        return None
+
+    # ---- POST /emails
+
+    async def _send(self, scope: Scope, headers: dict[bytes, bytes], exchange: "_Exchange", request_id: str) -> Answer:
+        caller = await self._caller(scope, headers)
+        self._check_serving()
+        self._rate.take(caller.idempotency_scope)
+        length = declared_length(headers, self._settings.max_body)
+        _check_content_type(headers)
+        key = _idempotency_key(scope["headers"])
+        self._door.check_open(caller)
+        async with read_body(exchange.receive, length, self._settings.max_body, self._budget) as body:
+            size = len(body)
+            request = decode(body) if size < LARGE else await self._decode_large(body)
+            body.clear()  # decoded: a large message has no room for both
+            accepted = await self._door.send(caller, request, key, request_id, size)
+        answer = json_answer(accepted.receipt, request_id)
+        if accepted.replay_of is not None:
+            answer.append((b"idempotent-replayed", b"true"))
+            answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
+        return 202, answer, accepted.receipt
+
+    async def _decode_large(self, body: bytearray) -> Any:
+        return await trio.to_thread.run_sync(decode, body, limiter=self._large)
+
+    # ---- GET /emails/{id}
+
+    async def _read(self, scope: Scope, headers: dict[bytes, bytes], request_id: str, message_id: str) -> Answer:
+        caller = await self._caller(scope, headers)
+        check_may_read(caller)
+        message = self._store.messages.read(caller.account_id, message_id)
+        if message is None:
+            raise Refused(Code.NOT_FOUND, "There is no message with this id.")
+        body = message_json(message, request_id)
+        return 200, json_answer(body, request_id), body
+
+    # ---- everything else
+
+    async def _pass_on(
+        self, scope: Scope, headers: dict[bytes, bytes], exchange: "_Exchange", request_id: str
+    ) -> None:
+        """Let Quart answer, with a body that is read, small, and from somebody who may send one."""
+        limit = V1_BODY if scope["path"].startswith("/v1/") else 0
+        length = declared_length(headers, limit)
+        if exchange.expects_body and scope["path"] != "/v1/auth/login":
+            await self._auth.user(headers.get(b"authorization"), self.client_address(scope, headers))
+        async with read_body(exchange.receive, length, limit, self._budget) as body:
+            scope["appliance"] = (request_id, self.client_address(scope, headers), headers.get(b"authorization"))
+            await self._pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
+
+    # ---- checks
+
+    async def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
+        return await self._auth.caller(headers.get(b"authorization"), self.client_address(scope, headers))
+
+    def client_address(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
+        """Where the request comes from: the peer, or what a proxy we trust says of it."""
+        peer: str = scope["client"][0] if scope["client"] else "0.0.0.0"  # noqa: S104 - "unknown", not a bind
+        forwarded = headers.get(b"x-forwarded-for")
+        if forwarded is None or not self._trusted(peer):
+            return peer
+        for hop in reversed(forwarded.decode("latin-1").split(",")):
+            try:
+                address = ipaddress.ip_address(hop.strip())
+            except ValueError:
+                break
+            peer = str(address)
+            if not self._trusted(peer):
+                break
+        return peer
+
+    def _trusted(self, peer: str) -> bool:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+        return any(address in network for network in self._settings.trusted_proxies)
+
+    def _check_serving(self) -> None:
+        if self._stopping.is_set():
+            raise Refused(
+                Code.SERVICE_UNAVAILABLE, "The server is shutting down. Retry in a moment with the same key.",
+                retry_after=5,
+            )
+
+
+def _check_method(scope: Scope, allowed: tuple[str, ...]) -> None:
+    if scope["method"] not in allowed:
+        raise MethodNotAllowed(allowed)
+
+
+def _check_content_type(headers: dict[bytes, bytes]) -> None:
+    if not _JSON_TYPE.fullmatch(headers.get(b"content-type", b"")):
+        raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
+
+
+def _idempotency_key(headers: Headers) -> str:
+    keys = [value for name, value in headers if name == b"idempotency-key"]
+    if not keys:
+        raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
+    if len(keys) > 1 or len(keys[0]) > KEY_CHARACTERS or not _KEY.fullmatch(keys[0]):
+        raise Refused(
+            Code.INVALID_REQUEST, f"Idempotency-Key: must be 1 to {KEY_CHARACTERS} printable ASCII characters, once"
+        )
+    return keys[0].decode("ascii")
+
+
+class _Exchange:
+    """One request's two directions, and whether its body has been taken in."""
+
+    def __init__(self, receive: Receive, send: Send, *, secure: bool) -> None:
+        self._receive = receive
+        self._send = send
+        self._secure = secure
+        self.expects_body = False
+
+    async def receive(self) -> dict[str, Any]:
+        event = await self._receive()
+        if not event.get("more_body", False):
+            self.expects_body = False
+        return event
+
+    async def send(self, answer: Answer) -> None:
+        status, headers, body = answer
+        await self._start(status, headers)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        if self._secure:
+            headers = [*headers, _HSTS]
+        if self.expects_body:
+            # Refused unread: what follows on this connection would be the rest of that body.
+            headers = [*headers, (b"connection", b"close")]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def passing_on(self, request_id: str) -> Send:
+        """Quart's way out, on which every answer gets its request id and our headers."""
+        ours = [(b"x-request-id", request_id.encode("ascii")), *SECURITY_HEADERS]
+
+        async def send(event: Any) -> None:
+            if event["type"] == "http.response.start":
+                await self._start(event["status"], [*event["headers"], *ours])
+            else:
+                await self._send(event)
+
+        return send
+
+
+def _once(body: bytes) -> Receive:
+    """ASGI's receive for a body that is already here; the client's going away cancels nothing."""
+    given = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal given
+        if given:
+            await trio.sleep_forever()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+

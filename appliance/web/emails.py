@@ -1,0 +1,69 @@
+"""In charge of how a message looks as JSON: the response of GET /emails/{id}."""
+
+import msgspec
+
+from appliance.events import rfc3339
+from appliance.model import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
+
+
+class RecipientObject(msgspec.Struct):
+    """One recipient in a message object."""
+
+    id: str
+    email: str
+    status: RecipientStatus
+    billing_status: Billing
+    attempt_count: int
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    delivered_at: str | None
+    bounced_at: str | None
+
+
+class MessageObject(msgspec.Struct, rename={"sender": "from"}):
+    """The body of `GET /emails/{id}`."""
+
+    id: str
+    status: MessageStatus
+    source: Source
+    sender: str
+    subject: str
+    billing_status: Billing
+    recipient_count: int
+    credits_reserved: int
+    created_at: str
+    recipients: list[RecipientObject]
+    request_id: str
+
+
+def message_json(message: Message, request_id: str) -> bytes:
+    """A message as the interface writes it."""
+    return msgspec.json.encode(
+        MessageObject(
+            id=message.id,
+            status=message.status,
+            source=message.source,
+            sender=message.sender,
+            subject=message.subject,
+            billing_status=message.billing_status,
+            recipient_count=message.recipient_count,
+            credits_reserved=message.credits_reserved,
+            created_at=rfc3339(message.created_at),
+            recipients=[_recipient(recipient) for recipient in message.recipients],
+            request_id=request_id,
+        )
+    )
+
+
+def _recipient(recipient: Recipient) -> RecipientObject:
+    return RecipientObject(
+        recipient.id,
+        recipient.email,
+        recipient.status,
+        recipient.billing_status,
+        recipient.attempt_count,
+        recipient.last_smtp_code,
+        recipient.last_smtp_response,
+        None if recipient.delivered_at is None else rfc3339(recipient.delivered_at),
+        None if recipient.bounced_at is None else rfc3339(recipient.bounced_at),
+    )

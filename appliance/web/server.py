@@ -1,0 +1,146 @@
+"""In charge of the HTTP listeners: hypercorn's connections, guarded and counted, and their orderly end."""
+
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.trio.lifespan import Lifespan
+from hypercorn.trio.worker_context import WorkerContext
+
+from appliance.config import Http
+from appliance.log import get_logger
+from appliance.web.connection import Connection, Deadlines
+from appliance.web.http1 import Application
+
+HEADER_BYTES = 16 * 1024
+BACKLOG = 1_024
+REQUESTS_PER_CONNECTION = 1_000_000  # effectively no limit: reconnecting costs clients more than it saves us
+
+log = get_logger("web")
+
+
+@dataclass(slots=True)
+class Doorkeeper:
+    """Counts connections, in all and by address, and knows the open ones."""
+
+    most: int
+    most_per_address: int
+    open: set[Connection] = field(default_factory=set)
+    by_address: Counter[str] = field(default_factory=Counter)
+
+    def admits(self, address: str) -> bool:
+        """Whether one more connection from this address is within the limits."""
+        return len(self.open) < self.most and self.by_address[address] < self.most_per_address
+
+
+async def serve(
+    app: Application,
+    settings: Http,
+    new_request_id: Callable[[], str],
+    stopping: trio.Event,
+    shutdown_timeout: float,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stopping`, then let requests in flight finish for `shutdown_timeout` seconds at most."""
+    config = _hypercorn_config()
+    context = WorkerContext(None)
+    doorkeeper = Doorkeeper(settings.max_connections, settings.max_connections_per_address)
+    deadlines = Deadlines(
+        settings.header_timeout, settings.body_timeout, settings.write_timeout, settings.keep_alive_timeout
+    )
+    listeners, urls = await _listen(settings)
+    lifespan = Lifespan(ASGIWrapper(app), config, {})  # type: ignore[arg-type]  # our own ASGI callable
+
+    async def connected(stream: trio.abc.Stream) -> None:
+        connection = Connection(app, config, context, stream, deadlines, new_request_id)
+        await _guarded(connection, doorkeeper)
+
+    async with trio.open_nursery() as lifespan_nursery:
+        await lifespan_nursery.start(lifespan.handle_lifespan)
+        await lifespan.wait_for_startup()
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    accepting.start_soon(_accept, listener, connected, connections)
+                task_status.started(urls)
+                await stopping.wait()
+                accepting.cancel_scope.cancel()
+            await context.terminated.set()
+            for connection in list(doorkeeper.open):
+                connection.drain()
+            connections.cancel_scope.deadline = trio.current_time() + shutdown_timeout
+        await lifespan.wait_for_shutdown()
+        lifespan_nursery.cancel_scope.cancel()
+
+
+async def _accept(
+    listener: trio.abc.Listener[Any], connected: Callable[[Any], Any], connections: trio.Nursery
+) -> None:
+    # serve_listeners also waits out a descriptor table that is full, and tries again.
+    await trio.serve_listeners(connected, [listener], handler_nursery=connections)
+
+
+async def _guarded(connection: Connection, doorkeeper: Doorkeeper) -> None:
+    """Run one connection; whatever goes wrong in it ends it alone."""
+    address = _address(connection.stream)
+    if address is None or not doorkeeper.admits(address):
+        await trio.aclose_forcefully(connection.stream)
+        return
+    doorkeeper.open.add(connection)
+    doorkeeper.by_address[address] += 1
+    try:
+        await connection.run()
+    except Exception:
+        log.exception("connection failed", client=address)
+    finally:
+        doorkeeper.open.discard(connection)
+        doorkeeper.by_address[address] -= 1
+        if not doorkeeper.by_address[address]:
+            del doorkeeper.by_address[address]
+
+
+def _address(stream: Any) -> str | None:
+    socket = (stream.transport_stream if isinstance(stream, trio.SSLStream) else stream).socket
+    try:
+        return str(socket.getpeername()[0])
+    except OSError:
+        return None  # gone already
+
+
+async def _listen(settings: Http) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
+    listeners: list[trio.abc.Listener[Any]] = []
+    urls = []
+    context = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+    for bind in settings.bind:
+        for plain in await trio.open_tcp_listeners(bind.port, host=bind.host, backlog=BACKLOG):
+            name = plain.socket.getsockname()
+            host = f"[{name[0]}]" if ":" in name[0] else name[0]
+            urls.append(f"{'https' if context else 'http'}://{host}:{name[1]}")
+            listeners.append(trio.SSLListener(plain, context, https_compatible=True) if context else plain)
+    return listeners, urls
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.2 and later, and no protocol but HTTP/1.1 to choose."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _hypercorn_config() -> HypercornConfig:
+    config = HypercornConfig()
+    config.h11_max_incomplete_size = HEADER_BYTES
+    config.include_server_header = False
+    config.keep_alive_max_requests = REQUESTS_PER_CONNECTION
+    config.accesslog = None
+    config.errorlog = None
+    return config

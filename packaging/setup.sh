@@ -1,0 +1,87 @@
+# In charge of the virtual environment that packaging/run and packaging/test share. Sourced, with $root set.
+#
+# Until a Python is found only what the shell itself can do is used, so that the advice comes through on a bare machine.
+
+venv=$root/.venv
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "$*"
+    exit 1
+}
+
+# Prints the version of a Python that really runs (a pyenv shim may exist and fail) and is one of ours.
+supported_version() {
+    "$1" -c 'import sys
+if not (3, 11) <= sys.version_info[:2] <= (3, 13): sys.exit(1)
+print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
+}
+
+# Debian keeps ensurepip apart from Python, and venv without it makes an environment that has no pip.
+can_make_venv() { "$1" -c 'import venv, ensurepip' 2>/dev/null; }
+
+# Sets $python and $version.
+find_python() {
+    lacking=
+    if [ -n "${PYTHON-}" ]; then set -- "$PYTHON"; else set -- python3.13 python3.12 python3.11 python3; fi
+    for python in "$@"; do
+        version=$(supported_version "$python") || continue
+        if can_make_venv "$python"; then return; fi
+        lacking=$version
+    done
+    [ -z "$lacking" ] ||
+        die "Python $lacking is here without its venv module; on Debian: apt-get install python3-venv"
+    [ -z "${PYTHON-}" ] || die "PYTHON=$PYTHON is not a Python 3.11, 3.12 or 3.13 that runs"
+    die "Python 3.11, 3.12 or 3.13 is needed; on Debian: apt-get install python3 python3-venv"
+}
+
+# Keeps the environment if it works, and if it is of the Python that was asked for by $PYTHON. Sets $version.
+prepare_venv() {
+    found=$(supported_version "$venv/bin/python") || found=
+    "$venv/bin/python" -c 'import pip' 2>/dev/null || found=
+    version=$found
+    if [ -z "$found" ] || [ -n "${PYTHON-}" ]; then find_python; fi
+    if [ "$found" = "$version" ]; then return; fi
+    say "setting up .venv with Python $version ..."
+    rm -rf "$venv"
+    "$python" -m venv "$venv" || die "could not make $venv"
+}
+
+# What an installation depends on: these files, where the project is (an editable install points there), and Python.
+fingerprint() { (cd "$root" && cksum "$@") && printf '%s\n' "$root $version"; }
+
+# Wheels only: what building a source archive would download is in no list of hashes.
+install_hashed() { install_with_pip --require-hashes --only-binary :all: -r "$1"; }
+
+install_with_pip() {
+    "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-input "$@" ||
+        die "the installation failed (see above); the next start tries it again"
+}
+
+# The stamp is taken away first and written last, so an interrupted installation is done again.
+is_installed() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
+
+prepare_run() {
+    prepare_venv
+    stamp=$venv/.installed-run
+    wanted=$(fingerprint pyproject.toml packaging/requirements-build.txt packaging/requirements.txt)
+    if is_installed "$stamp" "$wanted" && [ -x "$venv/bin/appliance" ]; then return; fi
+    rm -f "$stamp"
+    say "installing the packages of packaging/requirements.txt ..."
+    install_hashed "$root/packaging/requirements.txt"
+    install_hashed "$root/packaging/requirements-build.txt"
+    install_with_pip --no-deps --no-build-isolation -e "$root"
+    printf '%s\n' "$wanted" >"$stamp"
+}
+
+prepare_test() {
+    prepare_run
+    stamp=$venv/.installed-test
+    wanted=$(fingerprint packaging/requirements-test.txt)
+    if is_installed "$stamp" "$wanted"; then return; fi
+    rm -f "$stamp"
+    say "installing the packages of packaging/requirements-test.txt ..."
+    install_hashed "$root/packaging/requirements-test.txt"
+    printf '%s\n' "$wanted" >"$stamp"
+}

@@ -1,0 +1,172 @@
+"""The real program in a process of its own, with an account to use: what end-to-end tests and benchmarks talk to."""
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+import trio
+
+from appliance.model import Role, Scope
+from appliance.outside import Outside
+from appliance.passwords import hash_password
+from appliance.store import Store, open_store
+
+PASSWORD = "correct horse battery staple"
+PASSWORD_HASH = hash_password(PASSWORD)
+START_TIMEOUT = 20.0  # seconds
+STOP_TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """An account with one of each credential."""
+
+    account_id: str
+    name: str
+    email: str
+    username: str
+    password: str
+    send_key: str
+    full_key: str
+    test_key: str
+    domain: str
+
+    @property
+    def basic(self) -> dict[str, str]:
+        """The Authorization header of the SMTP credential."""
+        pair = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+        return {"Authorization": f"Basic {pair}"}
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The Authorization header of the API key that may also read."""
+        return {"Authorization": f"Bearer {self.full_key}"}
+
+
+async def provision(
+    store: Store, name: str, *, credit: int | None = 1_000_000, domain: str = "example.com", role: Role = Role.CUSTOMER
+) -> Provisioned:
+    """Create an account as the operator's shell would."""
+    email = f"{name}@example.org"
+    account = await store.accounts.create(name, email, PASSWORD_HASH, role, credit)
+    await store.access.add_domain(account.id, domain, usable=True)
+    username, password = await store.access.create_credential(account.id)
+    _, send_key = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
+    _, full_key = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
+    _, test_key = await store.access.create_key(account.id, scope=Scope.FULL, test=True)
+    return Provisioned(account.id, name, email, username, password, send_key, full_key, test_key, domain)
+
+
+def add_account(data_dir: Path, name: str, **options: Any) -> Provisioned:
+    """Create an account in a database, whether or not a server runs on it."""
+
+    async def add() -> Provisioned:
+        async with open_store(data_dir, Outside(), inline=True) as store:
+            return await provision(store, name, **options)
+
+    return trio.run(add)
+
+
+@dataclass
+class Running:
+    """A started appliance."""
+
+    directory: Path
+    config_file: Path
+    data_dir: Path
+    account: Provisioned
+    log_file: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    url: str = ""
+
+    def start(self) -> None:
+        """Start it and wait until it listens; the port may differ from last time."""
+        log: IO[bytes]
+        with self.log_file.open("ab") as log:
+            begin = log.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "appliance", "serve", "--config", str(self.config_file)],
+                stderr=log,
+                stdout=log,
+                cwd=self.directory,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **self.environment},
+            )
+        deadline = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < deadline:
+            for line in self.log_file.read_bytes()[begin:].splitlines():
+                if b'"event": "ready"' in line:
+                    import json
+
+                    self.url = json.loads(line)["http"][0]
+                    return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        self.kill()
+        raise RuntimeError("the appliance did not start:\n" + self.log_file.read_text())
+
+    def terminate(self, timeout: float = STOP_TIMEOUT) -> int:
+        """Send SIGTERM and return the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def kill(self) -> None:
+        """`kill -9`, if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+        if self.process is not None:
+            self.process.wait()
+
+    def client(self, **options: Any) -> httpx.Client:
+        """An HTTP client for it, with the reading API key unless told otherwise."""
+        options.setdefault("headers", self.account.bearer)
+        return httpx.Client(base_url=self.url, timeout=30, trust_env=False, **options)
+
+    def login(self) -> dict[str, str]:
+        """The Authorization header of a fresh customer token."""
+        wanted = {"email": self.account.email, "password": PASSWORD}
+        answer = httpx.post(f"{self.url}/v1/auth/login", json=wanted, trust_env=False, timeout=30)
+        return {"Authorization": f"Bearer {answer.json()['token']}"}
+
+
+CONFIG = """
+[server]
+hostname = "mail.example.com"
+data_dir = "{data_dir}"
+[http]
+bind = ["127.0.0.1:0"]
+{http}
+[delivery]
+mode = "sandbox"
+[limits]
+requests_per_second = {requests_per_second}
+min_free_disk = "0"
+"""
+
+
+@contextmanager
+def appliance(
+    directory: Path, *, http: str = "", requests_per_second: int = 0, credit: int | None = 1_000_000
+) -> Iterator[Running]:
+    """A running appliance with one account; killed at the end if it has not ended by then."""
+    data_dir = directory / "data"
+    config_file = directory / "config.toml"
+    config_file.write_text(CONFIG.format(data_dir=data_dir, http=http, requests_per_second=requests_per_second))
+    account = add_account(data_dir, "demo", credit=credit)
+    running = Running(directory, config_file, data_dir, account, directory / "appliance.log")
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()

@@ -1,0 +1,376 @@
+"""In charge of holding appliance/config.py to what operators are told about it."""
+
+import contextlib
+from dataclasses import FrozenInstanceError
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance import config
+from appliance.config import Config, ConfigError, Endpoint, Mode, load, parse
+from appliance.config_settings import SECTIONS, Setting, settings
+
+FILE = Path("/srv/config.toml")
+
+
+def refusal(text: str, file: Path = FILE) -> str:
+    """Why this text is no configuration, without the file's name in front."""
+    with pytest.raises(ConfigError) as refused:
+        parse(text, file)
+    line = str(refused.value)
+    assert line.isprintable()
+    assert line.startswith(f"{file}: ")
+    return line.removeprefix(f"{file}: ")
+
+
+def setting(key: str, value: str) -> str:
+    """A file with one key: `section.key` and its value as TOML."""
+    section, name = key.split(".")
+    return f"[{section}]\n{name} = {value}\n"
+
+
+def read(key: str, value: str) -> object:
+    """What one key of a file becomes."""
+    section, name = key.split(".")
+    return getattr(getattr(parse(setting(key, value), FILE), section), name)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory to start in, on a machine without a file in /etc."""
+    monkeypatch.setattr(config, "SYSTEM_FILE", tmp_path / "etc" / "config.toml")
+    (tmp_path / "etc").mkdir()
+    return tmp_path
+
+
+def write(file: Path, hostname: str) -> Path:
+    """A configuration file that can be told by its hostname."""
+    file.write_text(setting("server.hostname", f'"{hostname}"'))
+    return file
+
+
+# What a file that leaves keys out gets
+
+
+def test_an_empty_file_gives_the_documented_defaults() -> None:
+    """Every key that tests and operators rely on has the default that was promised."""
+    made = parse("", FILE)
+    assert made.server.data_dir == Path("/var/lib/appliance")
+    assert made.server.own_domains == ()
+    assert made.server.shutdown_timeout == 60
+    assert made.http.bind == (("127.0.0.1", 8080),)
+    assert made.http.trusted_proxies == ()
+    assert {made.http.tls_cert, made.http.tls_key, made.smtp.tls_cert, made.smtp.tls_key} == {None}
+    assert {made.delivery.ca_file, made.webhooks.ca_file} == {None}
+    assert (made.http.max_connections, made.http.max_connections_per_address) == (1000, 100)
+    assert (made.http.header_timeout, made.http.body_timeout) == (5, 60)
+    assert (made.http.write_timeout, made.http.keep_alive_timeout) == (30, 75)
+    assert (made.http.max_body, made.http.body_memory) == (16 * 2**20, 256 * 2**20)
+    assert made.smtp.bind == (("0.0.0.0", 587),)
+    assert made.smtp.bind_tls == (("0.0.0.0", 465),)
+    assert not made.smtp.allow_plaintext_auth
+    assert made.dns.resolvers == ()
+    assert (made.delivery.mode, made.delivery.mx_port) == (Mode.DIRECT, 25)
+    minutes = (5, 10, 15, 30, 60, 120, 240, 480, 480, 720, 720)
+    assert made.delivery.retry_delays == tuple(60.0 * count for count in minutes)
+    assert made.webhooks.ports == (443, 8443)
+    assert made.webhooks.retry_delays == (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)
+    assert (made.limits.requests_per_second, made.limits.min_free_disk) == (200, 2**30)
+    assert made.limits.min_free_disk_percent == 10
+    assert (made.source, made.embedded) == (FILE, False)
+
+
+def test_an_empty_hostname_is_the_machines_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's name is taken without DNS, and replaced where it is no host name."""
+    monkeypatch.setattr("socket.getfqdn", lambda: pytest.fail("asks DNS"))
+    monkeypatch.setattr("socket.gethostname", lambda: "Mx7")
+    assert parse("", FILE).server.hostname == "mx7"
+    monkeypatch.setattr("socket.gethostname", lambda: "my_container")
+    assert parse("", FILE).server.hostname == "localhost"
+
+
+@pytest.mark.parametrize(
+    ("bind", "url"),
+    [
+        ("192.0.2.1:80", "http://192.0.2.1:80"),
+        ("[::1]:8080", "http://[::1]:8080"),
+        ("0.0.0.0:8080", "http://mx.example.com:8080"),
+        ("[::]:8080", "http://mx.example.com:8080"),
+    ],
+)
+def test_an_empty_base_url_is_where_the_first_listener_is(bind: str, url: str) -> None:
+    """Without base_url users are sent to the first bind, or to the host name if that is everywhere."""
+    text = f'[server]\nhostname = "mx.example.com"\n[http]\nbind = ["{bind}", "127.0.0.1:1"]'
+    assert parse(text, FILE).http.base_url == url
+
+
+def test_an_empty_base_url_is_https_with_a_certificate(tmp_path: Path) -> None:
+    """A server with its own certificate is reached by https."""
+    (tmp_path / "tls.pem").touch()
+    made = parse('[http]\ntls_cert = "tls.pem"\ntls_key = "tls.pem"', tmp_path / "config.toml")
+    assert made.http.base_url == "https://127.0.0.1:8080"
+
+
+def test_settings_cannot_be_changed() -> None:
+    """A Config is frozen, as are its sections, and compares by value."""
+    made = parse("", FILE)
+    with pytest.raises(FrozenInstanceError):
+        made.http.max_body = 1  # type: ignore[misc]  # that is the point
+    assert made == parse("", FILE)
+
+
+# How values are read
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0s", 0), ("10ms", 0.01), ("5s", 5), ("5m", 300), ("1h30m", 5400), ("2d", 172800), ("1m500ms", 60.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """A duration is the sum of its parts, in seconds."""
+    assert read("delivery.retry_delays", f'["{text}"]') == (seconds,)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('"0"', 0),
+        ("0", 0),
+        ("123", 123),
+        ('"123"', 123),
+        ('"1B"', 1),
+        ('"64KiB"', 65536),
+        ('"16 MiB"', 16 * 2**20),
+        ('"1GiB"', 2**30),
+        ('"1GB"', 10**9),
+        ('"2TiB"', 2**41),
+    ],
+)
+def test_sizes(text: str, count: int) -> None:
+    """A size is a number of bytes, with or without a unit."""
+    assert read("limits.min_free_disk", text) == count
+
+
+def test_addresses() -> None:
+    """Listeners and resolvers become pairs of host and port, networks become networks."""
+    assert read("http.bind", '["127.0.0.1:0", "[::1]:8080", "localhost:1"]') == (
+        ("127.0.0.1", 0),
+        ("::1", 8080),
+        ("127.0.0.1", 1),
+    )
+    assert read("dns.resolvers", '["127.0.0.1:5353", "192.0.2.1", "::1", "[::1]:5353"]') == (
+        ("127.0.0.1", 5353),
+        ("192.0.2.1", 53),
+        ("::1", 53),
+        ("::1", 5353),
+    )
+    networks = (ip_network("127.0.0.0/8"), ip_network("192.0.2.1/32"), ip_network("fd00::/8"))
+    for key in ("http.trusted_proxies", "delivery.allow_networks", "webhooks.allow_networks"):
+        assert read(key, '["127.0.0.0/8", "192.0.2.1", "fd00::/8"]') == networks
+
+
+def test_endpoints_are_shown_as_they_are_written() -> None:
+    """An endpoint's text can go back into a file or into a URL."""
+    assert [str(Endpoint("127.0.0.1", 1)), str(Endpoint("::1", 2))] == ["127.0.0.1:1", "[::1]:2"]
+
+
+def test_names_and_urls_lose_their_case() -> None:
+    """Names compare without case everywhere else, so they are lower-case from the start."""
+    assert read("server.own_domains", '["Mail.Example.COM", "a-1.example"]') == ("mail.example.com", "a-1.example")
+    assert read("http.base_url", '"HTTPS://Mail.Example.com:8443/"') == "https://mail.example.com:8443"
+    assert read("http.base_url", '"http://[::1]:8080"') == "http://[::1]:8080"
+
+
+def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
+    """A path in the file means the same wherever the program is started from."""
+    (tmp_path / "ca.pem").touch()
+    made = parse('[server]\ndata_dir = "state"\n[delivery]\nca_file = "ca.pem"', tmp_path / "config.toml")
+    assert made.server.data_dir == tmp_path / "state"
+    assert made.delivery.ca_file == tmp_path / "ca.pem"
+
+
+# What is refused, and how that is said
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[htp]", 'htp: unknown section; did you mean "http"?'),
+        ("[zzz]", "zzz: unknown section"),
+        ("[http]\nbnd = 1", 'http.bnd: unknown key; did you mean "bind"?'),
+        ("[http]\nzzz = 1", "http.zzz: unknown key"),
+        ("http = 1", "http: must be a section, [http]"),
+        ('"a\\nb" = 1', "a\\nb: unknown section"),
+        ("[http]\nbind =", "line 2: Invalid value"),
+        ("[http]\n\nbind = x", "line 3, column 8: Invalid value"),
+        ("[http]\n[http]", "line 2, column 6: Cannot declare ('http',) twice"),
+        ("a = " + "[" * 10_000, "nested too deeply"),
+    ],
+)
+def test_a_file_that_is_not_one_of_ours(text: str, line: str) -> None:
+    """Syntax errors and unknown names are told in one line with their place, and with what may have been meant."""
+    assert refusal(text) == line
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("server.hostname", '"a..b"', 'must be a host name such as "mail.example.com", not "a..b"'),
+        ("server.hostname", '"192.0.2.1"', "must be a host name"),
+        ("server.hostname", '"-a.example"', "must be a host name"),
+        ("server.hostname", '"a_b.example"', "must be a host name"),
+        ("server.hostname", f'"{"a" * 64}.example"', "must be a host name"),
+        ("server.hostname", f'"{"a." * 127}example"', "must be a host name"),
+        ("server.hostname", "7", "must be a host name, not 7"),
+        ("server.own_domains", '[""]', "must be a host name"),
+        ("server.own_domains", '"example.com"', 'must be a list, not "example.com"'),
+        ("server.data_dir", '""', 'must be a directory, not ""'),
+        ("server.data_dir", '"a\\u0000b"', "must be a directory"),
+        ("server.shutdown_timeout", '"0s"', 'must be over zero and at most 365d, not "0s"'),
+        ("server.shutdown_timeout", '"366d"', "must be over zero and at most 365d"),
+        ("server.shutdown_timeout", "60", 'must be a duration such as "30s" or "1h30m", not 60'),
+        ("server.shutdown_timeout", '"5 parsecs"', "must be a duration"),
+        ("http.bind", "[]", "must not be empty"),
+        ("http.bind", '["127.0.0.1:65536"]', "port 65536 is over 65535"),
+        ("http.bind", '["127.0.0.1"]', "must be an IP address and a port"),
+        ("http.bind", '["::1:80"]', "must be an IP address and a port"),
+        ("http.bind", '["[127.0.0.1]:80"]', "must be an IP address and a port"),
+        ("http.bind", '[":80"]', "must be an IP address and a port"),
+        ("http.bind", '["127.0.0.1:٣"]', "must be an IP address and a port"),
+        ("http.bind", "[8080]", "must be an IP address and a port"),
+        ("http.base_url", '"mail.example.com"', "must be an http or https URL"),
+        ("http.base_url", '"ftp://mail.example.com"', "must be an http or https URL"),
+        ("http.base_url", '"https://"', "must be an http or https URL"),
+        ("http.base_url", '"https://a:b@mail.example.com"', "must be an http or https URL"),
+        ("http.base_url", '"https://mail.example.com/mail"', "must be an http or https URL without a path"),
+        ("http.base_url", '"https://mail.example.com?"', "must be an http or https URL"),
+        ("http.base_url", '"https://mail\\n.example.com"', "must be an http or https URL"),
+        ("http.base_url", '"https://mail.example.com:70000"', "must be an http or https URL"),
+        ("http.base_url", '"https://[::1"', "must be an http or https URL"),
+        ("http.trusted_proxies", '["10.0.0.1/8"]', "10.0.0.1/8 has bits set beyond its prefix length"),
+        ("http.trusted_proxies", '["proxy"]', "must be a network"),
+        ("http.max_connections", "0", "must be a whole number from 1 to 1000000, not 0"),
+        ("http.max_connections", "-1", "must be a whole number"),
+        ("http.max_connections", "true", "must be a whole number"),
+        ("http.max_connections", "1.5", "must be a whole number"),
+        ("http.max_connections", '"1000"', "must be a whole number"),
+        ("http.max_body", "1023", 'must be from "1KiB" to "16MiB", not 1023'),
+        ("http.max_body", '"17MiB"', 'must be from "1KiB" to "16MiB"'),
+        ("http.max_body", '"16 parsecs"', "must be a size"),
+        ("http.body_memory", '"1MiB"', "is smaller than max_body"),
+        ("http.tls_cert", '"missing.pem"', "no such file: /srv/missing.pem"),
+        ("smtp.allow_plaintext_auth", "1", "must be true or false, not 1"),
+        ("dns.resolvers", '["dns.example.com"]', "must be an IP address"),
+        ("dns.resolvers", '["127.0.0.1:0"]', "must be an IP address"),
+        ("delivery.mode", '"drect"', 'must be one of "direct", "relay", "sandbox", not "drect"'),
+        ("delivery.mode", "[]", "must be one of"),
+        ("delivery.mx_port", "0", "must be a whole number from 1 to 65535, not 0"),
+        ("delivery.mx_port", "65536", "must be a whole number from 1 to 65535"),
+        ("delivery.retry_delays", "[]", "must not be empty"),
+        ("delivery.retry_delays", '["-5m"]', "must be a duration"),
+        ("delivery.ca_file", '"missing.pem"', "no such file"),
+        ("webhooks.ports", "[]", "must not be empty"),
+        ("webhooks.ca_file", "1", "must be a file"),
+        ("limits.requests_per_second", "-1", "must be a whole number"),
+        ("limits.min_free_disk", "-1", "must be under 8EiB"),
+        ("limits.min_free_disk", f'"{"9" * 19}TiB"', "must be under 8EiB"),
+        ("limits.min_free_disk_percent", "100", "must be a whole number from 0 to 99"),
+    ],
+)
+def test_a_value_that_cannot_be(key: str, value: str, reason: str) -> None:
+    """A wrong type or an impossible value is told in one line with the key."""
+    assert refusal(setting(key, value)).startswith(f"{key}: {reason}")
+
+
+@pytest.mark.parametrize("section", ["http", "smtp"])
+@pytest.mark.parametrize(("given_key", "missing"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])
+def test_certificate_and_key_go_together(section: str, given_key: str, missing: str, tmp_path: Path) -> None:
+    """One of the two alone would be a server without TLS that looks like one with it."""
+    (tmp_path / "tls.pem").touch()
+    text = setting(f"{section}.{given_key}", '"tls.pem"')
+    assert refusal(text, tmp_path / "config.toml") == f"{section}.{missing}: missing, though {given_key} is set"
+
+
+def test_a_long_value_is_cut() -> None:
+    """The line stays readable when somebody pastes a certificate in the wrong place."""
+    line = refusal(setting("delivery.mode", f'"{"x" * 5000}"'))
+    assert len(line) < 200
+    assert line.endswith("…")
+
+
+TOML_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+ROWS = [row for section in SECTIONS for row in settings(section)]
+
+
+@given(st.sampled_from(ROWS), TOML_VALUES)
+def test_no_value_does_anything_but_read_or_give_a_reason(row: Setting, value: object) -> None:
+    """Whatever TOML can hold, a reader returns or raises ValueError: no start ends in a traceback."""
+    with contextlib.suppress(ValueError):
+        row.kind.read(value)
+
+
+# Which file
+
+
+def test_the_named_file_comes_first(nowhere: Path) -> None:
+    """--config goes before the variable, that before ./config.toml, that before /etc."""
+    environ = {config.VARIABLE: str(write(nowhere / "variable.toml", "variable"))}
+    write(config.SYSTEM_FILE, "system")
+    assert load(None, {}, nowhere).server.hostname == "system"
+    write(nowhere / "config.toml", "local")
+    assert load(None, {}, nowhere).server.hostname == "local"
+    assert load(None, {config.VARIABLE: ""}, nowhere).server.hostname == "local"
+    assert load(None, environ, nowhere).server.hostname == "variable"
+    named = load(write(nowhere / "named.toml", "named"), environ, nowhere)
+    assert named.server.hostname == "named"
+    assert named.source == nowhere / "named.toml"
+
+
+def test_a_named_file_may_be_relative(nowhere: Path) -> None:
+    """A relative name starts at the directory of the start."""
+    write(nowhere / "named.toml", "named")
+    assert load(Path("named.toml"), {}, nowhere).server.hostname == "named"
+    assert load(None, {config.VARIABLE: "named.toml"}, nowhere).server.hostname == "named"
+
+
+@pytest.mark.parametrize("how", ["option", "variable"])
+def test_a_named_file_must_be_there(how: str, nowhere: Path) -> None:
+    """A slip in the name stops the start, even where another file could be found."""
+    write(nowhere / "config.toml", "local")
+    named, environ = (Path("gone.toml"), {}) if how == "option" else (None, {config.VARIABLE: "gone.toml"})
+    with pytest.raises(ConfigError) as refused:
+        load(named, environ, nowhere)
+    assert str(refused.value) == f"{nowhere}/gone.toml: cannot be read: No such file or directory"
+
+
+def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(nowhere: Path) -> None:
+    """Only a missing file leads on to the next; anything else would hide the operator's settings."""
+    (nowhere / "config.toml").mkdir()
+    write(config.SYSTEM_FILE, "system")
+    with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: Is a directory"):
+        load(None, {}, nowhere)
+
+
+def test_a_file_that_is_not_text(nowhere: Path) -> None:
+    """Bytes that are not UTF-8 are named as such."""
+    (nowhere / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"config\.toml: is not UTF-8 text"):
+        load(None, {}, nowhere)
+
+
+def test_without_any_file_nothing_leaves_the_machine(nowhere: Path) -> None:
+    """The embedded default listens on loopback only, delivers nothing and keeps its state in one directory."""
+    made: Config = load(None, {}, nowhere)
+    assert (made.embedded, made.source) == (True, None)
+    assert made.server.hostname == "localhost"
+    assert made.server.data_dir == nowhere / "appliance-data"
+    assert (made.http.bind, made.http.base_url) == ((("127.0.0.1", 8080),), "http://127.0.0.1:8080")
+    assert (made.smtp.bind, made.smtp.bind_tls) == ((("127.0.0.1", 2587),), ())
+    assert made.delivery.mode is Mode.SANDBOX

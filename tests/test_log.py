@@ -1,0 +1,298 @@
+"""In charge of holding appliance/log.py to one line per event without a secret."""
+
+import io
+import json
+import logging
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from appliance import log
+
+Lines = Callable[[], list[str]]
+
+SECRETS = [
+    "ma_live_Zm9vYmFy",
+    "ma_test_Zm9vYmFy",
+    "whsec_Zm9vYmFy",
+    "Bearer eyJ.Zm9vYmFy.x",
+    "bearer Zm9vYmFy",
+    "Basic dXNlcjpZm9vYmFy",
+    "Basic   Zm9vYmFy",
+]
+HOSTILE = "ok\n12:00:00 INFO    forged\r\x1b[2J\x85\u2028\u202e\x7f\x00\udc80 end"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """What `setup` changes is the interpreter's; the next test gets it back."""
+    root, ours = logging.getLogger(), logging.getLogger(log.ROOT)
+    before = (root.handlers[:], root.level, ours.level)
+    names = ("raiseExceptions", "logThreads", "logProcesses", "logMultiprocessing")
+    switches = {name: getattr(logging, name) for name in names}
+    yield
+    root.handlers[:], root.level, ours.level = before
+    for name, value in switches.items():
+        setattr(logging, name, value)
+    logging.captureWarnings(False)
+
+
+def lines_of(*, as_json: bool, level: int = logging.INFO) -> Lines:
+    """Set the log up and return a function that gives the lines written since."""
+    stream = io.StringIO()
+    log.setup(stream, level, json=as_json)
+    return lambda: stream.getvalue().splitlines()
+
+
+def one_object(lines: Lines) -> dict[str, Any]:
+    """The only line, which is JSON."""
+    (line,) = lines()
+    read = json.loads(line)
+    assert isinstance(read, dict)
+    return read
+
+
+def test_json_has_time_level_event_and_fields() -> None:
+    """A machine reads when, how bad, what, and the fields with their types."""
+    lines = lines_of(as_json=True)
+    log.get_logger("web").info("listening", url="http://127.0.0.1:8080", port=8080, rate=0.5, tls=False, proxy=None)
+    read = one_object(lines)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", read.pop("ts"))
+    assert read == {
+        "level": "info",
+        "logger": "appliance.web",
+        "event": "listening",
+        "url": "http://127.0.0.1:8080",
+        "port": 8080,
+        "rate": 0.5,
+        "tls": False,
+        "proxy": None,
+    }
+
+
+def test_json_time_is_the_records_in_utc() -> None:
+    """The time stamp is UTC whatever the machine's zone is."""
+    record = logging.LogRecord("appliance.web", logging.INFO, "", 0, "x", (), None)
+    record.created, record.msecs = 1_700_000_000.25, 250.0
+    assert json.loads(log.JsonFormatter().format(record))["ts"] == "2023-11-14T22:13:20.250Z"
+
+
+def test_text_is_readable() -> None:
+    """A person reads time, level, event and key=value pairs, with quotes only where they are needed."""
+    lines = lines_of(as_json=False)
+    log.get_logger("web").warning(
+        "slow client", url="http://[::1]:80", n=3, reply="250 2.0.0 ok", none="", name="Zoë", on=True
+    )
+    (line,) = lines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING .*", line)
+    assert line[9:] == ('WARNING slow client url=http://[::1]:80 n=3 reply="250 2.0.0 ok" none="" name=Zoë on=true')
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_levels(as_json: bool) -> None:
+    """What lies under the level is not written, and every method has its own."""
+    lines = lines_of(as_json=as_json, level=logging.DEBUG)
+    logger = log.get_logger("web")
+    for write in (logger.debug, logger.info, logger.warning, logger.error):
+        write("event")
+    assert [re.findall("debug|info|warning|error", line.lower())[0] for line in lines()] == [
+        "debug",
+        "info",
+        "warning",
+        "error",
+    ]
+    quiet = lines_of(as_json=as_json, level=logging.WARNING)
+    logger.info("event")
+    assert quiet() == []
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("where", ["value", "nested", "event", "name", "library"])
+def test_no_value_can_forge_a_line(as_json: bool, where: str) -> None:
+    """Whatever a value holds, an event is one line of printable characters."""
+    lines = lines_of(as_json=as_json)
+    logger = log.get_logger("web")
+    if where == "library":
+        logging.getLogger("hypercorn.error").warning("bad request: %s", HOSTILE)
+    elif where == "event":
+        logger.info(HOSTILE)
+    else:
+        fields: dict[str, object] = {
+            "value": {"path": HOSTILE},
+            "nested": {"x": [{"y": HOSTILE}]},
+            "name": {HOSTILE: 1},
+        }
+        logger.info("event", **fields[where])  # type: ignore[arg-type]  # each is a dict
+    (line,) = lines()
+    assert line.isprintable()
+    assert not as_json or json.loads(line)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_looks_like_a_secret_is_never_written(as_json: bool, secret: str) -> None:
+    """Keys, webhook secrets and credentials are cut out of fields, events, libraries' messages and tracebacks."""
+    lines = lines_of(as_json=as_json)
+    logger = log.get_logger("web")
+    logger.info(f"got {secret}", reply=f"no such user: {secret}!", tree={"a": [secret, {"b": secret}]})
+    logging.getLogger("quart.app").error("header was %s", secret)
+    try:
+        raise ValueError(f"cannot use {secret}")
+    except ValueError:
+        logger.exception("failed")
+    written = "\n".join(lines())
+    assert "Zm9vYmFy" not in written
+    assert written.count(log.REDACTED) >= 6
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "smtp_password", "secret", "key", "api_key", "token", "Authorization", "cookie", "body"]
+)
+def test_fields_named_like_a_secret_are_never_written(name: str) -> None:
+    """A field whose name says that it is private is not shown, at any depth."""
+    lines = lines_of(as_json=True)
+    log.get_logger("web").info("event", **{name: "hunter2"}, tree={"x": {name: ["hunter2"]}})
+    assert "hunter2" not in lines()[0]
+    assert one_object(lines)[name] == log.REDACTED
+
+
+def test_ids_and_sizes_of_secrets_are_shown() -> None:
+    """What names a key without being it, or measures a body, is what one wants in a log."""
+    lines = lines_of(as_json=True)
+    log.get_logger("web").info("event", key_id="key_1", secret_hint="…Zm9v", body_bytes=7, token_ids=[1])
+    read = one_object(lines)
+    assert [read["key_id"], read["secret_hint"], read["body_bytes"], read["token_ids"]] == ["key_1", "…Zm9v", 7, [1]]
+
+
+def test_fields_cannot_replace_the_lines_own() -> None:
+    """A field named like a part of the line is kept beside it."""
+    lines = lines_of(as_json=True)
+    log.get_logger("web").info("event", level="high", ts=1, event="other")
+    read = one_object(lines)
+    assert [read["level"], read["level_"], read["ts_"], read["event"], read["event_"]] == [
+        "info",
+        "high",
+        1,
+        "event",
+        "other",
+    ]
+
+
+def test_values_json_does_not_know_become_text() -> None:
+    """Not-a-number, bytes and objects are written as text, so every line stays valid JSON."""
+    lines = lines_of(as_json=True)
+    log.get_logger("web").info("event", ratio=float("nan"), raw=b"\xff", path=re.compile("x"), pair=(1, "a"))
+    read = one_object(lines)
+    assert [read["ratio"], read["raw"], read["path"], read["pair"]] == ["nan", "b'\\xff'", "re.compile('x')", [1, "a"]]
+
+
+def test_an_exception_is_a_field_in_json() -> None:
+    """The traceback is part of the one line."""
+    lines = lines_of(as_json=True)
+    try:
+        raise RuntimeError("first\nsecond")
+    except RuntimeError:
+        log.get_logger("web").exception("request failed", request_id="req_1")
+    read = one_object(lines)
+    assert [read["level"], read["event"], read["request_id"]] == ["error", "request failed", "req_1"]
+    assert read["traceback"].startswith("Traceback (most recent call last):\n")
+    assert read["traceback"].endswith("RuntimeError: first\nsecond")
+
+
+def test_an_exception_is_indented_in_text() -> None:
+    """On a terminal the traceback follows, and none of its lines can be taken for an event."""
+    lines = lines_of(as_json=False)
+    try:
+        raise RuntimeError("x\n12:00:00 INFO    forged\x1b[2J")
+    except RuntimeError:
+        log.get_logger("web").exception("request failed", request_id="req_1")
+    first, *rest = lines()
+    assert first.endswith("ERROR   request failed request_id=req_1")
+    assert all(line.startswith("    | ") and line.isprintable() for line in rest)
+    assert rest[-1] == "    | 12:00:00 INFO    forged\\u001b[2J"
+
+
+def test_a_huge_traceback_is_cut_from_the_front() -> None:
+    """The end, where the cause stands, is kept."""
+    lines = lines_of(as_json=True)
+    try:
+        raise RuntimeError("x" * 100_000 + " the cause")
+    except RuntimeError:
+        log.get_logger("web").exception("failed")
+    read = one_object(lines)
+    assert len(read["traceback"]) == log.TRACEBACK_LIMIT + 1
+    assert read["traceback"].endswith(" the cause")
+
+
+def test_other_libraries_write_the_same_lines() -> None:
+    """Warnings of libraries and of Python come in our form, their chatter does not come at all."""
+    lines = lines_of(as_json=True)
+    logging.getLogger("hypercorn.error").info("Running on http://…")
+    logging.getLogger("hypercorn.error").warning("odd %s", "client")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    first, second = [json.loads(line) for line in lines()]
+    assert [first["logger"], first["level"], first["event"]] == ["hypercorn.error", "warning", "odd client"]
+    assert [second["logger"], second["level"]] == ["py.warnings", "warning"]
+
+
+def test_a_library_is_named_in_text() -> None:
+    """On a terminal one sees which library spoke."""
+    lines = lines_of(as_json=False)
+    logging.getLogger("hypercorn.error").warning("odd client")
+    assert lines()[0].endswith("WARNING odd client logger=hypercorn.error")
+
+
+def test_setup_again_replaces_the_first() -> None:
+    """Two set-ups write one line, to the second stream."""
+    first, second = lines_of(as_json=True), lines_of(as_json=True)
+    log.get_logger("web").info("event")
+    assert (len(first()), len(second())) == (0, 1)
+
+
+def test_a_terminal_gets_text_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without being told, the form follows from what stderr is."""
+    for terminal, start in ((True, "1"), (False, "{")):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal)
+        monkeypatch.setattr("sys.stderr", stream)
+        log.setup()
+        record = logging.LogRecord("appliance.web", logging.INFO, "", 0, "x", (), None)
+        record.created = time.mktime((2024, 1, 1, 12, 0, 0, 0, 0, -1))
+        logging.getLogger(log.ROOT).handle(record)
+        assert stream.getvalue().startswith(start)
+
+
+def test_a_stream_that_fails_does_not_stop_the_program() -> None:
+    """A closed pipe behind stderr loses lines and nothing else."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+        log.setup(stream, json=True)
+        log.get_logger("web").info("event")
+        log.get_logger("web").info("event")
+        # What could not be written is still in the buffer, and closing would try again.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, writer)
+        os.close(null)
+
+
+def test_a_line_is_cheap() -> None:
+    """A usual line costs some 20 µs; the bound is loose, as the machines that run this are busy."""
+    lines_of(as_json=True)
+    logger = log.get_logger("web")
+    best = 1.0
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(100):
+            logger.info("request", request_id="req_01jx8v2w3c4d5e6f7g8h9jkmnp", path="/emails", status=202, ms=3)
+        best = min(best, (time.perf_counter() - start) / 100)
+    assert best < 100e-6

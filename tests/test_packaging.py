@@ -1,0 +1,313 @@
+"""In charge of holding packaging/run and packaging/test to what the README promises, without a network."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGING = ROOT / "packaging"
+SCRIPTS = ["packaging/run", "packaging/test", "packaging/lock", ".ci/run"]
+REQUIREMENTS = ["requirements.txt", "requirements-build.txt", "requirements-test.txt"]
+
+# Stands in for Python: knows what setup.sh asks of one, and writes down every installation.
+FAKE_PYTHON = """\
+#!/bin/sh
+case "$*" in
+*version_info*) [ -n "$FAKE_VERSION" ] && echo "$FAKE_VERSION" ;;
+*ensurepip*) [ -z "$FAKE_WITHOUT_VENV" ] ;;
+"-c import pip") [ -z "$FAKE_WITHOUT_PIP" ] ;;
+"-m venv "*)
+    mkdir -p "$3/bin"
+    cp "$0" "$3/bin/python"
+    echo venv >>"$FAKE_LOG" ;;
+"-m pip install "*)
+    for last; do :; done
+    echo "pip ${last##*/}" >>"$FAKE_LOG"
+    [ "${last##*/}" != "$FAKE_FAILING" ] || exit 1
+    printf '#!/bin/sh\\npwd\\necho "$@"\\n' >"${0%/*}/appliance"
+    chmod +x "${0%/*}/appliance" ;;
+"-m "*)
+    echo "$*" >>"$FAKE_LOG"
+    [ "$2" != "$FAKE_FAILING" ] ;;
+esac
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A copy of the project's scripts, on a machine whose only Python is the fake one."""
+
+    root: Path
+    tools: Path
+    log: Path
+
+    def sh(self, script: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the scripts as a user does, from some other directory."""
+        settings = {"PATH": str(self.tools), "FAKE_LOG": str(self.log), "FAKE_VERSION": "3.11.2"} | environ
+        return subprocess.run(
+            [shell(), str(self.root / script), *arguments],
+            env=settings,
+            cwd=self.tools,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def installed(self) -> list[str]:
+        """What was installed and run since the last time this was asked."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return lines
+
+
+def shell() -> str:
+    """The machine's own sh: dash on Debian, and the scripts must not need more."""
+    found = shutil.which("sh")
+    assert found
+    return found
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """The scripts and what they read, with a PATH of the few commands they may use."""
+    made = Tree(tmp_path / "a project", tmp_path / "tools", tmp_path / "log")
+    shutil.copytree(PACKAGING, made.root / "packaging")
+    shutil.copy(ROOT / "pyproject.toml", made.root)
+    made.tools.mkdir()
+    for name in ("cat", "chmod", "cksum", "cp", "mkdir", "rm"):
+        found = shutil.which(name)
+        assert found
+        (made.tools / name).symlink_to(found)
+    fake = made.tools / "python3"
+    fake.write_text(FAKE_PYTHON.replace("#!/bin/sh", f"#!{shell()}", 1))
+    fake.chmod(0o755)
+    return made
+
+
+RUN_INSTALLS = ["pip requirements.txt", "pip requirements-build.txt", "pip a project"]
+
+
+# Finding Python
+
+
+@pytest.mark.parametrize("script", ["packaging/run", "packaging/test"])
+def test_without_python_one_line_says_what_to_install(script: str, tree: Tree) -> None:
+    """On a bare machine, with nothing at all in PATH, there is one line of advice and exit code 1."""
+    ran = tree.sh(script, PATH="/nonexistent")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == "Python 3.11, 3.12 or 3.13 is needed; on Debian: apt-get install python3 python3-venv\n"
+
+
+def test_without_venv_one_line_says_what_to_install(tree: Tree) -> None:
+    """Debian's Python without python3-venv is told from no Python at all."""
+    ran = tree.sh("packaging/run", FAKE_WITHOUT_VENV="yes")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == "Python 3.11.2 is here without its venv module; on Debian: apt-get install python3-venv\n"
+    assert not (tree.root / ".venv").exists()
+
+
+def test_a_python_that_does_not_run_is_passed_over(tree: Tree) -> None:
+    """A pyenv shim that only complains does not hide the next Python, and its complaint is not shown."""
+    for name in ("python3.13", "python3.12"):
+        shim = tree.tools / name
+        shim.write_text(f"#!{shell()}\necho 'pyenv: command not found' >&2\nexit 127\n")
+        shim.chmod(0o755)
+    ran = tree.sh("packaging/run")
+    assert ran.returncode == 0
+    assert "pyenv" not in ran.stderr
+
+
+def test_python_can_be_chosen(tree: Tree) -> None:
+    """$PYTHON is the only one tried, whatever else is there."""
+    chosen = tree.root / "chosen"
+    shutil.move(tree.tools / "python3", chosen)
+    assert tree.sh("packaging/run", PYTHON=str(chosen)).returncode == 0
+    shutil.copy(chosen, tree.tools / "python3")
+    ran = tree.sh("packaging/run", PYTHON="gone")
+    assert (ran.returncode, ran.stderr) == (1, "PYTHON=gone is not a Python 3.11, 3.12 or 3.13 that runs\n")
+
+
+# Installing once
+
+
+def test_run_sets_up_and_starts(tree: Tree) -> None:
+    """The first start installs, tells so in short lines, and runs `appliance serve` in the project's root."""
+    ran = tree.sh("packaging/run", "--config", "two words.toml")
+    assert ran.returncode == 0
+    assert ran.stdout == f"{tree.root}\nserve --config two words.toml\n"
+    assert ran.stderr == (
+        "setting up .venv with Python 3.11.2 ...\ninstalling the packages of packaging/requirements.txt ...\n"
+    )
+    assert tree.installed() == ["venv", *RUN_INSTALLS]
+
+
+def test_a_second_start_installs_nothing(tree: Tree) -> None:
+    """With everything in place a start is silent and needs no network, nor a Python besides that in .venv."""
+    tree.sh("packaging/run")
+    tree.installed()
+    (tree.tools / "python3").unlink()
+    ran = tree.sh("packaging/run")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert tree.installed() == []
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "packaging/requirements.txt", "packaging/requirements-build.txt"])
+def test_changed_requirements_are_installed(file: str, tree: Tree) -> None:
+    """After an update the next start installs again, into the same environment, once."""
+    tree.sh("packaging/run")
+    tree.installed()
+    with (tree.root / file).open("a") as changed:
+        changed.write("# changed\n")
+    tree.sh("packaging/run")
+    assert tree.installed() == RUN_INSTALLS
+    tree.sh("packaging/run")
+    assert tree.installed() == []
+
+
+@pytest.mark.parametrize("failing", ["requirements.txt", "requirements-build.txt", "a project"])
+def test_an_interrupted_installation_is_done_again(failing: str, tree: Tree) -> None:
+    """Whichever step failed, the next start begins anew and never takes the half for the whole."""
+    ran = tree.sh("packaging/run", FAKE_FAILING=failing)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.endswith("the installation failed (see above); the next start tries it again\n")
+    tree.installed()
+    assert tree.sh("packaging/run").returncode == 0
+    assert tree.installed() == RUN_INSTALLS
+
+
+def test_a_moved_project_is_installed_again(tree: Tree) -> None:
+    """The environment points to the project, so a copy of both must not run the original's code."""
+    tree.sh("packaging/run")
+    tree.installed()
+    moved = Tree(tree.root.with_name("moved"), tree.tools, tree.log)
+    shutil.copytree(tree.root, moved.root)
+    assert moved.sh("packaging/run").stdout.startswith(f"{moved.root}\n")
+    assert moved.installed()[-1] == "pip moved"
+
+
+def test_a_broken_environment_is_made_anew(tree: Tree) -> None:
+    """An environment whose Python is gone or too old, or that has no pip, is replaced."""
+    tree.sh("packaging/run")
+    (tree.root / ".venv" / "bin" / "python").unlink()
+    tree.installed()
+    assert tree.sh("packaging/run").returncode == 0
+    assert tree.installed() == ["venv", *RUN_INSTALLS]
+    tree.sh("packaging/run", FAKE_WITHOUT_PIP="yes")
+    assert tree.installed() == ["venv", *RUN_INSTALLS]
+
+
+def test_a_chosen_python_replaces_the_environment_of_another(tree: Tree) -> None:
+    """$PYTHON means that Python, also where .venv was made with a different one."""
+    tree.sh("packaging/run")
+    tree.installed()
+    newer = tree.tools / "newer"
+    newer.write_text((tree.tools / "python3").read_text().replace('echo "$FAKE_VERSION"', "echo 3.12.1"))
+    newer.chmod(0o755)
+    assert "with Python 3.12.1" in tree.sh("packaging/run", PYTHON="newer").stderr
+    assert tree.installed() == ["venv", *RUN_INSTALLS]
+    assert tree.sh("packaging/run", PYTHON="newer").stderr == ""
+
+
+# Testing
+
+
+ALL_CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy", "-m pytest"]
+
+
+def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) -> None:
+    """packaging/test shares .venv with packaging/run, adds the test packages once, and runs every check."""
+    tree.sh("packaging/run")
+    tree.installed()
+    ran = tree.sh("packaging/test")
+    assert ran.returncode == 0
+    assert ran.stderr.splitlines()[-1] == "all passed"
+    assert tree.installed() == ["pip requirements-test.txt", *ALL_CHECKS]
+    tree.sh("packaging/test")
+    assert tree.installed() == ALL_CHECKS
+
+
+def test_test_hands_arguments_to_pytest(tree: Tree) -> None:
+    """With arguments only pytest runs, and gets them as they were given."""
+    tree.sh("packaging/test")
+    tree.installed()
+    assert tree.sh("packaging/test", "-k", "one and two").returncode == 0
+    assert tree.installed() == ["-m pytest -k one and two"]
+
+
+@pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
+def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
+    """One failing check fails the whole, after all of them have run."""
+    ran = tree.sh("packaging/test", FAKE_FAILING=failing)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].startswith(f"failed: {failing}")
+    assert tree.installed()[-4:] == ALL_CHECKS
+
+
+# The files themselves
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_can_be_run(script: str) -> None:
+    """Every script is executable and parses."""
+    file = ROOT / script
+    assert file.stat().st_mode & stat.S_IXUSR
+    subprocess.run([shell(), "-n", str(file)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
+    """A requirement is one version with its hashes; no option and no address of a package index is in the file."""
+    text = (PACKAGING / name).read_text()
+    assert "://" not in text
+    statements = [line for line in text.replace("\\\n", "").splitlines() if not line.startswith("#")]
+    assert statements
+    for line in statements:
+        assert re.fullmatch(r"[a-z0-9.-]+==[a-z0-9.]+( ; [^#]*?)?(\s+--hash=sha256:[0-9a-f]{64})+", line), line
+
+
+def test_the_requirements_are_those_of_the_project() -> None:
+    """Whoever adds a dependency to pyproject.toml must run packaging/lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = project["project"]["dependencies"]
+    assert pins("requirements.txt") >= names(needed)
+    assert pins("requirements-build.txt") >= names(project["build-system"]["requires"])
+    assert pins("requirements-test.txt") >= names(needed + project["project"]["optional-dependencies"]["test"])
+
+
+def test_run_needs_no_test_packages() -> None:
+    """What only the tests use is not installed to run the program."""
+    assert not pins("requirements.txt") & {"pytest", "mypy", "ruff", "hypothesis"}
+
+
+def test_the_test_pins_are_those_that_run() -> None:
+    """The tests see the same versions as the program."""
+    versions = {
+        name: re.findall(r"^\S+==\S+(?: ; .*?)?(?= \\)", (PACKAGING / name).read_text(), re.M) for name in REQUIREMENTS
+    }
+    assert set(versions["requirements.txt"]) <= set(versions["requirements-test.txt"])
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The packages that a list in pyproject.toml names, in the spelling of the requirement files."""
+    return {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower().replace("_", "-") for line in requirements}
+
+
+def pins(name: str) -> set[str]:
+    """The packages that a requirement file pins."""
+    return set(re.findall(r"^([a-z0-9.-]+)==", (PACKAGING / name).read_text(), re.MULTILINE))
+
+
+def test_no_script_depends_on_where_it_was_written() -> None:
+    """Nothing here names a home directory or a package index."""
+    for script in [*SCRIPTS, "packaging/setup.sh"]:
+        text = (ROOT / script).read_text()
+        assert os.path.expanduser("~") + "/" not in text
+        assert "://" not in text
