@@ -1,4 +1,4 @@
-"""In charge of the one secret of the installation: a key file beside the database, from which every other is derived."""
+"""In charge of the one secret of the installation: a key file beside the database; other keys derive from it."""
 
 import os
 from pathlib import Path

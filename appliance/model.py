@@ -272,13 +272,20 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class DueRecipient:
-    """A recipient whose next attempt has come."""
+    """A recipient whose next attempt has come, with what its message says about every recipient."""
 
     id: str
     message_id: str
+    account_id: str
     address: str
     domain: str
     attempt_count: int
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    envelope_from: str
+    subject: str
+    recipient_count: int
+    credits_reserved: int  # for the message; 0: nothing was charged, so a bounce returns nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +302,7 @@ class Attempt:
 class Outcome:
     """What the latest attempts mean for one recipient."""
 
-    recipient_id: str
+    recipient: DueRecipient
     status: RecipientStatus
     attempts: tuple[Attempt, ...]
     at: int

@@ -1,9 +1,12 @@
 """In charge of what the program takes from the world (time, randomness), so that tests can hand it their own."""
 
+import os
 import secrets
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import trio
 
@@ -19,18 +22,36 @@ def _microseconds() -> int:
     return time.time_ns() // 1000
 
 
+def _page_of_randomness(_: None) -> Iterator[tuple[int, int]]:
+    return struct.iter_unpack(">QH", os.urandom(4_090))
+
+
+# Random bits for ids, a page of the system's randomness at a time: a system call for each would cost more than the
+# id itself. Built of C iterators only, so that two threads can never be handed the same bits.
+_randomness = chain.from_iterable(map(_page_of_randomness, repeat(None)))
+
+
+def _random_bits() -> int:
+    high, low = next(_randomness)
+    return high << 10 | low >> 6
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The injected world. `now` is whole microseconds since 1970, UTC."""
+    """The injected world. `now` is whole microseconds since 1970, UTC; `random_bits` are 74, for ids."""
 
     now: Callable[[], int] = _microseconds
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
+    random_bits: Callable[[], int] = _random_bits
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_01…`: 56 bits of microseconds, then 74 random bits, so ids sort by creation."""
-        random = int.from_bytes(self.token_bytes(10), "big") >> (80 - _RANDOM_BITS)
-        number = (self.now() << _RANDOM_BITS) | random
-        return f"{prefix}_{_base32(number)}"
+        return f"{prefix}_{_base32(self.now() << _RANDOM_BITS | self.random_bits())}"
+
+
+def identifier_from(prefix: str, microseconds: int) -> str:
+    """The least id that could have been given at this time: for reading a range of time by id."""
+    return f"{prefix}_{_base32(microseconds << _RANDOM_BITS)}"
 
 
 def _base32(number: int) -> str:

@@ -1,7 +1,7 @@
 """In charge of the life of the process: what runs, in which order it starts and ends, and what ends it."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import trio
 
@@ -21,6 +21,8 @@ from appliance.web.edge import Edge
 from appliance.web.tokens import Tokens
 
 FORCED_AFTER = 5.0  # seconds past shutdown_timeout until workers are no longer waited for
+
+SLICE_PAUSE = 0.05  # seconds between slices of the janitor's work, so that senders come first
 
 log = get_logger("supervisor")
 
@@ -56,7 +58,7 @@ async def _run_all(
     store: Store,
     key: bytes,
     stopping: trio.Event,
-    signals: trio.abc.AsyncResource,
+    signals: AsyncIterator[int],
     on_ready: Callable[[list[str]], None] | None,
 ) -> None:
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
@@ -115,8 +117,8 @@ def _announce(config: Config, urls: list[str], on_ready: Callable[[list[str]], N
         on_ready(urls)
 
 
-async def _stop_on_signal(signals: trio.abc.AsyncResource, stopping: trio.Event) -> None:
-    async for number in signals:  # type: ignore[attr-defined]  # the receiver is an async iterator
+async def _stop_on_signal(signals: AsyncIterator[int], stopping: trio.Event) -> None:
+    async for number in signals:
         log.info("stopping", signal=signal.Signals(number).name)
         stopping.set()
         return
@@ -125,6 +127,5 @@ async def _stop_on_signal(signals: trio.abc.AsyncResource, stopping: trio.Event)
 async def _sweep(store: Store) -> None:
     """The janitor's round, once a minute, in slices."""
     while True:
-        while await store.janitor.sweep():
-            await trio.sleep(0.05)  # between slices, so that senders come first
-        await trio.sleep(SLEEP_LIMIT)
+        swept = await store.janitor.sweep()
+        await trio.sleep(SLICE_PAUSE if swept else SLEEP_LIMIT)

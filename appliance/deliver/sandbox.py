@@ -22,7 +22,7 @@ def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcom
         return _final(recipient, RecipientStatus.FAILED, now, (_attempt(now, TRY_LATER),) * tries)
     if local.startswith("defer") and recipient.attempt_count == 0:
         deferred = (_attempt(now, TRY_LATER),)
-        return Outcome(recipient.id, RecipientStatus.DEFERRED, deferred, at=now, next_attempt_at=now + DEFERRAL)
+        return Outcome(recipient, RecipientStatus.DEFERRED, deferred, at=now, next_attempt_at=now + DEFERRAL)
     return _final(recipient, RecipientStatus.DELIVERED, now, (_attempt(now, ACCEPTED),))
 
 
@@ -31,4 +31,4 @@ def _attempt(now: int, reply: tuple[int, str]) -> Attempt:
 
 
 def _final(recipient: DueRecipient, status: RecipientStatus, now: int, attempts: tuple[Attempt, ...]) -> Outcome:
-    return Outcome(recipient.id, status, attempts, at=now)
+    return Outcome(recipient, status, attempts, at=now)

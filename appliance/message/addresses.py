@@ -27,7 +27,9 @@ _PLAIN = re.compile(
 _ASCII_LOCAL = re.compile(_LOCAL)
 _ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
 _WITH_NAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([^"<>]*?)) *<([^<>]*)>')
-_LIST = re.compile(r"@[^@<>]*[,;].*@")
+
+_ONE_ADDRESS = "one string is one address; give several addresses as an array of strings"
+_FORMS = 'expected `address`, `Name <address>` or `"Name" <address>`'
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,11 @@ def _fits(plain: re.Match[str]) -> bool:
 def _split(text: str, field: str) -> tuple[str, str]:
     if not text:
         raise invalid(field, "an address must not be empty")
-    if _LIST.search(text) and not text.startswith('"'):
-        raise invalid(field, "one string is one address; give several addresses as an array of strings")
     if not text.endswith(">"):
         return "", text
     parts = _WITH_NAME.fullmatch(text)
     if parts is None:
-        raise invalid(field, 'expected `address`, `Name <address>` or `"Name" <address>`')
+        raise invalid(field, _ONE_ADDRESS if "," in text or ";" in text else _FORMS)
     quoted, unquoted, bare = parts.groups()
     name = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else unquoted
     return _checked_name(name.strip(" "), quoted is not None, field), bare
@@ -95,7 +95,8 @@ def _split(text: str, field: str) -> tuple[str, str]:
 
 def _checked_name(name: str, quoted: bool, field: str) -> str:
     if not quoted and ("," in name or ";" in name):
-        raise invalid(field, "a name with a comma or semicolon must stand in double quotes")
+        is_list = "@" in name
+        raise invalid(field, _ONE_ADDRESS if is_list else "a name with a comma or semicolon must be in double quotes")
     if len(name) > limits.NAME_LENGTH:
         raise invalid(field, f"a name is at most {limits.NAME_LENGTH} characters long")
     return name
@@ -114,11 +115,9 @@ def _read_bare(bare: str, field: str) -> tuple[str, str]:
 
 # What goes wrong most, in words.
 _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
+    (lambda bare: "," in bare or ";" in bare, _ONE_ADDRESS),
+    (lambda bare: "<" in bare or ">" in bare, _FORMS),
     (lambda bare: " " in bare, "an address must not contain a space"),
-    (
-        lambda bare: "," in bare or ";" in bare,
-        "one string is one address; give several addresses as an array of strings",
-    ),
     (lambda bare: bare.startswith('"'), "a quoted part before the @ is not supported"),
     (lambda bare: "@" not in bare, "an address needs an @"),
     (lambda bare: bare.count("@") > 1, "an address has exactly one @"),

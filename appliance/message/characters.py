@@ -8,6 +8,10 @@ _NOT_IN_A_BODY = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]"
 _NOT_IN_AN_ASCII_BODY = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
 _LONE_CARRIAGE_RETURN = re.compile("\r(?!\n)")
 
+# The same for a JSON Schema, in the syntax that ECMA-262 and Python share.
+LINE_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
+BODY_PATTERN = r"^(?:[^\u0000-\u0008\u000b-\u001f\u007f-\u009f]|\r\n)*$"
+
 _NAMES = {
     "\x00": "a NUL character",
     "\t": "a tab",

@@ -65,7 +65,7 @@ def draft(request: SendRequest, template: Template | None) -> Draft:
     to, cc, bcc = _read_recipients(request)
     reply_to = None if request.reply_to is UNSET else parse(request.reply_to, "reply_to")
     headers = read_headers(_given(request.headers) or {})
-    tags = _read_tags(_listed(request.tags))
+    tags = _read_tags(request.tags)
     content = _read_content(request, template)
     return Draft(
         sender=sender,
@@ -112,21 +112,17 @@ def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
     fields = (("to", request.to), ("cc", request.cc), ("bcc", request.bcc))
     lists = tuple(_read_addresses(value, field) for field, value in fields)
     if len({address.key for each in lists for address in each}) > limits.RECIPIENTS:
-        raise _too_many("to")
+        raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
     return lists
 
 
 def _read_addresses(value: str | list[str] | UnsetType, field: str) -> tuple[Address, ...]:
     if isinstance(value, str):
         return (parse(value, field),)
-    texts = dict.fromkeys(_listed(value))  # the same text twice need not be parsed twice
+    texts = _listed(value)
     if len(texts) > limits.ADDRESS_ENTRIES:
-        raise _too_many(field)
+        raise invalid(field, f"must have at most {limits.ADDRESS_ENTRIES} entries")
     return _unique([parse(text, f"{field}[{index}]") for index, text in enumerate(texts)])
-
-
-def _too_many(field: str) -> Exception:
-    return invalid(field, f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
 
 
 def _unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
@@ -138,13 +134,14 @@ def _unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
     return tuple(first.values())
 
 
-def _read_tags(tags: list[str]) -> tuple[str, ...]:
+def _read_tags(value: str | list[str] | UnsetType) -> tuple[str, ...]:
+    tags = _listed(value)
     if len(tags) > limits.TAGS:
         raise invalid("tags", f"at most {limits.TAGS} tags are allowed")
     for index, tag in enumerate(tags):
         if not _TAG.fullmatch(tag):
-            reason = "a tag has 1 to 64 printable ASCII characters, no comma, and no space at either end"
-            raise invalid(f"tags[{index}]", reason)
+            field = "tags" if isinstance(value, str) else f"tags[{index}]"
+            raise invalid(field, "a tag has 1 to 64 printable ASCII characters, no comma, and no space at either end")
     return tuple(dict.fromkeys(tags))
 
 

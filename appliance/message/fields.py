@@ -5,15 +5,15 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from appliance.message import limits
+from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.variables import Variable
 
 # Patterns go into the schema only: the rules themselves stand in draft.py, where each has a sentence of its own.
 _CONTROLS = r"\u0000-\u001f\u007f-\u009f\u2028\u2029"
-_LINE = {"pattern": rf"^[^{_CONTROLS}]*$"}
-_BODY = {"pattern": r"^(?:[^\u0000-\u0008\u000b-\u001f\u007f-\u009f]|\r\n)*$"}
+_LINE = {"pattern": LINE_PATTERN}
+_BODY = {"pattern": BODY_PATTERN}
 _ADDRESS = {
     "pattern": rf"^[^{_CONTROLS}]*[^{_CONTROLS}\s@<>,;]+@[^{_CONTROLS}\s@<>,;]+>? *$",
-    "maxLength": 1024,
 }
 _BASE64 = {
     "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
@@ -27,7 +27,7 @@ _TAG = {"pattern": "^[!-+\\--~](?:[ -+\\--~]*[!-+\\--~])?$"}
 _HEADER_NAMES = {"propertyNames": {"pattern": "^[A-Za-z0-9-]{1,76}$"}}
 _VARIABLE_NAMES = {"propertyNames": {"minLength": 1, "maxLength": limits.VARIABLE_NAME_LENGTH, **_LINE}}
 
-Mailbox = Annotated[str, Meta(min_length=1, extra_json_schema=_ADDRESS)]
+Mailbox = Annotated[str, Meta(min_length=1, max_length=limits.MAILBOX_LENGTH, extra_json_schema=_ADDRESS)]
 Mailboxes = Mailbox | Annotated[list[Mailbox], Meta(max_length=limits.ADDRESS_ENTRIES)]
 Tag = Annotated[str, Meta(min_length=1, max_length=limits.TAG_LENGTH, extra_json_schema=_TAG)]
 HeaderValue = Annotated[str, Meta(max_length=limits.HEADER_VALUE_LENGTH, extra_json_schema=_LINE)]
@@ -88,6 +88,7 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
         str,
         Meta(
             min_length=1,
+            max_length=limits.MAILBOX_LENGTH,
             description="Sender, `a@b.c` or `Name <a@b.c>`; its domain is one the account has registered.",
             examples=["Shop <orders@example.com>"],
             extra_json_schema=_ADDRESS,
@@ -107,7 +108,16 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
         Annotated[Mailboxes, Meta(description="One address or a list; never written into the message.")] | UnsetType
     ) = UNSET
     reply_to: (
-        Annotated[str, Meta(min_length=1, description="A single address.", extra_json_schema=_ADDRESS)] | UnsetType
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=limits.MAILBOX_LENGTH,
+                description="A single address.",
+                extra_json_schema=_ADDRESS,
+            ),
+        ]
+        | UnsetType
     ) = UNSET
     subject: (
         Annotated[

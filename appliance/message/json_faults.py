@@ -7,11 +7,12 @@ hostile ones.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
 from appliance.errors import Refused, invalid
-from appliance.message.limits import JSON_DEPTH
+from appliance.message.limits import HEADER_VALUE_LENGTH, JSON_DEPTH
 from appliance.message.variables import Variable
 
 Body = bytes | bytearray
@@ -47,9 +48,10 @@ class _Entries(msgspec.Struct):
     headers: dict[str, msgspec.Raw] = {}
 
 
+HeaderValue = Annotated[str, msgspec.Meta(max_length=HEADER_VALUE_LENGTH)]
 _ENTRIES = msgspec.json.Decoder(_Entries)
 _VARIABLE: msgspec.json.Decoder[object] = msgspec.json.Decoder(Variable)
-_HEADER_VALUE: msgspec.json.Decoder[object] = msgspec.json.Decoder(str)
+_HEADER_VALUE: msgspec.json.Decoder[object] = msgspec.json.Decoder(HeaderValue)
 
 
 @dataclass(slots=True)
@@ -133,14 +135,6 @@ def place(body: Body, position: int) -> str:
 
 def find_repeated_key(body: Body) -> Refused | None:
     """The refusal of a body in which some object has one key twice, if one has."""
-    for _, _, walk in _walk(body):
-        if walk.repeated is not None:
-            return invalid(walk.repeated, "this key occurs twice in one object")
-    return None
-
-
-def find_repeated_key(body: Body) -> Refused | None:
-    """The refusal of a body in which some object has one key twice, or None when none has."""
     for _, _, walk in _walk(body):
         if walk.repeated is not None:
             return invalid(walk.repeated, "this key occurs twice in one object")
@@ -240,8 +234,8 @@ def _reason(text: str) -> str:
 
 
 def _kinds(alternatives: str) -> str:
-    kinds = [_KINDS.get(each, each) for each in alternatives.split(" | ")]
-    *others, last = dict.fromkeys(reversed(kinds))  # msgspec's own order begins with the rarest
+    named = alternatives.split(" | ")
+    *others, last = dict.fromkeys(kind for name, kind in _KINDS.items() if name in named) or ("another value",)
     return f"{', '.join(others)} or {last}" if others else last
 
 

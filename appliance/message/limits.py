@@ -11,6 +11,7 @@ TAGS: Final = 20  # per message
 VARIABLES: Final = 32  # keys
 
 # By the project's decisions.
+KEY_LENGTH: Final = 255  # characters of an Idempotency-Key
 TAG_LENGTH: Final = 64  # printable ASCII characters
 HEADER_NAME_LENGTH: Final = 76  # characters
 HEADER_VALUE_LENGTH: Final = 998  # octets after encoding, as a line of RFC 5322 2.1.1
@@ -24,6 +25,7 @@ ADDRESS_LENGTH: Final = 254  # octets: a path is 256 with its angle brackets
 # Ours, where nobody else sets one: each keeps a hostile body from costing more than its own size.
 ADDRESS_ENTRIES: Final = 1000  # entries in one of to, cc, bcc, repeated addresses included
 NAME_LENGTH: Final = 255  # characters of a display name, so that a quoted one stays within a header line
+MAILBOX_LENGTH: Final = 1024  # characters of an address with its name, which needs at most 770 of them
 HEADERS: Final = 100  # custom headers
 VARIABLE_NAME_LENGTH: Final = 64  # characters
 FILENAME_LENGTH: Final = 255  # octets, what a file system holds

@@ -84,7 +84,8 @@ _MEDIA_TYPE = re.compile(rf"({_TOKEN})/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|{_QUOT
 
 def of_file(filename: str) -> str:
     """The media type that the file name's extension implies."""
-    return _BY_EXTENSION.get(filename.rpartition(".")[2].lower(), UNKNOWN)
+    _, dot, extension = filename.rpartition(".")
+    return _BY_EXTENSION.get(extension.lower(), UNKNOWN) if dot else UNKNOWN
 
 
 def check(content_type: str, field: str) -> str:

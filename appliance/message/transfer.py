@@ -5,6 +5,7 @@ begin with `From ` or with a dot need nothing here: the first is a matter of mai
 """
 
 import binascii
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pybase64
@@ -25,17 +26,33 @@ class Encoded:
 
 def encode_text(text: str) -> Encoded:
     """A body: as it is when it is ASCII in lines that fit, else quoted-printable or base64, whichever is shorter."""
+    if text.isascii() and _lines_fit(text):
+        return Encoded("7bit", [_canonical(text)])
+    chunks = [_canonical(chunk) for chunk in _chunks(text)]
+    high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)
+    # Base64 grows by 37 %, quoted-printable by two octets for each that is not ASCII.
+    if high * 2 > sum(map(len, chunks)) * 0.37:
+        return encode_bytes(b"".join(chunks))
+    for index, chunk in enumerate(chunks):  # in place: each chunk makes room for the next
+        chunks[index] = _quoted_printable(chunk)
+    return Encoded("quoted-printable", chunks)
+
+
+def _canonical(text: str) -> bytes:
+    """UTF-8 with every line break as CRLF, RFC 2046 4.1.1."""
     data = text.encode("utf-8")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
-    data = data.replace(b"\n", b"\r\n")
-    if text.isascii():
-        if _lines_fit(data):
-            return Encoded("7bit", [data])
-        return _quoted_printable(data)
-    high = len(data) - len(data.translate(None, _HIGH))
-    # Base64 grows by 37 %, quoted-printable by two octets for each that is not ASCII.
-    return encode_bytes(data) if high * 2 > len(data) * 0.37 else _quoted_printable(data)
+    return data.replace(b"\n", b"\r\n")
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """The text in runs of whole lines, so that a large one is never in memory several times."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _CHUNK) + 1 or len(text)
+        yield text[start:end]
+        start = end
 
 
 def encode_bytes(data: bytes) -> Encoded:
@@ -50,18 +67,19 @@ def encode_bytes(data: bytes) -> Encoded:
     return Encoded("base64", pieces)
 
 
-def _quoted_printable(data: bytes) -> Encoded:
+def _quoted_printable(data: bytes) -> bytes:
+    if data.endswith(b"\r\n"):
+        return binascii.b2a_qp(data)
     # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
-    encoded = binascii.b2a_qp(data + b"\r\n", istext=True)
-    return Encoded("quoted-printable", [encoded.removesuffix(b"\r\n")])
+    return binascii.b2a_qp(data + b"\r\n").removesuffix(b"\r\n")
 
 
-def _lines_fit(data: bytes) -> bool:
+def _lines_fit(text: str) -> bool:
     """Whether every line has at most 998 octets: from each line's start there must be a break within reach."""
-    start, size = 0, len(data)
+    start, size = 0, len(text)
     while size - start > LINE_LENGTH:
-        found = data.rfind(b"\r\n", start, start + LINE_LENGTH + 2)
+        found = text.rfind("\n", start, start + LINE_LENGTH + 1)
         if found < 0:
             return False
-        start = found + 2
+        start = found + 1
     return True

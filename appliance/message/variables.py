@@ -8,11 +8,12 @@ from msgspec import Meta
 
 from appliance.errors import invalid
 from appliance.message import limits
-from appliance.message.characters import fault_in_body, fault_in_line
+from appliance.message.characters import BODY_PATTERN, fault_in_body, fault_in_line
 
 # 63 bits, since a larger integer fits neither SQLite nor most callers' languages.
 WholeNumber = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Variable = str | WholeNumber | float | bool
+Text = Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})]
+Variable = Text | WholeNumber | float | bool
 
 
 def check_variables(variables: Mapping[str, Variable]) -> None:

@@ -12,6 +12,7 @@ from appliance.errors import Code, Refused
 from appliance.model import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
 from appliance.store.engine import Engine, statement
+from appliance.store.sql import first, rows
 
 SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
@@ -79,8 +80,8 @@ class Access:
 
     def domains(self, account_id: str) -> list[Domain]:
         """The registered domains of an account."""
-        rows = self.engine.read(lambda c: c.execute(_DOMAINS, {"account_id": account_id}).fetchall())
-        return [Domain(name, bool(usable), created_at) for name, usable, created_at in rows]
+        found = self.engine.read(lambda c: rows(c, _DOMAINS, {"account_id": account_id}))
+        return [Domain(name, bool(usable), created_at) for name, usable, created_at in found]
 
     # ---- SMTP credentials
 
@@ -93,13 +94,13 @@ class Access:
 
     def credentials(self, account_id: str) -> list[SmtpCredential]:
         """The SMTP logins of an account, revoked ones too."""
-        rows = self.engine.read(lambda c: c.execute(_CREDENTIALS, {"account_id": account_id}).fetchall())
-        return [SmtpCredential(*row) for row in rows]
+        found = self.engine.read(lambda c: rows(c, _CREDENTIALS, {"account_id": account_id}))
+        return [SmtpCredential(*row) for row in found]
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         """Stop an SMTP login from working."""
         row = {"account_id": account_id, "username": username, "now": self.outside.now()}
-        if not await self.engine.write(lambda c: c.execute(_REVOKE_CREDENTIAL, row).fetchall()):
+        if not await self.engine.write(lambda c: rows(c, _REVOKE_CREDENTIAL, row)):
             raise Refused(Code.NOT_FOUND, f"this account has no SMTP credential {username!r}")
 
     # ---- API keys
@@ -107,8 +108,15 @@ class Access:
     async def create_key(self, account_id: str, *, scope: Scope, test: bool) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now."""
         key_id, key = self.outside.identifier("key"), self._secret("ma_test_" if test else "ma_live_")
-        row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "scope": scope.value}
-        row |= {"test": int(test), "now": self.outside.now()}
+        row = {
+            "id": key_id,
+            "account_id": account_id,
+            "sha256": sha256(key),
+            "hint": key[-4:],
+            "scope": scope.value,
+            "test": int(test),
+            "now": self.outside.now(),
+        }
         await self.engine.write(statement(_ADD_KEY, row))
         return key_id, key
 
@@ -116,13 +124,13 @@ class Access:
         """The API keys of one account, or of all."""
         where = "" if account_id is None else "WHERE k.account_id = :account_id "
         wanted = {} if account_id is None else {"account_id": account_id}
-        rows = self.engine.read(lambda c: c.execute(f"{_KEYS} {where} ORDER BY k.id", wanted).fetchall())
-        return [ApiKey(row[0], row[1], row[2], Scope(row[3]), bool(row[4]), row[5], row[6]) for row in rows]
+        found = self.engine.read(lambda c: rows(c, f"{_KEYS} {where} ORDER BY k.id", wanted))
+        return [ApiKey(row[0], row[1], row[2], Scope(row[3]), bool(row[4]), row[5], row[6]) for row in found]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
         """Stop an API key, named by its id or by itself, from working; its id."""
         row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.outside.now()}
-        revoked: list[Any] = await self.engine.write(lambda c: c.execute(_REVOKE_KEY, row).fetchall())
+        revoked: list[Any] = await self.engine.write(lambda c: rows(c, _REVOKE_KEY, row))
         if not revoked:
             raise Refused(Code.NOT_FOUND, "there is no such API key")
         return str(revoked[0][0])
@@ -143,7 +151,7 @@ class Access:
 
 
 def _caller_by_credential(c: apsw.Connection, username: str) -> tuple[Caller, bytes] | None:
-    row = c.execute(_CALLER_BY_CREDENTIAL, {"username": username}).fetchone()
+    row = first(c, _CALLER_BY_CREDENTIAL, {"username": username})
     if row is None:
         return None
     account_id, password_sha256, suspended = row
@@ -152,7 +160,7 @@ def _caller_by_credential(c: apsw.Connection, username: str) -> tuple[Caller, by
 
 
 def _caller_by_key(c: apsw.Connection, key: str) -> Caller | None:
-    row = c.execute(_CALLER_BY_KEY, {"sha256": sha256(key)}).fetchone()
+    row = first(c, _CALLER_BY_KEY, {"sha256": sha256(key)})
     if row is None:
         return None
     account_id, key_id, scope, test, suspended = row
@@ -161,7 +169,7 @@ def _caller_by_key(c: apsw.Connection, key: str) -> Caller | None:
 
 
 def _caller_by_account(c: apsw.Connection, account_id: str) -> Caller | None:
-    row = c.execute(_CALLER_BY_ACCOUNT, {"account_id": account_id}).fetchone()
+    row = first(c, _CALLER_BY_ACCOUNT, {"account_id": account_id})
     if row is None:
         return None
     return _caller(c, account_id, CredentialKind.TOKEN, f"account:{account_id}", True, False, row[0])
@@ -170,5 +178,5 @@ def _caller_by_account(c: apsw.Connection, account_id: str) -> Caller | None:
 def _caller(
     c: apsw.Connection, account_id: str, kind: CredentialKind, scope: str, may_read: bool, test: bool, suspended: int
 ) -> Caller:
-    names: Iterable[tuple[str]] = c.execute(_USABLE, {"account_id": account_id})
+    names: Iterable[tuple[str]] = rows(c, _USABLE, {"account_id": account_id})
     return Caller(account_id, kind, scope, may_read, test, bool(suspended), frozenset(name for (name,) in names))

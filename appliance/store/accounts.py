@@ -6,9 +6,11 @@ import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model import Account, LedgerEntry, LedgerKind, Role, User
-from appliance.outside import Outside
+from appliance.outside import Outside, identifier_from
 from appliance.store.engine import Engine, statement
+from appliance.store.sql import Row, first, rows, run
 
+DAY = 86_400_000_000  # microseconds
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
 
 _INSERT_ACCOUNT = """
@@ -28,9 +30,17 @@ _CHANGE_CREDITS = """
 UPDATE accounts SET credits = credits + :amount
 WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits
 """
+_CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
 _SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
 _SET_DAILY_CAP = "UPDATE accounts SET daily_cap = :daily_cap WHERE id = :account_id"
+# The day's volume is counted only under a cap, so a new cap first counts what was sent before it.
+_COUNT_TODAY = """
+INSERT INTO daily_volume (account_id, day, recipients)
+SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
+WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
+ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients
+"""
 INSERT_LEDGER = """
 INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id, created_at)
 VALUES (:id, :account_id, :kind, :amount, :balance, :message_id, :recipient_id, :now)
@@ -43,10 +53,10 @@ _USERS = """
 SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
 FROM users u JOIN accounts a ON a.id = u.account_id
 """
-_SET_PASSWORD = """
+_CHANGE_LOGIN = """
 UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id
 """
-_REVOKE_TOKEN = "INSERT INTO revoked_tokens (token_id, expires_at) VALUES (:id, :expires_at) ON CONFLICT DO NOTHING"
+_REVOKE = "INSERT INTO revoked_tokens (token_id, expires_at) VALUES (:id, :expires_at) ON CONFLICT DO NOTHING"
 _IS_REVOKED = "SELECT 1 FROM revoked_tokens WHERE token_id = :id"
 
 
@@ -96,11 +106,11 @@ class Accounts:
         if credit is not None and not 0 <= credit <= MAX_CREDITS:
             raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
         account = {"id": account_id, "name": name, "credits": credit, "now": now}
-        if c.execute(_INSERT_ACCOUNT, account).fetchone() is None:
+        if first(c, _INSERT_ACCOUNT, account) is None:
             raise Refused(Code.CONFLICT, f"an account named {name!r} already exists")
         user = {"id": self.outside.identifier("usr"), "account_id": account_id, "email": email.lower(), "now": now}
         user |= {"password_hash": password_hash, "role": role.value}
-        if c.execute(_INSERT_USER, user).fetchone() is None:
+        if first(c, _INSERT_USER, user) is None:
             raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
         if credit:
             write_ledger(c, self.outside, account_id, LedgerKind.GRANT, credit, credit)
@@ -108,11 +118,11 @@ class Accounts:
 
     def all(self) -> list[Account]:
         """Every account, by name."""
-        return self.engine.read(lambda c: [_account(row) for row in c.execute(_ACCOUNTS + "ORDER BY a.name")])
+        return self.engine.read(lambda c: [_account(row) for row in rows(c, _ACCOUNTS + "ORDER BY a.name", {})])
 
     def named(self, name: str) -> Account:
         """The account of that name."""
-        row = self.engine.read(lambda c: c.execute(_ACCOUNTS + "WHERE a.name = :name", {"name": name}).fetchone())
+        row = self.engine.read(lambda c: first(c, _ACCOUNTS + "WHERE a.name = :name", {"name": name}))
         if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no account named {name!r}")
         return _account(row)
@@ -123,13 +133,29 @@ class Accounts:
 
     def _change_credits(self, c: apsw.Connection, account_id: str, amount: int) -> int:
         change = {"account_id": account_id, "amount": amount, "most": MAX_CREDITS}
-        row = c.execute(_CHANGE_CREDITS, change).fetchone()
+        row = first(c, _CHANGE_CREDITS, change)
         if row is None:
-            raise Refused(
-                Code.CONFLICT, f"credits: {amount:+d} is not possible: the account is unlimited, or would leave 0…10^15"
-            )
+            raise self._impossible(c, account_id, amount)
         write_ledger(c, self.outside, account_id, LedgerKind.GRANT, amount, row[0])
         return int(row[0])
+
+    def _impossible(self, c: apsw.Connection, account_id: str, amount: int) -> Refused:
+        balance = _balance(c, account_id)
+        if balance is None:
+            return Refused(Code.CONFLICT, "credits: the account is unlimited, so there is no balance to change")
+        limits = f"a balance lies between 0 and {MAX_CREDITS}"
+        return Refused(Code.CONFLICT, f"credits: {amount:+d} is not possible with a balance of {balance}: {limits}")
+
+    async def set_credits(self, account_id: str, balance: int) -> None:
+        """Start counting (again) at this balance, also on an account that was unlimited."""
+        await self.engine.write(lambda c: self._set_credits(c, account_id, balance))
+
+    def _set_credits(self, c: apsw.Connection, account_id: str, balance: int) -> None:
+        if not 0 <= balance <= MAX_CREDITS:
+            raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
+        before = _balance(c, account_id)
+        run(c, _SET_CREDITS, {"account_id": account_id, "credits": balance})
+        write_ledger(c, self.outside, account_id, LedgerKind.GRANT, balance - (before or 0), balance)
 
     async def set_unlimited(self, account_id: str) -> None:
         """Stop counting credits for this account."""
@@ -142,13 +168,20 @@ class Accounts:
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
         """Set or lift the warm-up cap on recipients a day."""
+        day = self.outside.now() // DAY
         change = {"account_id": account_id, "daily_cap": recipients}
-        await self.engine.write(statement(_SET_DAILY_CAP, change))
+        count = {"account_id": account_id, "day": day, "first_id": identifier_from("msg", day * DAY)}
+
+        def work(c: apsw.Connection) -> None:
+            run(c, _SET_DAILY_CAP, change)
+            run(c, _COUNT_TODAY, count)
+
+        await self.engine.write(work)
 
     def ledger(self, account_id: str, most: int = 100) -> list[LedgerEntry]:
         """The newest changes of a balance."""
         wanted = {"account_id": account_id, "most": most}
-        return self.engine.read(lambda c: [_entry(row) for row in c.execute(_LEDGER, wanted)])
+        return self.engine.read(lambda c: [_entry(row) for row in rows(c, _LEDGER, wanted)])
 
     # ---- users and their tokens
 
@@ -161,27 +194,32 @@ class Accounts:
         return self._user("WHERE u.id = :value", user_id)
 
     def _user(self, where: str, value: str) -> User | None:
-        row = self.engine.read(lambda c: c.execute(_USERS + where, {"value": value}).fetchone())
+        row = self.engine.read(lambda c: first(c, _USERS + where, {"value": value}))
         return None if row is None else User(row[0], row[1], row[2], row[3], Role(row[4]), row[5], row[6])
 
     async def set_password(self, user_id: str, password_hash: str) -> None:
         """Change a password, and with it revoke every token of that user."""
         change = {"user_id": user_id, "password_hash": password_hash}
-        await self.engine.write(statement(_SET_PASSWORD, change))
+        await self.engine.write(statement(_CHANGE_LOGIN, change))
 
     async def revoke_token(self, token_id: str, expires_at: int) -> None:
         """Remember that one token has been logged out, for as long as it would have been good."""
-        await self.engine.write(statement(_REVOKE_TOKEN, {"id": token_id, "expires_at": expires_at}))
+        await self.engine.write(statement(_REVOKE, {"id": token_id, "expires_at": expires_at}))
 
     def is_revoked(self, token_id: str) -> bool:
         """Whether a token has been logged out."""
-        return self.engine.read(lambda c: c.execute(_IS_REVOKED, {"id": token_id}).fetchone()) is not None
+        return self.engine.read(lambda c: first(c, _IS_REVOKED, {"id": token_id})) is not None
 
 
-def _account(row: tuple[str, str, str, int | None, int | None, int, int]) -> Account:
+def _balance(c: apsw.Connection, account_id: str) -> int | None:
+    row = first(c, _CREDITS, {"account_id": account_id})
+    return None if row is None else row[0]
+
+
+def _account(row: Row) -> Account:
     account_id, name, email, balance, daily_cap, suspended, created_at = row
     return Account(account_id, name, email, balance, daily_cap, bool(suspended), created_at)
 
 
-def _entry(row: tuple[str, str, int, int, str | None, str | None, int]) -> LedgerEntry:
+def _entry(row: Row) -> LedgerEntry:
     return LedgerEntry(row[0], LedgerKind(row[1]), *row[2:])

@@ -62,33 +62,48 @@ def statement(sql: str, bindings: dict[str, Any]) -> Work[None]:
 
 
 def run_batch(connection: apsw.Connection, jobs: list[_Job]) -> None:
-    """Run every job in its own savepoint and commit them together; afterwards each has its result.
+    """Run every job and commit them together; afterwards each has its result.
 
     Raises CommitUnknown when nobody can say whether the commit landed.
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
+        # Savepoints copy every page they touch, and nearly every job that fails does so before it has written
+        # anything. So all run without; should one fail half-way, all is rolled back and run again, one savepoint each.
+        if not _run_plainly(connection, jobs):
+            connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            _run_in_savepoints(connection, jobs)
     except apsw.Error as error:
+        # A full or failing disk, or a lock held by somebody else: SQLite may have rolled back by itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         return _fail(jobs, error)
-    for job in jobs:
-        job.result = _run(connection, job.work)
-        if not connection.in_transaction:
-            # A full disk or a failing one makes SQLite roll back everything, the jobs before this one too.
-            return _fail(jobs, job.result.error if isinstance(job.result, outcome.Error) else None)
     return _commit(connection, jobs)
 
 
-def _run(connection: apsw.Connection, work: Work[T]) -> outcome.Outcome[T]:
-    connection.execute("SAVEPOINT job")
-    try:
-        result = work(connection)
-    except Exception as error:
-        if connection.in_transaction:
+def _run_plainly(connection: apsw.Connection, jobs: list[_Job]) -> bool:
+    """Run all jobs; False when one failed after it had written something."""
+    for job in jobs:
+        before = connection.total_changes()
+        try:
+            job.result = outcome.Value(job.work(connection))
+        except Exception as error:
+            if connection.total_changes() != before or not connection.in_transaction:
+                return False
+            job.result = outcome.Error(_translated(error))
+    return True
+
+
+def _run_in_savepoints(connection: apsw.Connection, jobs: list[_Job]) -> None:
+    for job in jobs:
+        connection.execute("SAVEPOINT job")
+        try:
+            job.result = outcome.Value(job.work(connection))
+        except Exception as error:
             connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
-        return outcome.Error(_translated(error))
-    connection.execute("RELEASE job")
-    return outcome.Value(result)
+            job.result = outcome.Error(_translated(error))
+        connection.execute("RELEASE job")
 
 
 def _commit(connection: apsw.Connection, jobs: list[_Job]) -> None:
@@ -144,7 +159,7 @@ class GroupCommit:
         self._thread.start()
 
     async def write(self, work: Work[T], *, urgent: bool = False) -> T:
-        """Run `work` as part of the next commit. Cancellation counts only before it is handed over: commit or nothing."""
+        """Run `work` as part of the next commit. Cancellation counts only before that: commit or nothing."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise _busy()
@@ -193,8 +208,8 @@ class GroupCommit:
 
 def _answer(jobs: list[_Job]) -> None:
     for job in jobs:
-        assert job.task is not None and job.result is not None  # noqa: S101 - filled by run_batch
-        trio.lowlevel.reschedule(job.task, job.result)
+        if job.task is not None and job.result is not None:  # always, by now: both are filled before
+            trio.lowlevel.reschedule(job.task, job.result)
 
 
 class Inline:

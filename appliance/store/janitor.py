@@ -6,6 +6,7 @@ import apsw
 
 from appliance.outside import Outside
 from appliance.store.engine import Engine
+from appliance.store.sql import rows
 
 SLICE = 500  # rows a transaction
 
@@ -33,6 +34,6 @@ class Janitor:
         wanted = {"now": self.outside.now(), "most": SLICE}
 
         def delete(c: apsw.Connection) -> int:
-            return sum(len(c.execute(query, wanted).fetchall()) for query in (_EXPIRED_KEYS, _EXPIRED_TOKENS))
+            return sum(len(rows(c, query, wanted)) for query in (_EXPIRED_KEYS, _EXPIRED_TOKENS))
 
         return await self.engine.write(delete)

@@ -1,7 +1,6 @@
 """In charge of messages in the store: accepting one in a single transaction, and reading it back."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import apsw
 import msgspec
@@ -9,10 +8,12 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model import (
     Billing,
+    DueRecipient,
     LedgerKind,
     Message,
     MessageStatus,
     NewMessage,
+    NewRecipient,
     Outcome,
     Recipient,
     RecipientStatus,
@@ -20,42 +21,45 @@ from appliance.model import (
     Source,
 )
 from appliance.outside import Outside
-from appliance.store.accounts import write_ledger
+from appliance.store.accounts import DAY, write_ledger
 from appliance.store.engine import Engine
 from appliance.store.outcomes import record
+from appliance.store.sql import Row, first, rows, run
 
-DAY = 86_400_000_000  # microseconds
-
+# All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key is as good as none, whether or not the janitor has come by.
+_MAY_SEND = """
+SELECT a.credits, a.daily_cap, a.suspended,
+    EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
+    EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now),
+    (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = :day)
+FROM accounts a WHERE a.id = :account_id
+"""
 _CLAIM_KEY = """
 INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, request_id, response, expires_at)
 VALUES (:scope, :key, :fingerprint, :message_id, :request_id, :response, :expires_at)
 ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint, message_id = excluded.message_id,
     request_id = excluded.request_id, response = excluded.response, expires_at = excluded.expires_at
-WHERE idempotency_keys.expires_at <= :now
-RETURNING message_id
 """
 _REMEMBERED = """
 SELECT fingerprint, message_id, request_id, response FROM idempotency_keys
 WHERE scope = :scope AND key = :key AND expires_at > :now
 """
-_ACCOUNT = "SELECT credits, daily_cap, suspended FROM accounts WHERE id = :account_id"
 _TAKE_CREDITS = "UPDATE accounts SET credits = credits - :amount WHERE id = :account_id"
 _COUNT_DAY = """
 INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
 ON CONFLICT (account_id, day) DO UPDATE SET recipients = recipients + excluded.recipients
-RETURNING recipients
 """
 _INSERT_MESSAGE = """
-INSERT INTO messages (id, account_id, request_id, source, simulated, status, billing_status, sender, envelope_from,
-    subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at)
-VALUES (:id, :account_id, :request_id, :source, :simulated, 'queued', 'reserved', :sender, :envelope_from,
-    :subject, :tags, :template_alias, :template_version, :recipient_count, :credits, :size, :created_at)
+INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender, envelope_from, subject, tags,
+    template_alias, template_version, recipient_count, credits_reserved, size, created_at)
+VALUES (:account_id, :id, :request_id, :source, 'queued', 'reserved', :sender, :envelope_from, :subject, :tags,
+    :template_alias, :template_version, :recipient_count, :credits, :size, :created_at)
 """
 _INSERT_BODY = "INSERT INTO message_bodies (message_id, mime) VALUES (:id, :mime)"
 _INSERT_RECIPIENT = """
-INSERT INTO recipients (id, message_id, address, domain, simulated, status, billing_status, next_attempt_at)
-VALUES (:id, :message_id, :address, :domain, :simulated, 'queued', 'reserved', :now)
+INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, status, billing_status, next_attempt_at)
+VALUES (:message_id, :id, :account_id, :address, :domain, :simulated, 'queued', 'reserved', :now)
 """
 _SUPPRESSED = "SELECT address FROM suppressions WHERE account_id = :account_id AND address = :address"
 _MESSAGE = """
@@ -88,7 +92,7 @@ class Messages:
     def remembered(self, scope: str, key: str) -> RememberedSend | None:
         """The earlier send under this idempotency key, while it is valid."""
         wanted = {"scope": scope, "key": key, "now": self.outside.now()}
-        row = self.engine.read(lambda c: c.execute(_REMEMBERED, wanted).fetchone())
+        row = self.engine.read(lambda c: first(c, _REMEMBERED, wanted))
         return None if row is None else RememberedSend(*row)
 
     def read(self, account_id: str, message_id: str) -> Message | None:
@@ -97,18 +101,63 @@ class Messages:
 
     def mime(self, message_id: str) -> bytes | None:
         """The message's bytes, while they are kept."""
-        row = self.engine.read(lambda c: c.execute(_MIME, {"id": message_id}).fetchone())
+        row = self.engine.read(lambda c: first(c, _MIME, {"id": message_id}))
         return None if row is None else bytes(row[0])
 
 
 # ---- accepting, as a list of steps inside one transaction
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The account as it is in this transaction, not as it was when the caller was let in."""
+
+    balance: int | None
+    daily_cap: int | None
+    suspended: bool
+    has_suppressions: bool
+    key_taken: bool
+    sent_today: int
+
+
 def _accept(c: apsw.Connection, outside: Outside, new: NewMessage) -> None:
+    standing = _standing(c, new)
+    _check(new, standing)
     _claim_key(c, new)
-    _charge(c, outside, new)
+    _charge(c, outside, new, standing)
     _insert(c, new)
-    _bounce_suppressed(c, outside, new)
+    if standing.has_suppressions:
+        _bounce_suppressed(c, outside, new)
+
+
+def _standing(c: apsw.Connection, new: NewMessage) -> _Standing:
+    claim = new.idempotency
+    wanted = {"account_id": new.account_id, "now": new.created_at, "day": new.created_at // DAY}
+    wanted |= {"scope": claim.scope if claim else None, "key": claim.key if claim else None}
+    ((balance, daily_cap, suspended, suppressions, taken, today),) = rows(c, _MAY_SEND, wanted)
+    return _Standing(balance, daily_cap, bool(suspended), bool(suppressions), bool(taken), today or 0)
+
+
+def _check(new: NewMessage, standing: _Standing) -> None:
+    if standing.key_taken:
+        raise KeyTaken
+    if standing.suspended:
+        raise Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
+    if new.source is Source.TEST:
+        return
+    if standing.daily_cap is not None and standing.sent_today + len(new.recipients) > standing.daily_cap:
+        raise Refused(
+            Code.WARMUP_LIMITED,
+            f"The account may send to {standing.daily_cap} recipients a day (UTC) while it warms up,"
+            f" and has sent to {standing.sent_today} today. Retry tomorrow.",
+            retry_after=max(1, (DAY - new.created_at % DAY) // 1_000_000),
+        )
+    if standing.balance is not None and standing.balance < new.credits:
+        raise Refused(
+            Code.INSUFFICIENT_CREDITS,
+            f"This message needs {new.credits} credits and the account has {standing.balance}."
+            " Add credits and send it again.",
+        )
 
 
 def _claim_key(c: apsw.Connection, new: NewMessage) -> None:
@@ -116,51 +165,34 @@ def _claim_key(c: apsw.Connection, new: NewMessage) -> None:
     if claim is None:
         return
     row = {"scope": claim.scope, "key": claim.key, "fingerprint": claim.fingerprint, "response": claim.response}
-    row |= {"message_id": new.id, "request_id": new.request_id, "expires_at": claim.expires_at, "now": new.created_at}
-    if c.execute(_CLAIM_KEY, row).fetchone() is None:
-        raise KeyTaken
+    run(
+        c,
+        _CLAIM_KEY,
+        row | {"message_id": new.id, "request_id": new.request_id, "expires_at": claim.expires_at},
+    )
 
 
-def _charge(c: apsw.Connection, outside: Outside, new: NewMessage) -> None:
-    """Check the account as it is now, not as it was when the caller was let in, and take what the message costs."""
-    balance, daily_cap, suspended = c.execute(_ACCOUNT, {"account_id": new.account_id}).fetchone()
-    if suspended:
-        raise Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
+def _charge(c: apsw.Connection, outside: Outside, new: NewMessage, standing: _Standing) -> None:
     if new.source is Source.TEST:
         return
-    _count_day(c, new, daily_cap)
-    if balance is None or new.credits == 0:
-        return
-    if balance < new.credits:
-        raise Refused(
-            Code.INSUFFICIENT_CREDITS,
-            f"This message needs {new.credits} credits and the account has {balance}. Add credits and send it again.",
-        )
-    c.execute(_TAKE_CREDITS, {"account_id": new.account_id, "amount": new.credits})
-    write_ledger(c, outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance - new.credits, new.id)
-
-
-def _count_day(c: apsw.Connection, new: NewMessage, daily_cap: int | None) -> None:
-    day, today = divmod(new.created_at, DAY)
-    row = {"account_id": new.account_id, "day": day, "recipients": len(new.recipients)}
-    (volume,) = c.execute(_COUNT_DAY, row).fetchall()[0]
-    if daily_cap is not None and volume > daily_cap:
-        raise Refused(
-            Code.WARMUP_LIMITED,
-            f"The account's daily cap of {daily_cap} recipients leaves no room for this message today (UTC).",
-            retry_after=max(1, (DAY - today) // 1_000_000),
-        )
+    if standing.daily_cap is not None:
+        row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
+        run(c, _COUNT_DAY, row)
+    if standing.balance is not None and new.credits:
+        run(c, _TAKE_CREDITS, {"account_id": new.account_id, "amount": new.credits})
+        balance = standing.balance - new.credits
+        write_ledger(c, outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id)
 
 
 def _insert(c: apsw.Connection, new: NewMessage) -> None:
-    c.execute(
+    run(
+        c,
         _INSERT_MESSAGE,
         {
-            "id": new.id,
             "account_id": new.account_id,
+            "id": new.id,
             "request_id": new.request_id,
             "source": new.source.value,
-            "simulated": int(new.simulated),
             "sender": new.sender,
             "envelope_from": new.envelope_from,
             "subject": new.subject,
@@ -173,33 +205,50 @@ def _insert(c: apsw.Connection, new: NewMessage) -> None:
             "created_at": new.created_at,
         },
     )
-    c.execute(_INSERT_BODY, {"id": new.id, "mime": new.mime})
-    shared = {"message_id": new.id, "simulated": int(new.simulated), "now": new.created_at}
+    run(c, _INSERT_BODY, {"id": new.id, "mime": new.mime})
+    shared = {"message_id": new.id, "account_id": new.account_id, "simulated": int(new.simulated)}
     for recipient in new.recipients:
-        row = {"id": recipient.id, "address": recipient.address, "domain": recipient.domain, **shared}
-        c.execute(_INSERT_RECIPIENT, row)
+        row = {"id": recipient.id, "address": recipient.address, "domain": recipient.domain, "now": new.created_at}
+        run(c, _INSERT_RECIPIENT, row | shared)
 
 
 def _bounce_suppressed(c: apsw.Connection, outside: Outside, new: NewMessage) -> None:
-    outcomes = []
+    bounced = []
     for recipient in new.recipients:
-        if c.execute(_SUPPRESSED, {"account_id": new.account_id, "address": recipient.key}).fetchone() is not None:
-            outcomes.append(
-                Outcome(recipient.id, RecipientStatus.BOUNCED, (), at=new.created_at, note=SUPPRESSED_NOTE)
-            )
-    if outcomes:
-        record(c, outside, outcomes)
+        wanted = {"account_id": new.account_id, "address": recipient.key}
+        if first(c, _SUPPRESSED, wanted) is not None:
+            bounced.append(_suppressed(new, recipient))
+    if bounced:
+        record(c, outside, bounced)
+
+
+def _suppressed(new: NewMessage, recipient: NewRecipient) -> Outcome:
+    due = DueRecipient(
+        id=recipient.id,
+        message_id=new.id,
+        account_id=new.account_id,
+        address=recipient.address,
+        domain=recipient.domain,
+        attempt_count=0,
+        last_smtp_code=None,
+        last_smtp_response=None,
+        envelope_from=new.envelope_from,
+        subject=new.subject,
+        recipient_count=len(new.recipients),
+        credits_reserved=new.credits,
+    )
+    return Outcome(due, RecipientStatus.BOUNCED, (), at=new.created_at, note=SUPPRESSED_NOTE)
 
 
 # ---- reading
 
 
 def _read(c: apsw.Connection, account_id: str, message_id: str) -> Message | None:
-    row = c.execute(_MESSAGE, {"id": message_id, "account_id": account_id}).fetchone()
+    row = first(c, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
     found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(entry) for entry in c.execute(_RECIPIENTS, {"id": message_id}))
+    recipients = tuple(_recipient(entry) for entry in rows(c, _RECIPIENTS, {"id": message_id}))
     return Message(
         found,
         MessageStatus(status),
@@ -214,5 +263,5 @@ def _read(c: apsw.Connection, account_id: str, message_id: str) -> Message | Non
     )
 
 
-def _recipient(row: tuple[Any, ...]) -> Recipient:
+def _recipient(row: Row) -> Recipient:
     return Recipient(row[0], row[1], RecipientStatus(row[2]), Billing(row[3]), *row[4:])

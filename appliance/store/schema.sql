@@ -84,12 +84,13 @@ CREATE TABLE template_versions (
     FOREIGN KEY (account_id, alias) REFERENCES templates (account_id, alias)
 ) STRICT;
 
+-- A message's rows are written by the hundred in one commit, so each table here has as few indexes as its readers
+-- need, and refers to its parents without the engine checking again what the same transaction has just written.
 CREATE TABLE messages (
-    id TEXT PRIMARY KEY,
     account_id TEXT NOT NULL REFERENCES accounts (id),
+    id TEXT NOT NULL,
     request_id TEXT NOT NULL,
     source TEXT NOT NULL CHECK (source IN ('api', 'smtp', 'test')),
-    simulated INTEGER NOT NULL,                 -- never leaves the machine: a test key's, or sandbox delivery
     status TEXT NOT NULL CHECK (status IN ('queued', 'delivered', 'partial', 'failed')),
     billing_status TEXT NOT NULL CHECK (billing_status IN ('reserved', 'settled', 'released')),
     sender TEXT NOT NULL,                       -- as the caller wrote it
@@ -101,22 +102,23 @@ CREATE TABLE messages (
     recipient_count INTEGER NOT NULL,
     credits_reserved INTEGER NOT NULL,
     size INTEGER NOT NULL,                      -- bytes of the MIME message
-    created_at INTEGER NOT NULL
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX messages_by_account ON messages (account_id, id);
 
 -- The bytes stand apart so that they can go while the record stays.
 CREATE TABLE message_bodies (
-    message_id TEXT PRIMARY KEY REFERENCES messages (id),
+    message_id TEXT PRIMARY KEY,
     mime BLOB NOT NULL
 ) STRICT;
 
 CREATE TABLE recipients (
-    id TEXT PRIMARY KEY,
-    message_id TEXT NOT NULL REFERENCES messages (id),
+    message_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    account_id TEXT NOT NULL,
     address TEXT NOT NULL,                      -- as the caller spelled it
     domain TEXT NOT NULL,                       -- A-labels, lower case
-    simulated INTEGER NOT NULL,
+    simulated INTEGER NOT NULL,                 -- never leaves the machine: a test key's, or sandbox delivery
     status TEXT NOT NULL CHECK (status IN ('queued', 'deferred', 'delivered', 'bounced', 'failed')),
     billing_status TEXT NOT NULL CHECK (billing_status IN ('reserved', 'settled', 'released')),
     attempt_count INTEGER NOT NULL DEFAULT 0,
@@ -124,13 +126,13 @@ CREATE TABLE recipients (
     last_smtp_response TEXT,
     delivered_at INTEGER,
     bounced_at INTEGER,
-    next_attempt_at INTEGER                     -- NULL: final
+    next_attempt_at INTEGER,                    -- NULL: final
+    PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX recipients_by_message ON recipients (message_id);
 CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 
 CREATE TABLE attempts (
-    recipient_id TEXT NOT NULL REFERENCES recipients (id),
+    recipient_id TEXT NOT NULL,
     number INTEGER NOT NULL,
     started_at INTEGER NOT NULL,
     finished_at INTEGER NOT NULL,
@@ -141,14 +143,13 @@ CREATE TABLE attempts (
 
 CREATE TABLE events (
     id TEXT PRIMARY KEY,
-    account_id TEXT NOT NULL REFERENCES accounts (id),
+    account_id TEXT NOT NULL,
     message_id TEXT NOT NULL,
     recipient_id TEXT NOT NULL,
     type TEXT NOT NULL,
     body BLOB NOT NULL,                         -- the envelope's bytes, fixed here so that every post of it is the same
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX events_by_message ON events (message_id);
 
 CREATE TABLE idempotency_keys (
     scope TEXT NOT NULL,                        -- the SMTP credential, the API key, or the account of a token
@@ -163,19 +164,20 @@ CREATE TABLE idempotency_keys (
 CREATE INDEX idempotency_keys_by_expiry ON idempotency_keys (expires_at);
 
 CREATE TABLE credit_ledger (
-    id TEXT PRIMARY KEY,
-    account_id TEXT NOT NULL REFERENCES accounts (id),
+    account_id TEXT NOT NULL,
+    id TEXT NOT NULL,
     kind TEXT NOT NULL CHECK (kind IN ('grant', 'reserve', 'release')),
     amount INTEGER NOT NULL,                    -- signed: what it did to the balance
     balance INTEGER NOT NULL,                   -- after it
     message_id TEXT,
     recipient_id TEXT,
-    created_at INTEGER NOT NULL
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX credit_ledger_by_account ON credit_ledger (account_id, id);
 
+-- Counted only for accounts with a daily cap.
 CREATE TABLE daily_volume (
-    account_id TEXT NOT NULL REFERENCES accounts (id),
+    account_id TEXT NOT NULL,
     day INTEGER NOT NULL,                       -- days since 1970, UTC
     recipients INTEGER NOT NULL,
     PRIMARY KEY (account_id, day)

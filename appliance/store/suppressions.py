@@ -6,6 +6,7 @@ from appliance.errors import Code, Refused
 from appliance.model import Suppression
 from appliance.outside import Outside
 from appliance.store.engine import Engine
+from appliance.store.sql import rows
 
 ADD_SUPPRESSION = """
 INSERT INTO suppressions (account_id, address, reason, created_at) VALUES (:account_id, :address, :reason, :now)
@@ -29,15 +30,16 @@ class Suppressions:
     async def add(self, account_id: str, address: str, reason: str) -> Suppression:
         """Suppress an address; one that is listed already keeps its first reason."""
         row = {"account_id": account_id, "address": address, "reason": reason, "now": self.outside.now()}
-        return Suppression(*await self.engine.write(lambda c: c.execute(ADD_SUPPRESSION, row).fetchall()[0]))
+        (entry,) = await self.engine.write(lambda c: rows(c, ADD_SUPPRESSION, row))
+        return Suppression(*entry)
 
     def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
         """The suppressed addresses in order, from the one after `after`."""
         wanted = {"account_id": account_id, "after": after, "most": most}
-        return self.engine.read(lambda c: [Suppression(*row) for row in c.execute(_LIST, wanted)])
+        return self.engine.read(lambda c: [Suppression(*row) for row in rows(c, _LIST, wanted)])
 
     async def remove(self, account_id: str, address: str) -> None:
         """Let an address be sent to again."""
         row = {"account_id": account_id, "address": address}
-        if not await self.engine.write(lambda c: c.execute(_DELETE, row).fetchall()):
+        if not await self.engine.write(lambda c: rows(c, _DELETE, row)):
             raise Refused(Code.NOT_FOUND, "This address is not on the suppression list.")

@@ -9,6 +9,7 @@ from appliance.errors import Code, Refused
 from appliance.model import StoredTemplate
 from appliance.outside import Outside
 from appliance.store.engine import Engine
+from appliance.store.sql import first, rows, run
 
 _SAVE = """
 INSERT INTO templates (account_id, alias, version, created_at, updated_at) VALUES (:account_id, :alias, 1, :now, :now)
@@ -48,24 +49,23 @@ class Templates:
     def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         """The current version under an alias."""
         wanted = {"account_id": account_id, "alias": alias}
-        row = self.engine.read(lambda c: c.execute(_TEMPLATES + "AND t.alias = :alias", wanted).fetchone())
+        row = self.engine.read(lambda c: first(c, _TEMPLATES + "AND t.alias = :alias", wanted))
         return None if row is None else StoredTemplate(*row)
 
     def page(self, account_id: str, after: str, most: int) -> list[StoredTemplate]:
         """The templates of an account by alias, from the one after `after`."""
         wanted = {"account_id": account_id, "after": after, "most": most}
         query = _TEMPLATES + "AND t.alias > :after ORDER BY t.alias LIMIT :most"
-        return self.engine.read(lambda c: [StoredTemplate(*row) for row in c.execute(query, wanted)])
+        return self.engine.read(lambda c: [StoredTemplate(*row) for row in rows(c, query, wanted)])
 
     async def delete(self, account_id: str, alias: str) -> None:
         """Remove a template from use; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
-        if not await self.engine.write(lambda c: c.execute(_DELETE, row).fetchall()):
+        if not await self.engine.write(lambda c: rows(c, _DELETE, row)):
             raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
 
 
 def _save(c: apsw.Connection, row: dict[str, Any], now: int) -> StoredTemplate:
-    version, created_at = c.execute(_SAVE, row | {"now": now}).fetchone()
-    c.execute(_SAVE_VERSION, row | {"now": now, "version": version})
+    ((version, created_at),) = rows(c, _SAVE, row | {"now": now})
+    run(c, _SAVE_VERSION, row | {"now": now, "version": version})
     return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)
-

@@ -124,4 +124,3 @@ def check_may_read(caller: Caller) -> None:
     """Refuse a key that may only send."""
     if not caller.may_read:
         raise Refused(Code.UNAUTHORIZED, "this key may only send")
-

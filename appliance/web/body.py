@@ -29,9 +29,10 @@ class Budget:
 
     async def take(self, amount: int) -> None:
         """Reserve memory, waiting a little while others finish."""
-        with trio.move_on_after(WAIT):
-            while self._free < amount:
-                await self._waiting.park()
+        if self._free < amount:
+            with trio.move_on_after(WAIT):
+                while self._free < amount:
+                    await self._waiting.park()
         if self._free < amount:
             raise Refused(
                 Code.TEMPORARY_FAILURE,

@@ -15,6 +15,7 @@ from appliance.accept import LARGE, FrontDoor
 from appliance.config import Http
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
+from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
 from appliance.model import Caller
 from appliance.outside import Outside
@@ -26,7 +27,6 @@ from appliance.web.body import Budget, ClientGone, Receive, declared_length, rea
 from appliance.web.emails import message_json
 
 V1_BODY = 64 * 1024  # bytes
-KEY_CHARACTERS = 255
 
 Answer = tuple[int, Headers, bytes]
 Send = Callable[[Any], Awaitable[None]]
@@ -137,9 +137,7 @@ class Edge:
 
     # ---- everything else
 
-    async def _pass_on(
-        self, scope: Scope, headers: dict[bytes, bytes], exchange: "_Exchange", request_id: str
-    ) -> None:
+    async def _pass_on(self, scope: Scope, headers: dict[bytes, bytes], exchange: "_Exchange", request_id: str) -> None:
         """Let Quart answer, with a body that is read, small, and from somebody who may send one."""
         limit = V1_BODY if scope["path"].startswith("/v1/") else 0
         length = declared_length(headers, limit)
@@ -177,7 +175,8 @@ class Edge:
     def _check_serving(self) -> None:
         if self._stopping.is_set():
             raise Refused(
-                Code.SERVICE_UNAVAILABLE, "The server is shutting down. Retry in a moment with the same key.",
+                Code.SERVICE_UNAVAILABLE,
+                "The server is shutting down. Retry in a moment with the same key.",
                 retry_after=5,
             )
 
@@ -196,9 +195,9 @@ def _idempotency_key(headers: Headers) -> str:
     keys = [value for name, value in headers if name == b"idempotency-key"]
     if not keys:
         raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
-    if len(keys) > 1 or len(keys[0]) > KEY_CHARACTERS or not _KEY.fullmatch(keys[0]):
+    if len(keys) > 1 or len(keys[0]) > KEY_LENGTH or not _KEY.fullmatch(keys[0]):
         raise Refused(
-            Code.INVALID_REQUEST, f"Idempotency-Key: must be 1 to {KEY_CHARACTERS} printable ASCII characters, once"
+            Code.INVALID_REQUEST, f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
         )
     return keys[0].decode("ascii")
 
@@ -256,4 +255,3 @@ def _once(body: bytes) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive
-

@@ -2,123 +2,81 @@
 
 What differs from hypercorn's own, and why:
 
-- no Upgrade and no HTTP/2: each had requests that killed the process, and nothing here needs them;
+- the application runs in the connection's own task and pulls the body as it wants it: no task and no channel per
+  request, no body read that nobody asked for, and nothing to deadlock on when it stops reading;
 - `100 Continue` is sent when the application first reads the body, so one that refuses is never sent a body;
+- no Upgrade and no HTTP/2: each had requests that killed the process, and nothing here needs them;
 - a response leaves in one write instead of three;
-- the body waits in an `Inbox` that lets go when the application stops reading (hypercorn's channel deadlocks there);
 - a request that is not HTTP gets our error object, with an `X-Request-ID` like every other answer.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from itertools import chain
+from http import HTTPStatus
 from typing import Any
 
 import h11
-import trio
 from hypercorn.events import Closed, RawData, Updated
 from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from hypercorn.trio.task_group import TaskGroup
 
 from appliance.errors import Code
 from appliance.log import get_logger
 from appliance.web.answer import error_answer
 
-INBOX_BYTES = 256 * 1024  # of a body that may wait for the application before reading from the client stops
 JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are written
+
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 log = get_logger("web")
 
 Application = Callable[..., Awaitable[None]]
+Send = Callable[[Any], Awaitable[None]]
+
+_DISCONNECT = {"type": "http.disconnect"}
 
 
-class Inbox:
-    """The request body on its way to the application, and word that the client is gone."""
+class InPlace(TaskGroup):
+    """Hypercorn's place to start the application, which runs it right there, guarded."""
 
-    def __init__(self, before_first: Callable[[], Awaitable[None]]) -> None:
-        self._before_first: Callable[[], Awaitable[None]] | None = before_first
-        self._events: deque[dict[str, Any]] = deque()
-        self._size = 0
-        self._abandoned = False
-        self._changed = trio.lowlevel.ParkingLot()
-
-    async def put(self, event: dict[str, Any]) -> None:
-        """Hand over an event, waiting while the application has enough to read; never waits for one that has ended."""
-        while self._size > INBOX_BYTES and not self._abandoned:
-            await self._changed.park()
-        if not self._abandoned:
-            self._events.append(event)
-            self._size += len(event.get("body", b""))
-            self._changed.unpark_all()
-
-    async def receive(self) -> dict[str, Any]:
-        """ASGI's receive. The first call tells a client that waits for `100 Continue` to go on."""
-        if self._before_first is not None:
-            before_first, self._before_first = self._before_first, None
-            await before_first()
-        while not self._events:
-            await self._changed.park()
-        event = self._events.popleft()
-        self._size -= len(event.get("body", b""))
-        self._changed.unpark_all()
-        return event
-
-    def abandon(self) -> None:
-        """The application has ended: drop what it did not read, and hold up nobody for it."""
-        self._abandoned = True
-        self._events.clear()
-        self._size = 0
-        self._changed.unpark_all()
-
-
-class Requests(TaskGroup):
-    """The tasks of one connection; each request runs guarded, so that its failure is its own."""
-
-    def __init__(self, send_continue: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         super().__init__()
-        self._send_continue = send_continue
+        self._receive = receive
 
-    async def spawn_app(
-        self,
-        app: Application,
-        config: object,
-        scope: Any,
-        send: Callable[[Any], Awaitable[None]],
-    ) -> Callable[[Any], Awaitable[None]]:
-        """Start the application on one request; what it will receive goes into the returned function."""
-        inbox = Inbox(self._send_continue)
-        self._nursery.start_soon(_run, app, scope, inbox, send)  # type: ignore[union-attr]  # set while entered
-        return inbox.put
+    async def spawn_app(self, app: Any, config: object, scope: Any, send: Send) -> Send:
+        """Run the application on one request, to its end."""
+        try:
+            await app(scope, self._receive, send)
+        except Exception:
+            log.exception("request failed outside its guard", method=scope["method"], path=scope["path"][:200])
+        await send(None)
+        return _nobody
 
 
-async def _run(app: Application, scope: Any, inbox: Inbox, send: Callable[[Any], Awaitable[None]]) -> None:
-    try:
-        await app(scope, inbox.receive, send)
-    except Exception:
-        log.exception("request failed outside its guard", method=scope["method"], path=scope["path"][:200])
-    finally:
-        inbox.abandon()
-    await send(None)
+async def _nobody(event: Any) -> None:
+    """Where events for an application go that has ended."""
 
 
 class Exchange(HTTPStream):
     """One request and its response."""
 
-    async def handle(self, event: StreamEvent) -> None:
-        """Pass an event on to the application; a closed stream is told without waiting for anybody."""
-        if isinstance(event, StreamClosed) and not self.closed:
-            self.closed = True
-            await self.app_put({"type": "http.disconnect"})
+    app_put = staticmethod(_nobody)
+
+    async def app_send(self, message: Any) -> None:
+        """Take what the application sends; one that ends without an answer leaves only a closed connection."""
+        if message is None:
+            if self.state is not ASGIHTTPState.CLOSED:
+                await self.send(StreamClosed(stream_id=self.stream_id))
         else:
-            await super().handle(event)
+            await super().app_send(message)
 
     async def _send_closed(self) -> None:
+        # As hypercorn's, without its access log.
         await self.send(EndBody(stream_id=self.stream_id))
-        self.state = type(self.state).CLOSED
+        self.state = ASGIHTTPState.CLOSED
         await self.send(StreamClosed(stream_id=self.stream_id))
 
 
@@ -126,46 +84,36 @@ class Http1(H11Protocol):
     """The protocol of one connection."""
 
     connection: h11.Connection
-    new_request_id: Callable[[], str]
+    _new_request_id: Callable[[], str]
+    _read_more: Callable[[], Awaitable[bytes]]
     _unsent: list[bytes]
 
-    def listen(self, new_request_id: Callable[[], str]) -> None:
+    def listen(self, new_request_id: Callable[[], str], read_more: Callable[[], Awaitable[bytes]]) -> None:
         """Finish construction: hypercorn's own `__init__` has a fixed signature."""
-        self.new_request_id = new_request_id
+        self._new_request_id = new_request_id
+        self._read_more = read_more
         self._unsent = []
-
-    async def send_continue(self) -> None:
-        """Let a client that asked first send its body."""
-        if self.connection.they_are_waiting_for_100_continue:
-            await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
 
     # ---- what comes in
 
     async def _handle_events(self) -> None:
+        """Serve every request that has arrived whole, as far as its headers go."""
         while True:
             try:
                 event = self.connection.next_event()
             except h11.RemoteProtocolError as error:
                 await self._refuse(error)
                 return
-            if isinstance(event, h11.Request):
-                if event.http_version not in (b"1.0", b"1.1"):
-                    await self._refuse(None)
-                    return
-                await self.send(Updated(idle=False))
-                await self._create_stream(event)
-            elif event is h11.PAUSED:
-                await self.can_read.clear()
-                await self.can_read.wait()
-            elif isinstance(event, h11.ConnectionClosed) or event is h11.NEED_DATA or self.stream is None:
+            if not isinstance(event, h11.Request):
+                return  # needs more data, or the connection is over
+            if event.http_version not in (b"1.0", b"1.1"):
+                await self._refuse(None)
                 return
-            elif isinstance(event, h11.Data):
-                await self.stream.handle(Body(stream_id=STREAM_ID, data=event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                await self.stream.handle(EndBody(stream_id=STREAM_ID))
+            await self.send(Updated(idle=False))
+            await self._create_stream(event)
 
     async def _create_stream(self, request: h11.Request) -> None:
-        self.stream = Exchange(
+        exchange = Exchange(
             self.app,
             self.config,
             self.context,
@@ -177,7 +125,7 @@ class Http1(H11Protocol):
             STREAM_ID,
         )
         self.keep_alive_requests += 1
-        await self.stream.handle(
+        await exchange.handle(
             Request(
                 stream_id=STREAM_ID,
                 headers=list(request.headers),
@@ -188,24 +136,58 @@ class Http1(H11Protocol):
             )
         )
 
+    async def receive(self) -> dict[str, Any]:
+        """ASGI's receive: the next piece of the body, read from the client only now."""
+        while True:
+            try:
+                event = self.connection.next_event()
+            except h11.RemoteProtocolError:
+                return _DISCONNECT
+            if event is h11.NEED_DATA:
+                if self.connection.they_are_waiting_for_100_continue:
+                    await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+                data = await self._read_more()
+                if not data:
+                    return _DISCONNECT
+                self.connection.receive_data(data)
+            elif isinstance(event, h11.Data):
+                return {"type": "http.request", "body": event.data, "more_body": True}
+            elif isinstance(event, h11.EndOfMessage):
+                return {"type": "http.request", "body": b"", "more_body": False}
+            else:
+                return _DISCONNECT
+
     # ---- what goes out
 
     async def stream_send(self, event: StreamEvent) -> None:
         """Write a response; what belongs together leaves together."""
         if isinstance(event, Response):
-            headers = list(chain(event.headers, self.config.response_headers("h11")))
+            headers = [*event.headers, *self.config.response_headers("h11")]
             if self.keep_alive_requests >= self.config.keep_alive_max_requests or self.context.terminated.is_set():
                 headers.append((b"connection", b"close"))
-            self._queue(h11.Response(headers=headers, status_code=event.status_code))
+            status = event.status_code
+            self._queue(h11.Response(headers=headers, status_code=status, reason=REASONS.get(status, b"")))
         elif isinstance(event, Body):
             self._queue(h11.Data(data=event.data))
-            if sum(map(len, self._unsent)) >= JOIN_BYTES:
+            if len(event.data) >= JOIN_BYTES:
                 await self._flush()
         elif isinstance(event, EndBody):
             self._queue(h11.EndOfMessage())
             await self._flush()
         elif isinstance(event, StreamClosed):
             await self._maybe_recycle()
+
+    async def _maybe_recycle(self) -> None:
+        """Make ready for the next request, or close: after a body that was not read, nothing else can be."""
+        if (
+            not self.context.terminated.is_set()
+            and self.connection.our_state is h11.DONE
+            and self.connection.their_state is h11.DONE
+        ):
+            self.connection.start_next_cycle()
+            await self.send(Updated(idle=True))
+        else:
+            await self.send(Closed())
 
     def _queue(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
         # A client that broke the protocol while we were answering will not understand the answer either.
@@ -221,17 +203,16 @@ class Http1(H11Protocol):
 
     async def _refuse(self, error: h11.RemoteProtocolError | None) -> None:
         """Answer what is not HTTP/1.1, where it can still be answered, and close."""
-        if self.stream is None and self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            too_large = error is not None and error.error_status_hint == 431
+        if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             text = (
                 "The request's headers are larger than 16 KiB. Send less in them."
-                if too_large
+                if error is not None and error.error_status_hint == 431
                 else "This is not a valid HTTP/1.1 request."
             )
-            status, headers, body = error_answer(Code.INVALID_REQUEST, text, self.new_request_id())
-            self._queue(h11.Response(status_code=status, headers=[*headers, (b"connection", b"close")]))
+            status, headers, body = error_answer(Code.INVALID_REQUEST, text, self._new_request_id())
+            headers = [*headers, (b"connection", b"close")]
+            self._queue(h11.Response(status_code=status, headers=headers, reason=REASONS[status]))
             self._queue(h11.Data(data=body))
             self._queue(h11.EndOfMessage())
             await self._flush()
         await self.send(Closed())
-

@@ -1,5 +1,6 @@
 """In charge of the HTTP listeners: hypercorn's connections, guarded and counted, and their orderly end."""
 
+import logging
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -56,7 +57,7 @@ async def serve(
         settings.header_timeout, settings.body_timeout, settings.write_timeout, settings.keep_alive_timeout
     )
     listeners, urls = await _listen(settings)
-    lifespan = Lifespan(ASGIWrapper(app), config, {})  # type: ignore[arg-type]  # our own ASGI callable
+    lifespan = Lifespan(ASGIWrapper(app), config, {})
 
     async def connected(stream: trio.abc.Stream) -> None:
         connection = Connection(app, config, context, stream, deadlines, new_request_id)
@@ -80,9 +81,7 @@ async def serve(
         lifespan_nursery.cancel_scope.cancel()
 
 
-async def _accept(
-    listener: trio.abc.Listener[Any], connected: Callable[[Any], Any], connections: trio.Nursery
-) -> None:
+async def _accept(listener: trio.abc.Listener[Any], connected: Callable[[Any], Any], connections: trio.Nursery) -> None:
     # serve_listeners also waits out a descriptor table that is full, and tries again.
     await trio.serve_listeners(connected, [listener], handler_nursery=connections)
 
@@ -142,5 +141,5 @@ def _hypercorn_config() -> HypercornConfig:
     config.include_server_header = False
     config.keep_alive_max_requests = REQUESTS_PER_CONNECTION
     config.accesslog = None
-    config.errorlog = None
+    config.errorlog = logging.getLogger("hypercorn.error")  # into our own log, not a second handler
     return config

@@ -1,6 +1,6 @@
 """In charge of templates over HTTP: /v1/templates."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -100,7 +100,7 @@ def blueprint(services: Services) -> Blueprint:
     return routes
 
 
-def _fields(stored: StoredTemplate) -> dict[str, object]:
+def _fields(stored: StoredTemplate) -> dict[str, Any]:
     sources = (stored.subject, stored.text, stored.html)
     return {
         "alias": stored.alias,

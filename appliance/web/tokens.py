@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import jwt
+from jwt.types import Options
 
 from appliance.model import Role, User
 from appliance.outside import Outside
@@ -11,6 +12,8 @@ ALGORITHM = "HS256"
 ISSUER = "mail-appliance"
 LIFETIME = 12 * 3600  # seconds
 CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch")
+# The times are ours to judge, on our own clock; and PyJWT by itself would take a token without `exp`.
+_OPTIONS: Options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,7 @@ class Tokens:
     def read(self, token: str) -> Claims | None:
         """The claims of a token of ours that has not expired; whether it was revoked, the store knows."""
         try:
-            # The times are ours to judge, on our own clock; PyJWT would take a token without `exp`.
-            options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
-            claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=options)
+            claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
             expires_at = int(claims["exp"]) * 1_000_000
             if expires_at <= self.outside.now():
                 return None

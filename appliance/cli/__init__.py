@@ -1,0 +1,59 @@
+"""In charge of the command line: one program, `appliance`, whose commands stand in one file a subject.
+
+These files import click and little else; what a command needs beyond that, it imports when it runs, so that none of
+them waits for a web server.
+"""
+
+from collections.abc import Iterator
+
+import click
+
+from appliance import __version__
+from appliance.cli.account import account
+from appliance.cli.credential import credential
+from appliance.cli.domain import domain
+from appliance.cli.key import key
+from appliance.cli.options import config_option
+from appliance.cli.serve import serve
+
+
+class _Everything(click.Group):
+    """A group whose help names the commands of its groups, too."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every command with its first sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in leaves(self)])
+
+
+def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, by its full name."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+@click.group(cls=_Everything)
+@click.version_option(__version__, prog_name="appliance", message="%(prog)s %(version)s")
+@config_option
+def main() -> None:
+    """A self-hosted transactional-email server in one program.
+
+    \b
+    For a first look, in an empty directory:
+      appliance serve
+
+    \b
+    To set up a sender (the server may be running or not):
+      echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
+      appliance domain add acme acme.example
+      appliance key create acme --scope full
+
+    Every command tells more with --help. Exit codes: 0 done, 1 refused (one line says why), 2 wrong usage.
+    """
+
+
+for _command in (serve, account, domain, credential, key):
+    main.add_command(_command)

@@ -1,0 +1,95 @@
+"""In charge of the database during one command: open it, do one thing, and put any refusal into one line."""
+
+import os
+import pwd
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from appliance.cli.options import named_config
+
+if TYPE_CHECKING:
+    from appliance.config import Config
+    from appliance.store import Store
+
+T = TypeVar("T")
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn what the program refuses into one line and exit code 1."""
+    from appliance.errors import Refused
+
+    try:
+        yield
+    except Refused as refusal:
+        raise click.ClickException(refusal.text) from None
+
+
+def run(work: "Callable[[Store], Awaitable[T]]", *, or_nothing: T | None = None, create: bool = False) -> T:
+    """The result of `work` on the store.
+
+    Where there is no database yet, it is created only for `create`: a list asked for in the wrong directory gets
+    `or_nothing`, and does not leave files behind.
+    """
+    from appliance import config
+
+    try:
+        settings = config.load(named_config(), os.environ, Path.cwd())
+    except config.ConfigError as error:
+        raise click.ClickException(str(error)) from None
+    _check_owner(settings.server.data_dir)
+    return _run(settings, work, or_nothing, create)
+
+
+def _run(settings: "Config", work: "Callable[[Store], Awaitable[T]]", or_nothing: T | None, create: bool) -> T:
+    import trio
+
+    from appliance.outside import Outside
+    from appliance.store import FILE_NAME, open_store
+
+    async def opened() -> T:
+        async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
+            return await work(store)
+
+    try:
+        if not create and not os.path.lexists(settings.server.data_dir / FILE_NAME):
+            return _nothing(settings, or_nothing)
+        with refusals():
+            return trio.run(opened)
+    except click.ClickException:
+        raise
+    except Exception as error:
+        from appliance.cli import failures  # here, because it is seldom needed and slow to import
+
+        reason = failures.explain(error, settings)
+        if reason is None:
+            raise
+        raise click.ClickException(reason) from None
+
+
+def _nothing(settings: "Config", or_nothing: T | None) -> T:
+    if or_nothing is None:
+        raise click.ClickException(
+            f"there is no database in {settings.server.data_dir} yet: `appliance account create` makes it"
+        )
+    return or_nothing
+
+
+def _check_owner(data_dir: Path) -> None:
+    """Keep root from leaving files there that the server's user could not open."""
+    if os.geteuid() != 0 or not data_dir.exists():
+        return
+    owner = data_dir.stat().st_uid
+    if owner != 0:
+        raise click.ClickException(f"{data_dir} belongs to {_user(owner)}: run this command as that user, not as root")
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,73 @@
+"""In charge of saying in one line why the program cannot start or go on, for every cause an operator can mend."""
+
+import errno
+import socket
+from collections.abc import Iterator
+
+from appliance.config import Config, Endpoint
+from appliance.keyfile import KeyFileError
+from appliance.store import FILE_NAME, NewerDatabase
+from appliance.store.faults import DatabaseFault
+
+# What the operating system says about an address that cannot be had, without saying which one.
+ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+
+def explain(error: BaseException, config: Config) -> str | None:
+    """The line for this failure; None when it is a bug, which deserves its traceback."""
+    lines = [_line(leaf, config) for leaf in leaves(error)]
+    known = [line for line in lines if line is not None]
+    return known[0] if known and len(known) == len(lines) else None
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The failures inside Trio's groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _line(error: BaseException, config: Config) -> str | None:
+    data_dir = config.server.data_dir
+    if isinstance(error, KeyFileError):
+        return str(error)
+    if isinstance(error, NewerDatabase):
+        return f"{data_dir / FILE_NAME}: {error}"
+    if isinstance(error, DatabaseFault):
+        return f"{data_dir / FILE_NAME}: the database cannot be used: {error}"
+    if isinstance(error, OSError):
+        return _system_line(error, config)
+    return None
+
+
+def _system_line(error: OSError, config: Config) -> str:
+    reason = (error.strerror or str(error)).lower()
+    if error.filename is not None:
+        return f"{error.filename}: {reason} (server.data_dir is {config.server.data_dir})"
+    if error.errno in ADDRESS_ERRORS and (taken := _refused_address(error.errno, config)):
+        key, address = taken
+        return f"cannot listen on {address}: {reason}; change {key}, or stop what listens there"
+    return f"the operating system refuses: {reason}"
+
+
+def _refused_address(code: int | None, config: Config) -> tuple[str, Endpoint] | None:
+    """Which of the addresses to listen on cannot be had, and the key that names it."""
+    binds = (("http.bind", config.http.bind), ("smtp.bind", config.smtp.bind), ("smtp.bind_tls", config.smtp.bind_tls))
+    for key, addresses in binds:
+        for address in addresses:
+            if _bind_error(address) == code:
+                return key, address
+    return None
+
+
+def _bind_error(address: Endpoint) -> int | None:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            return error.errno
+    return None

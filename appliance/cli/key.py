@@ -1,0 +1,115 @@
+"""In charge of the commands `appliance key …`."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from appliance.cli import database
+from appliance.cli.options import TEXT, common, config_option
+from appliance.cli.output import show, show_list, show_record
+
+if TYPE_CHECKING:
+    from appliance.model import ApiKey
+    from appliance.store import Store
+
+COLUMNS = {
+    "id": "ID",
+    "account": "ACCOUNT",
+    "hint": "ENDS IN",
+    "scope": "SCOPE",
+    "test": "TEST",
+    "created_at": "CREATED (UTC)",
+    "revoked_at": "REVOKED (UTC)",
+}
+
+
+@click.group()
+@config_option
+def key() -> None:
+    """API keys, for programs that send over HTTP."""
+
+
+@key.command()
+@click.argument("name", type=TEXT)
+@click.option("--test", is_flag=True, help="Its messages cost nothing and never leave the machine.")
+@click.option(
+    "--scope",
+    type=click.Choice(["send", "full"]),
+    default="send",
+    show_default=True,
+    help="Only send, or also read what became of messages.",
+)
+@common
+def create(name: str, test: bool, scope: str, as_json: bool) -> None:
+    """Create an API key for the account NAME. The key itself is shown only now.
+
+    \b
+    Examples:
+      appliance key create acme --scope full
+      appliance key create acme --test --json
+    """
+    from appliance.model import Scope
+
+    async def work(store: "Store") -> tuple[str, str]:
+        return await store.access.create_key(store.accounts.named(name).id, scope=Scope(scope), test=test)
+
+    key_id, secret = database.run(work)
+    made = {"id": key_id, "key": secret}
+    show_record(as_json, made, made)
+
+
+@key.command("list")
+@click.argument("name", type=TEXT, required=False)
+@common
+def list_all(name: str | None, as_json: bool) -> None:
+    """List the API keys of the account NAME, or of all accounts; revoked ones too.
+
+    \b
+    Examples:
+      appliance key list
+      appliance key list acme --json
+    """
+
+    async def work(store: "Store") -> "list[ApiKey]":
+        return store.access.keys(None if name is None else store.accounts.named(name).id)
+
+    empty: list[ApiKey] | None = [] if name is None else None
+    rows = [_record(found) for found in database.run(work, or_nothing=empty)]
+    nothing = f"No API keys yet. Create one: appliance key create {name or 'NAME'}"
+    show_list(as_json, "keys", rows, COLUMNS, nothing)
+
+
+@key.command()
+@click.argument("name_and_id", type=TEXT, nargs=-1, required=True, metavar="[NAME] ID")
+@common
+def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
+    """Stop the API key of that ID from working, for good. With NAME only if it belongs to that account.
+
+    \b
+    Examples:
+      appliance key revoke key_01k8hv1f7x5c4t9rq2m6b3n0pw
+      appliance key revoke acme key_01k8hv1f7x5c4t9rq2m6b3n0pw
+    """
+    if len(name_and_id) > 2:
+        raise click.UsageError(f"Got unexpected extra argument ({name_and_id[2]})")
+    *name, key_id = name_and_id
+
+    async def work(store: "Store") -> str:
+        return await store.access.revoke_key(key_id, store.accounts.named(name[0]).id if name else None)
+
+    revoked = database.run(work)
+    show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
+
+
+def _record(found: "ApiKey") -> dict[str, Any]:
+    from appliance.events import rfc3339
+
+    return {
+        "id": found.id,
+        "account": found.account_name,
+        "hint": found.hint,
+        "scope": found.scope.value,
+        "test": found.test,
+        "created_at": rfc3339(found.created_at),
+        "revoked_at": None if found.revoked_at is None else rfc3339(found.revoked_at),
+    }

@@ -1,0 +1,81 @@
+"""In charge of what all commands share on their line: --config and --json, and the kinds of their arguments."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONFIG = "appliance.config"  # in ctx.meta, which a command shares with the groups it stands in
+MAX_NUMBER = 10**15  # the store's own limit, MAX_CREDITS; not imported, because that takes longer than the command
+
+
+def _keep_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        ctx.meta[_CONFIG] = value
+
+
+# On the command and on every group; the one nearest to the command counts.
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    expose_value=False,
+    callback=_keep_config,
+    help="Settings (TOML). Else $APPLIANCE_CONFIG, ./config.toml, /etc/appliance/config.toml.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for scripts.")
+
+
+def common(command: F) -> F:
+    """The options of every provisioning command."""
+    return config_option(json_option(command))
+
+
+def named_config() -> Path | None:
+    """The file named by --config."""
+    value: Path | None = click.get_current_context().meta.get(_CONFIG)
+    return value
+
+
+class Text(click.ParamType[str]):
+    """Printable text: anything else cannot be a name, and could not be stored or shown."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is."""
+        if not value or not value.isprintable():
+            self.fail("must be printable text, and not empty", param, ctx)
+        return value
+
+
+class NumberOr(click.ParamType[str | int]):
+    """A whole number, or the one word that may stand in its place."""
+
+    name = "number"
+
+    def __init__(self, word: str, pattern: str, what: str) -> None:
+        self.word, self.pattern, self.what = word, re.compile(pattern), what
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        """The number, or the word (not None, which click takes for an argument that is missing)."""
+        if isinstance(value, int) or value == self.word:
+            return value
+        if not self.pattern.fullmatch(value) or abs(int(value)) > MAX_NUMBER:
+            self.fail(f"{value!r} is not {self.what}, nor {self.word!r}", param, ctx)
+        return int(value)
+
+
+def number(value: str | int) -> int | None:
+    """The number of a NumberOr; None for its word."""
+    return value if isinstance(value, int) else None
+
+
+TEXT = Text()
+CREDITS = NumberOr("unlimited", r"[0-9]{1,16}", "a number of credits")
+CHANGE = NumberOr("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
+CAP = NumberOr("off", r"[1-9][0-9]{0,15}", "a number of recipients from 1 on")

@@ -1,0 +1,68 @@
+"""In charge of what a command prints: one JSON object for scripts, a table or a line or two for people."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+Row = Mapping[str, Any]
+
+
+def show(as_json: bool, answer: Row, text: str) -> None:
+    """Print `answer` as JSON, or else `text`."""
+    click.echo(json.dumps(answer) if as_json else text)
+
+
+def show_record(as_json: bool, answer: Row, worded: Row) -> None:
+    """Print `answer` as JSON, or `worded` with one line a field."""
+    width = max(map(len, worded))
+    show(as_json, answer, "\n".join(f"{key:<{width}}  {cell(value)}" for key, value in worded.items()))
+
+
+def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[str, str], nothing: str) -> None:
+    """Print `rows` as one JSON object, or as a table of `columns` (key: heading); `nothing` when there is none."""
+    if as_json:
+        click.echo(json.dumps({name: rows}))
+    elif not rows:
+        click.echo(nothing)
+    else:
+        _table([[_short(key, row[key]) for key in columns] for row in rows], list(columns.values()))
+
+
+def cell(value: object) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _short(key: str, value: Any) -> str:
+    """A table has no room for milliseconds."""
+    return value[:16].replace("T", " ") if key.endswith("_at") and value else cell(value)
+
+
+def _table(rows: list[list[str]], headings: list[str]) -> None:
+    if sys.stdout.isatty():
+        _rich_table(rows, headings)
+        return
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    for line in (headings, *rows):
+        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _rich_table(rows: list[list[str]], headings: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        # The first column is what other commands ask for: it must come out in one piece.
+        table.add_column(heading, no_wrap=number == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))  # Text, so that no name is taken for markup
+    Console().print(table)

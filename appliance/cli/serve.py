@@ -1,0 +1,116 @@
+"""In charge of `appliance serve`: run the supervisor, greet, and put every known failure into one line on stderr."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from appliance.cli.options import config_option, named_config
+
+if TYPE_CHECKING:
+    from appliance.config import Config
+    from appliance.outside import Outside
+
+
+@click.command()
+@config_option
+def serve() -> None:
+    """Run everything in one process, until SIGTERM or Ctrl-C.
+
+    Without any configuration file it starts in the current directory with built-in settings, for a first look: only
+    this machine can reach it, no mail leaves it, and an account to try it with is printed once.
+
+    \b
+    Examples:
+      appliance serve
+      appliance serve --config /etc/appliance/config.toml
+    """
+    try:
+        _run(named_config())
+    except KeyboardInterrupt:
+        return  # Ctrl-C while the supervisor did not yet, or no longer, listen for it: a clean stop all the same
+
+
+def _run(config_file: Path | None) -> None:
+    # Imported here, because the provisioning commands shall not wait for a web server.
+    from appliance import config, log
+
+    log.setup()
+    try:
+        settings = config.load(config_file, os.environ, Path.cwd())
+    except config.ConfigError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        _serve(settings)
+    except (Exception, BaseExceptionGroup) as error:
+        _end(settings, error)
+
+
+def _end(settings: "Config", error: BaseException) -> None:
+    """Exit 1 with the reason; return only from Ctrl-C, which is a clean stop."""
+    from appliance import log
+    from appliance.cli import failures
+    from appliance.supervisor import StorageFailed
+
+    serving = log.get_logger("serve")
+    causes = list(failures.leaves(error))
+    if all(isinstance(cause, KeyboardInterrupt) for cause in causes):
+        return
+    for cause in causes:
+        if isinstance(cause, StorageFailed):
+            serving.error("the storage failed; a restart goes on from what is on disk", reason=str(cause))
+            raise SystemExit(1) from None
+    if reason := failures.explain(error, settings):
+        raise click.ClickException(reason) from None
+    serving.exception("ended by a bug")
+    raise SystemExit(1) from None
+
+
+def _serve(settings: "Config") -> None:
+    import trio
+
+    from appliance import supervisor
+    from appliance.outside import Outside
+
+    outside = Outside()
+
+    async def everything() -> None:
+        async with trio.open_nursery() as nursery:
+
+            def on_ready(urls: list[str]) -> None:
+                nursery.start_soon(_greet, settings, outside, urls[0])
+
+            await supervisor.run(settings, outside, on_ready=on_ready)
+
+    trio.run(everything)
+
+
+async def _greet(settings: "Config", outside: "Outside", url: str) -> None:
+    from appliance import first_start, log
+
+    text = await first_start.greeting(settings, outside, url, _program())
+    try:
+        click.echo(text, nl=False)
+    except OSError as error:
+        # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
+        log.get_logger("serve").warning("stdout cannot be written", reason=str(error))
+        _abandon_stdout()
+
+
+def _program() -> str:
+    """How to call this program from a shell: by its name, unless it was started out of a virtual environment."""
+    script = Path(sys.executable).with_name("appliance")
+    if shutil.which("appliance"):
+        return "appliance"
+    return shlex.quote(str(script)) if script.exists() else f"{shlex.quote(sys.executable)} -m appliance"
+
+
+def _abandon_stdout() -> None:
+    """Let Python's last flush go nowhere: it would fail once more and spoil the exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,111 @@
+"""In charge of the first look: an account to try the appliance with, and what a start tells whoever watches it.
+
+Only the embedded default makes an account, and only once it listens: what is made is printed in the same breath, so a
+start that fails (a port in use) costs no secrets. With a configuration file, accounts are the operator's to create.
+"""
+
+import json
+import secrets
+import shlex
+
+import trio
+
+from appliance.config import Config
+from appliance.outside import Outside
+from appliance.passwords import hash_password
+from appliance.store.first_start import FirstAccount, any_account, create_first
+
+ACCOUNT = "default"
+EMAIL = "owner@example.com"
+DOMAIN = "example.com"  # RFC 2606 keeps it for examples, so the sandbox stands in for nobody's mail
+PASSWORD_BYTES = 12  # 96 random bits behind Argon2id, in 16 characters somebody can type
+
+CREATE_ACCOUNT = "account create NAME --email ADDRESS --password-stdin"
+
+
+async def greeting(config: Config, outside: Outside, url: str, program: str = "appliance") -> str:
+    """What to print, once, to stdout now that the server answers at `url`; it may hold secrets. "" for nothing.
+
+    `program` is how the reader can call the commands that it names.
+    """
+    name = any_account(config.server.data_dir)
+    if not config.embedded:
+        return "" if name else _hint(config, program)
+    if name is None:
+        password = secrets.token_urlsafe(PASSWORD_BYTES)
+        made = await _create(config, outside, password)
+        if made is not None:
+            return welcome(config, url, made, password)
+    return welcome_back(config, url, name or ACCOUNT, program)
+
+
+async def _create(config: Config, outside: Outside, password: str) -> FirstAccount | None:
+    password_hash = await trio.to_thread.run_sync(hash_password, password)
+    return await create_first(
+        config.server.data_dir, outside, name=ACCOUNT, email=EMAIL, password_hash=password_hash, domain=DOMAIN
+    )
+
+
+# ---- the texts
+
+
+def welcome(config: Config, url: str, made: FirstAccount, password: str) -> str:
+    """The one and only look at the first account's secrets."""
+    bearer = shlex.quote(f"Authorization: Bearer {made.key}")
+    return f"""
+The mail appliance is running with built-in settings: nothing listens beyond this
+machine, no mail leaves it, and everything is kept in {config.server.data_dir}
+The secrets below are shown only this once.
+
+  URL              {url}
+  Account          {made.account.name}
+  Login            {made.account.email}
+  Password         {password}
+  SMTP username    {made.username}
+  SMTP password    {made.smtp_password}
+  API key          {made.key}
+  From domain      {made.domain}
+
+Send a first message:
+
+{send_line(url, bearer, made.domain)}
+
+See what became of it (put the "id" of the answer in the place of ID):
+
+curl -sS {url}/emails/ID -H {bearer}
+"""
+
+
+def send_line(url: str, bearer: str, domain: str) -> str:
+    """A command to paste; `bearer` is the Authorization header, quoted for the shell."""
+    message = {
+        "from": f"hello@{domain}",
+        "to": "somebody@example.net",
+        "subject": "It works",
+        "text": "Sent through the mail appliance.",
+    }
+    return (
+        f"curl -sS {url}/emails -H {bearer} -H 'Content-Type: application/json' "
+        f'-H "Idempotency-Key: first-$(date +%s%N)" -d {shlex.quote(json.dumps(message))}'
+    )
+
+
+def welcome_back(config: Config, url: str, name: str, program: str) -> str:
+    """Where things are, at every later start with built-in settings."""
+    return f"""
+The mail appliance is running with built-in settings.
+
+  URL              {url}
+  Data             {config.server.data_dir}
+
+For another API key, another SMTP credential or a new password, in {config.server.data_dir.parent}:
+
+{program} key create {name} --scope full
+{program} credential create {name}
+{program} account password {name} --password-stdin
+"""
+
+
+def _hint(config: Config, program: str) -> str:
+    option = f" --config {shlex.quote(str(config.source))}" if config.source else ""
+    return f"There is no account yet. Create one: {program} {CREATE_ACCOUNT}{option}\n"

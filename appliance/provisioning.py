@@ -1,0 +1,55 @@
+"""In charge of what makes an account: which names, addresses, domains and passwords are taken. PURE."""
+
+import re
+
+from appliance.errors import Refused, invalid
+from appliance.message import addresses
+from appliance.passwords import MAX_BYTES
+
+# Safe in a path, a URL, a log line and a shell command, and never mistaken for an option.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def account_name(text: str) -> str:
+    """The name of a new account."""
+    if not _NAME.fullmatch(text):
+        raise invalid("name", "1 to 64 letters, digits, dots, underscores and hyphens; the first a letter or digit")
+    return text
+
+
+def login_email(text: str) -> str:
+    """The address somebody logs in with, in the spelling they will type."""
+    address = addresses.parse(text, "email")
+    if address.spelling != address.text:
+        raise invalid("email", "give the address alone, without a name")
+    return address.spelling
+
+
+def domain_name(text: str) -> str:
+    """A From domain as the store compares it: lower case, A-labels."""
+    bare = f"a@{text.removesuffix('.')}"
+    try:
+        # The one parser of addresses decides, so that what is registered is what a sender can use.
+        address = addresses.parse(bare, "domain")
+    except Refused as cause:
+        raise _not_a_domain(text) from cause
+    if address.spelling != bare:  # with `<a@b.c>` for a domain, the parser finds a name and an address
+        raise _not_a_domain(text)
+    return address.domain
+
+
+def _not_a_domain(text: str) -> Refused:
+    return invalid("domain", f"{text!r} is not a domain name such as example.com")
+
+
+def password(given: bytes) -> str:
+    """A password as it came through a pipe: one line end after it is not part of it."""
+    given = given.removesuffix(b"\n").removesuffix(b"\r")
+    if not given:
+        raise invalid("password", "must not be empty")
+    if len(given) > MAX_BYTES:
+        raise invalid("password", f"must have at most {MAX_BYTES} bytes")
+    try:
+        return given.decode()
+    except UnicodeDecodeError as cause:
+        raise invalid("password", "must be UTF-8 text") from cause

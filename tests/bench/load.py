@@ -1,0 +1,112 @@
+"""A load generator of its own process: keep-alive connections that each send the next request once answered."""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+@dataclass
+class Load:
+    """What a run saw."""
+
+    answered: int = 0
+    seconds: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+    latencies: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return self.answered / self.seconds
+
+    def percentile(self, share: float) -> float:
+        """A latency in milliseconds."""
+        ordered = sorted(self.latencies)
+        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+async def _connection(host: str, port: int, requests: Iterator[bytes], load: Load, until: float) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        for request in requests:
+            began = time.perf_counter()
+            if began > until:
+                return
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = _LENGTH.search(head)
+            await reader.readexactly(int(length[1]) if length else 0)
+            load.latencies.append(time.perf_counter() - began)
+            load.statuses[int(head[9:12])] += 1
+            load.answered += 1
+    finally:
+        writer.close()
+
+
+async def drive(
+    host: str, port: int, connections: int, seconds: float, requests: Callable[[int], Iterator[bytes]]
+) -> Load:
+    """Send on `connections` connections for `seconds`; `requests(n)` yields the requests of the n-th."""
+    load = Load()
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(connections):
+            group.create_task(_connection(host, port, requests(number), load, began + seconds))
+    load.seconds = time.perf_counter() - began
+    return load
+
+
+TEXT = "Hello Ada, your order 1234567 has left our warehouse and will be with you soon.\n" * 8
+HTML = '<p style="margin:0">Hello <b>Ada</b>, your order <a href="https://example.com/o/1">1234567</a> left.</p>\n' * 12
+
+
+def send_requests(authorization: str, run: str, path: str = "/emails") -> Callable[[int], Iterator[bytes]]:
+    """Endless POSTs of one 2 KB text+html message to one recipient, each with a key of its own."""
+    body = json.dumps(
+        {
+            "from": "Shop <orders@example.com>",
+            "to": "ada@example.net",
+            "subject": "On its way",
+            "text": TEXT,
+            "html": HTML,
+        }
+    ).encode()
+
+    def requests(connection: int) -> Iterator[bytes]:
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nIdempotency-Key: {run}-{connection}-"
+        ).encode()
+        number = 0
+        while True:
+            yield head + b"%d\r\n\r\n" % number + body
+            number += 1
+
+    return requests
+
+
+def main() -> None:
+    """`load.py HOST PORT CONNECTIONS SECONDS RUN PATH AUTHORIZATION`: one JSON line with what was seen."""
+    host, port, connections, seconds, run, path, authorization = sys.argv[1:]
+    load = asyncio.run(
+        drive(host, int(port), int(connections), float(seconds), send_requests(authorization, run, path))
+    )
+    summary = {
+        "rate": load.rate,
+        "answered": load.answered,
+        "statuses": dict(load.statuses),
+        "p50_ms": load.percentile(0.5),
+        "p99_ms": load.percentile(0.99),
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A first look, as the README promises it: start in an empty directory, paste, and see the message delivered."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from appliance.config import SYSTEM_FILE
+
+ROOT = Path(__file__).parents[2]
+URL = "http://127.0.0.1:8080"  # of the built-in settings; a test cannot choose another
+
+
+def port_is_free() -> bool:
+    """Whether the built-in settings can have their port on this machine, now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", 8080))
+        except OSError:
+            return False
+    return True
+
+
+pytestmark = [
+    pytest.mark.skipif(not port_is_free(), reason="port 8080 is in use on this machine"),
+    pytest.mark.skipif(SYSTEM_FILE.exists(), reason="this machine has a configuration file"),
+    pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl"),
+]
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """`appliance serve` in that directory, without any configuration; what it prints."""
+    environment = {name: value for name, value in os.environ.items() if name != "APPLIANCE_CONFIG"}
+    output, log = directory / "stdout", directory / "stderr"
+    with output.open("w") as stdout, log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "appliance", "serve"],
+            cwd=directory,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            stdout=stdout,
+            stderr=stderr,
+        )
+    try:
+        deadline = time.monotonic() + 20
+        while not output.read_text().endswith("\n") and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert process.poll() is None, log.read_text()
+        yield output.read_text()
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def pasted(line: str) -> Any:
+    """The JSON that a line pasted into a shell prints."""
+    shown = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=20)
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def value(text: str, label: str) -> str:
+    """What the block says behind a label."""
+    found = re.search(rf"^  {label} {{2,}}(.*)$", text, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_the_pasted_lines_send_and_show_a_message(tmp_path: Path) -> None:
+    """The printed curl line is accepted, again and again; the second shows it delivered; no secret is in the log."""
+    with served(tmp_path) as text:
+        send, poll = [line for line in text.splitlines() if line.startswith("curl ")]
+        first, second = pasted(send), pasted(send)
+        assert first["status"] == "queued"
+        assert first["id"] != second["id"]
+        deadline = time.monotonic() + 10
+        message = {"status": "queued"}
+        while message["status"] == "queued" and time.monotonic() < deadline:
+            message = pasted(poll.replace("/ID ", f"/{first['id']} "))
+        assert message["status"] == "delivered"
+        check_the_other_credentials(text)
+    log = (tmp_path / "stderr").read_text()
+    assert '"event": "ready"' in log
+    for label in ("Password", "SMTP password", "API key"):
+        assert value(text, label) not in log
+
+
+def check_the_other_credentials(text: str) -> None:
+    """Login and SMTP credential work as printed, too."""
+    login = {"email": value(text, "Login"), "password": value(text, "Password")}
+    assert httpx.post(f"{URL}/v1/auth/login", json=login, trust_env=False).status_code == 200
+    basic = (value(text, "SMTP username"), value(text, "SMTP password"))
+    assert httpx.get(f"{URL}/emails/msg_none", auth=basic, trust_env=False).status_code == 404
+
+
+def test_a_second_start_keeps_everything(tmp_path: Path) -> None:
+    """The key of the first start works after a restart, which prints no secret but where things are."""
+    with served(tmp_path) as text:
+        send = next(line for line in text.splitlines() if line.startswith("curl "))
+    with served(tmp_path) as again:
+        assert pasted(send)["status"] == "queued"
+        assert value(text, "API key") not in again
+        assert value(again, "Data") == str(tmp_path / "appliance-data")
+        assert value(again, "URL") == URL
+
+
+def test_a_start_that_fails_costs_no_secrets(tmp_path: Path) -> None:
+    """When the port is taken nothing is made, so the next start can still print it."""
+    refused = pytest.raises(AssertionError, match="cannot listen on")
+    with socket.create_server(("127.0.0.1", 8080)), refused, served(tmp_path):
+        pass
+    with served(tmp_path) as text:
+        assert value(text, "API key").startswith("ma_live_")

@@ -1,0 +1,333 @@
+"""Reading a body: the right shape passes, everything else is a 400 that names the field."""
+
+import contextlib
+import json
+import os
+from typing import Any
+
+import msgspec
+import pybase64
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.errors import Code, Refused
+from appliance.message.request import Attachment, SendRequest, decode, fingerprint
+from tests.message.samples import body
+
+START = '{"from":"a@b.c","to":"d@e.f"'
+
+
+def reason(data: bytes | str) -> str:
+    """The sentence that refuses this body."""
+    with pytest.raises(Refused) as caught:
+        decode(data.encode() if isinstance(data, str) else data)
+    assert caught.value.code is Code.INVALID_REQUEST
+    return caught.value.text
+
+
+def test_everything_given() -> None:
+    """Every field of the interface is read, `from` under its Python name."""
+    request = decode(
+        json.dumps(
+            body(
+                cc=["c@example.net"],
+                bcc="b@example.net",
+                reply_to="r@example.com",
+                html="<p>",
+                template="t",
+                variables={"a": "x", "b": 1, "c": 1.5, "d": True},
+                headers={"X-A": "b"},
+                tags="one",
+                attachments=[{"filename": "a", "content": "", "content_type": "a/b", "content_id": "c"}],
+            )
+        ).encode()
+    )
+    assert request.sender == "shop@example.com"
+    assert request.variables == {"a": "x", "b": 1, "c": 1.5, "d": True}
+    assert request.attachments == [Attachment("a", "", "a/b", "c")]
+
+
+def test_left_out_is_unset() -> None:
+    """A field that was not given is UNSET, which is neither empty nor null."""
+    assert decode(b'{"from":"a","to":["b"]}') == SendRequest(sender="a", to=["b"])
+
+
+def test_bytearray() -> None:
+    """The body may be the bytearray it was received into."""
+    assert decode(bytearray(START.encode() + b"}")).to == "d@e.f"
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("", "body: expected a JSON object, got nothing"),
+        (" \n", "body: expected a JSON object, got nothing"),
+        ("[]", "body: expected an object, got an array"),
+        ("null", "body: expected an object, got null"),
+        ('"x"', "body: expected an object, got a string"),
+        ("{}", "from: this field is required"),
+        ('{"from":"a"}', "to: this field is required"),
+        (START + ',"subject":1}', "subject: expected a string, got a number"),
+        (START + ',"subject":null}', "subject: expected a string, got null; leave the field out instead"),
+        (START + ',"subject":["x"]}', "subject: expected a string, got an array"),
+        (START + f',"subject":"{"x" * 501}"}}', "subject: must have at most 500 characters"),
+        (START + ',"html":{}}', "html: expected a string, got an object"),
+        ('{"from":"a","to":true}', "to: expected a string or an array, got a boolean"),
+        ('{"from":"a","to":[]}', "to: must not be empty"),
+        ('{"from":"a","to":""}', "to: must not be empty"),
+        ('{"from":"a","to":["b",2]}', "to[1]: expected a string, got a number"),
+        (START + ',"tags":[1]}', "tags[0]: expected a string, got a number"),
+        (START + f',"tags":{json.dumps(["t"] * 21)}}}', "tags: must have at most 20 entries"),
+        (START + ',"variables":{"a":1,"b":null}}',
+         "variables.b: expected a string, a number or a boolean, got null; leave the field out instead"),
+        (START + ',"variables":{"a":[1]}}', "variables.a: expected a string, a number or a boolean, got an array"),
+        (START + ',"variables":{"a":1e999}}', "variables.a: this number is out of range"),
+        (START + ',"variables":{"a":9223372036854775808}}', "variables.a: this number is out of range"),
+        (START + ',"variables":{"a":-9223372036854775809}}', "variables.a: this number is out of range"),
+        (START + f',"variables":{{"a":{"9" * 5000}}}}}', "variables.a: this number is out of range"),
+        (START + ',"variables":{"a":NaN}}', "variables.a: NaN and Infinity are not JSON numbers"),
+        (START + ',"variables":{"a":-Infinity}}', "variables.a: NaN and Infinity are not JSON numbers"),
+        (START + f',"variables":{json.dumps({str(i): i for i in range(33)})}}}',
+         "variables: must have at most 32 entries"),
+        (START + ',"headers":{"X-A":"a","X-B":2}}', "headers.X-B: expected a string, got a number"),
+        (START + ',"attachments":{}}', "attachments: expected an array, got an object"),
+        (START + ',"attachments":[{"filename":"x"}]}', "attachments[0].content: this field is required"),
+        (START + ',"attachments":[{"filename":"x","content":""},{"filename":3}]}',
+         "attachments[1].filename: expected a string, got a number"),
+        (START + ',"attachments":[{"filename":"x","path":"y"}]}', "attachments[0].path: there is no such field"),
+        (START + ',"reply-to":"x"}', "reply-to: there is no such field"),
+        (START + ',"sender":"x"}', "sender: there is no such field"),
+        (START + "} x", "body: something follows the JSON object (byte 31)"),
+        (START + ',"subject":"x', "subject: the JSON ends too early"),
+        (START + ',"subject":"\n"}', "subject: not valid JSON (byte 40)"),
+        (START + ',"subject":"\\x"}', "subject: not valid JSON (byte 42)"),
+        (START + ",}", "body: not valid JSON (byte 29)"),
+        (START + ',"subject":"\\ud800"}', "subject: half of a surrogate pair in the string that begins at byte 39"),
+        (START + ',"subject":"\\udc00x"}', "subject: half of a surrogate pair in the string that begins at byte 39"),
+        (START + ',"headers":{"X-A":"\\\\\\ud83dx"}}',
+         "headers.X-A: half of a surrogate pair in the string that begins at byte 46"),
+    ],
+)  # fmt: skip
+def test_refused(data: str, sentence: str) -> None:
+    """Each fault of shape is told in one sentence that begins with the field."""
+    assert reason(data) == sentence
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"\xef\xbb\xbf{}", "body: begins with a byte order mark; JSON is sent without one (RFC 8259 8.1)"),
+        (START.encode() + b',"subject":"\xff"}', "subject: not valid UTF-8 (byte 40)"),
+        (START.encode() + b',"subject":"\xed\xa0\x80"}', "subject: not valid UTF-8 (byte 40)"),
+        (START.encode() + b',"tags":["a","\xc3"]}', "tags[1]: not valid UTF-8 (byte 42)"),
+    ],
+)
+def test_bad_encodings(data: bytes, sentence: str) -> None:
+    """Bytes that are no UTF-8 are refused with the field that holds them."""
+    assert reason(data) == sentence
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '{"to":', '{"to":[', START + ',"variables":{"a":', "[{"])
+def test_nesting_bombs(opening: str) -> None:
+    """Deep nesting is a 400 wherever it stands."""
+    reason(opening * 100_000)
+    reason(START + ',"variables":' + opening * 100_000)
+    reason(START + ',"z":' + opening * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (START + ',"from":"x@y.z"}', "from"),
+        (START + ',"fr\\u006fm":"x@y.z"}', "from"),
+        (START + ',"variables":{"a":1,"b":2,"a":3}}', "variables.a"),
+        (START + ',"headers":{"X-A":"a:b","X-A":"c"}}', "headers.X-A"),
+        (START + ',"attachments":[{"filename":"x","content":""},{"filename":"x","filename":"y","content":""}]}',
+         "attachments[1].filename"),
+        # A colon hidden by an escape must not pay for the one that was dropped.
+        (START + ',"subject":"\\u003a","text":"a","text":"b"}', "text"),
+        (START + ',"subject":"\\\\u003a \\u003A","text":"a:","text":"b"}', "text"),
+    ],
+)  # fmt: skip
+def test_repeated_keys(data: str, field: str) -> None:
+    """A key that comes twice in one object is refused by its name."""
+    assert reason(data) == f"{field}: this key occurs twice in one object"
+
+
+@pytest.mark.parametrize("subject", ["a:b", "\\u003a", "\\u003A:", "\\\\u003a", '\\":\\"', "\\\\", '{\\"a\\":1}'])
+def test_colons_inside_strings_are_no_keys(subject: str) -> None:
+    """Colons, quotes and escapes inside strings are not taken for repeated keys."""
+    assert decode(f'{START},"subject":"{subject}"}}'.encode()).subject == json.loads(f'"{subject}"')
+
+
+def test_millions_of_tiny_values() -> None:
+    """A body of very many values is refused before each becomes an object."""
+    assert "50000 values" in reason(START + ',"tags":[' + '"",' * 3_000_000 + '""]}')
+    assert "50000 values" in reason(START + ',"headers":{' + ",".join(f'"{i}":""' for i in range(60_000)) + "}}")
+
+
+def test_commas_in_text_are_no_values() -> None:
+    """A long text may hold as many commas and colons as it likes."""
+    text = "a, b: c\n" * 100_000
+    whole = json.dumps(body(text=text, html=text))
+    assert decode(whole.encode()).text == text
+    assert reason(whole[:-1] + ',"html":""}') == "html: this key occurs twice in one object"
+
+
+def test_large_attachment() -> None:
+    """A large attachment is read as it is, repeated keys beside it are still found."""
+    content = pybase64.b64encode(os.urandom(3_000_000)).decode()
+    whole = json.dumps(body(attachments=[{"filename": "x", "content": content}]))
+    request = decode(whole.encode())
+    assert request.attachments == [Attachment("x", content)]
+    assert reason(whole[:-1] + ',"subject":"again"}') == "subject: this key occurs twice in one object"
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ("from", *SendRequest.__struct_encode_fields__[1:], "filename", "content", "content_type")
+json_requests = st.dictionaries(st.sampled_from(FIELDS), json_values | st.text(), max_size=6)
+
+
+@given(st.binary(max_size=200) | st.text(st.sampled_from('{}[]:,"\\u0d8"fromt1e '), max_size=60).map(str.encode))
+def test_any_bytes(data: bytes) -> None:
+    """Whatever the bytes, decode() answers with a request or a Refused."""
+    with contextlib.suppress(Refused):
+        decode(data)
+
+
+@given(json_values | json_requests, st.integers(0, 100), st.binary(max_size=2))
+def test_any_json(value: Any, cut: int, garbage: bytes) -> None:
+    """Whatever the JSON, whole or damaged, decode() answers with a request or a Refused."""
+    data = json.dumps(value).encode()
+    for attempt in (data, data[:cut], data[:cut] + garbage + data[cut:]):
+        with contextlib.suppress(Refused):
+            decode(attempt)
+
+
+small_texts = st.text(max_size=6) | st.sampled_from([":", '":"', "\\", "a:b,c", '{"x":1}'])
+scalars = small_texts | st.booleans() | st.integers(-5, 5) | st.sampled_from([1.0, -0.0, 0.5, 1e300, 2.0**63, -1.5])
+requests = st.fixed_dictionaries(
+    {"from": st.sampled_from(["a", "b"]), "to": st.sampled_from(["a", ["a"], ["a", "b"], ["b", "a"]])},
+    optional={
+        "subject": small_texts,
+        "text": small_texts,
+        "variables": st.dictionaries(small_texts, scalars, max_size=3),
+        "headers": st.dictionaries(small_texts, small_texts, max_size=3),
+        "tags": st.sampled_from(["a", ["a"], []]),
+        "attachments": st.lists(
+            st.fixed_dictionaries(
+                {"filename": st.sampled_from(["a", "1:a"]), "content": st.sampled_from(["", "a", "1:a", "QQ=="])},
+                optional={"content_id": st.sampled_from(["a", "b"])},
+            ),
+            max_size=3,
+        ),
+    },
+)
+
+
+def pairs_of(value: Any) -> list[tuple[str, Any]]:
+    """All pairs of all objects in a JSON value, in any depth."""
+    if isinstance(value, list):
+        return [pair for each in value for pair in pairs_of(each)]
+    if not isinstance(value, dict):
+        return []
+    return [*value.items(), *(pair for each in value.values() for pair in pairs_of(each))]
+
+
+def written(value: Any, data: st.DataObject, repeat: list[int]) -> str:
+    """JSON in some random spelling; when `repeat` counts down to zero, that pair is written twice."""
+    if isinstance(value, dict):
+        texts = []
+        for key, member in data.draw(st.permutations(list(value.items()))):
+            pair = f"{written(key, data, repeat)} :{written(member, data, repeat)}"
+            texts.append(pair)
+            repeat[0] -= 1
+            if repeat[0] == 0:
+                texts.append(pair)
+        return "{" + ", ".join(texts) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(written(each, data, repeat) for each in value) + "\n]"
+    if isinstance(value, str) and data.draw(st.booleans()):
+        units = value.encode("utf-16-be")
+        return '"' + "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)) + '"'
+    return json.dumps(value, ensure_ascii=data.draw(st.booleans()))
+
+
+@given(requests, st.data())
+def test_repeated_keys_are_always_found(value: dict[str, Any], data: st.DataObject) -> None:
+    """However the JSON is spelt, it is refused exactly when some key occurs twice."""
+    assert decode(written(value, data, [0]).encode()) is not None
+    which = data.draw(st.integers(1, len(pairs_of(value))))
+    assert "twice" in reason(written(value, data, [which]))
+
+
+def canonical(value: Any) -> Any:
+    """A value that Python compares as JSON would: numbers by value, booleans apart from them."""
+    if isinstance(value, dict):
+        return ("object", frozenset((key, canonical(member)) for key, member in value.items()))
+    if isinstance(value, list):
+        return ("array", tuple(map(canonical, value)))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return (type(value).__name__, value)
+    return ("number", value)
+
+
+@given(requests, requests, st.data())
+def test_fingerprint_is_equality_of_json(one: dict[str, Any], other: dict[str, Any], data: st.DataObject) -> None:
+    """Two bodies have one fingerprint exactly when they are equal as JSON."""
+    if data.draw(st.booleans()):  # near misses are found more easily by changing one field
+        other = {**one, **{key: other[key] for key in data.draw(st.sets(st.sampled_from(list(other)), max_size=1))}}
+    left, right = (decode(written(value, data, [0]).encode()) for value in (one, other))
+    assert (fingerprint(left) == fingerprint(right)) is (canonical(one) == canonical(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ('"variables":{"a":1,"b":2}', '"variables":{"b":2.0,"a":1e0}', True),
+        ('"variables":{"a":1}', '"variables":{"a":true}', False),
+        ('"variables":{"a":1}', '"variables":{"a":"1"}', False),
+        ('"variables":{"a":0}', '"variables":{"a":-0.0}', True),
+        ('"variables":{"a":1e300}', '"variables":{"a":1e300}', True),
+        ('"variables":{"a":9007199254740993}', '"variables":{"a":9007199254740992.0}', False),
+        ('"tags":"a"', '"tags":["a"]', False),
+        ('"tags":[]', '"text":""', False),
+        ('"text":"\\u00e9\\/"', '"text":"é/"', True),
+        ('"text":""', '"html":""', False),
+    ],
+)
+def test_fingerprint_examples(one: str, other: str, equal: bool) -> None:
+    """The cases that callers meet: spelling does not matter, meaning does."""
+    left, right = (fingerprint(decode(f"{START},{fields}}}".encode())) for fields in (one, other))
+    assert (left == right) is equal
+
+
+def test_fingerprint_of_large_contents() -> None:
+    """Contents longer than one piece count in full, also where they end."""
+    prints = set()
+    for content in ("A" * 200_000, "A" * 199_999 + "B", "A" * 199_999, "é" * 70_000):
+        prints.add(fingerprint(SendRequest(sender="a", to="b", attachments=[Attachment("x", content)])))
+    assert len(prints) == 4
+
+
+def test_fingerprint_of_long_bodies() -> None:
+    """A long text is not the same as a long HTML body, nor as an attachment of the same characters."""
+    long, variants = "x:" * 50_000, []
+    variants.append(SendRequest(sender="a", to="b", text=long, html=""))
+    variants.append(SendRequest(sender="a", to="b", text="", html=long))
+    variants.append(SendRequest(sender="a", to="b", text=long, html=long))
+    variants.append(SendRequest(sender="a", to="b", text="", html="", attachments=[Attachment("x", long)]))
+    assert len({fingerprint(request) for request in variants}) == 4
+
+
+def test_fingerprint_leaves_the_request_alone() -> None:
+    """Taking a fingerprint changes nothing."""
+    request = SendRequest(sender="a", to="b", attachments=[Attachment("x", "QQ==")], variables={"a": 1.0})
+    before = msgspec.json.encode(request)
+    fingerprint(request)
+    assert msgspec.json.encode(request) == before

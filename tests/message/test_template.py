@@ -1,0 +1,174 @@
+"""Templates: what may be stored, and what filling one in gives."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from appliance.errors import Code, Refused
+from appliance.message.template import ALIAS, Rendered, Template, check_template, placeholders, render
+from appliance.message.variables import Variable, check_variables, written
+from tests.message.samples import drafted, hostile_text
+
+
+def template(subject: str | None = None, text: str | None = None, html: str | None = None) -> Template:
+    """A template of these parts."""
+    return Template("welcome", 1, subject, text, html)
+
+
+def filled(source: str, **values: Variable) -> str | None:
+    """A text template, filled in."""
+    return render(template(text=source), values, None).text
+
+
+def test_placeholders() -> None:
+    """Names are found with and without spaces; what only looks like a placeholder is not one."""
+    source = "{{a}} {{ b_1 }} {{  c.d-e  }} {{}} {{1a}} {{a b}} {a} {{{d}}} {{é}} {{ a\n}}"
+    assert placeholders(source) == {"a", "b_1", "c.d-e", "d"}
+
+
+def test_filled_in() -> None:
+    """Values are literal in text, escaped in HTML, and without line breaks in the subject."""
+    rendered = render(
+        template("Hi {{n}}!", "Hi {{ n }}", "<b>{{n}}</b>"), {"n": "<A & \"B\" 'C'>\r\nBcc: x", "extra": 1}, None
+    )
+    assert rendered == Rendered(
+        "Hi <A & \"B\" 'C'>Bcc: x!",
+        "Hi <A & \"B\" 'C'>\r\nBcc: x",
+        "<b>&lt;A &amp; &quot;B&quot; &#x27;C&#x27;&gt;\r\nBcc: x</b>",
+    )
+
+
+def test_one_pass() -> None:
+    """A value that looks like a placeholder is never expanded again."""
+    assert filled("{{a}} {{b}}", a="{{b}}", b="{{a}}") == "{{b}} {{a}}"
+    assert filled("{{a}}{b}}", a="{", b="x") == "{{b}}"
+
+
+def test_literal_braces() -> None:
+    """Braces that form no placeholder stay as they are."""
+    assert filled("{{ {{}} {{1}} }} {{a b}} {x}") == "{{ {{}} {{1}} }} {{a b}} {x}"
+
+
+def test_missing_value() -> None:
+    """A placeholder without a value is refused by its name."""
+    with pytest.raises(Refused, match=r"variables\.name: the template needs a value"):
+        filled("Hello {{name}}", nam="x")
+
+
+def test_given_subject_wins_literally() -> None:
+    """A subject beside the template is not filled in, and the template's own then needs no values."""
+    assert render(template("{{missing}}", "x"), {}, "Hi {{name}}").subject == "Hi {{name}}"
+
+
+def test_amplification_is_stopped() -> None:
+    """Many placeholders times a long value are refused before they are built."""
+    with pytest.raises(Refused) as caught:
+        filled("{{a}}" * 10_000, a="x" * 1_000_000)
+    assert caught.value.code is Code.PAYLOAD_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x", "x"), (True, "true"), (False, "false"), (0, "0"), (-7, "-7"), (2**63 - 1, "9223372036854775807"),
+        (1.0, "1"), (-0.0, "0"), (0.1, "0.1"), (-1.5, "-1.5"), (100.0, "100"), (1e20, "100000000000000000000"),
+        (1e21, "1e+21"), (1.5e21, "1.5e+21"), (123456789012345680000.0, "123456789012345680000"), (1e-6, "0.000001"),
+        (1e-7, "1e-7"), (1.25e-7, "1.25e-7"), (0.000123, "0.000123"), (5e-324, "5e-324"),
+        (1.7976931348623157e308, "1.7976931348623157e+308"), (123.456, "123.456"),
+    ],
+)  # fmt: skip
+def test_numbers_as_javascript_writes_them(value: Variable, text: str) -> None:
+    """Numbers and booleans are written as JSON.stringify would."""
+    assert written(value) == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_written_floats_read_back(value: float) -> None:
+    """A written float is JSON for the same number."""
+    assert float(json.loads(written(value))) == value
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"": "x"}, "variables: a key has 1 to 64 characters"),
+        ({"k" * 65: "x"}, "variables: a key has 1 to 64 characters"),
+        ({"a\n": "x"}, "variables: a key must not contain a line feed"),
+        ({"a": "\x00"}, "variables.a: must not contain a NUL character"),
+        ({"a": "x\ry"}, "variables.a: must not contain a carriage return"),
+        ({"a": "\x85"}, "variables.a: must not contain a control character (U+0085)"),
+        ({str(i): i for i in range(33)}, "variables: at most 32 keys are allowed"),
+    ],
+)
+def test_refused_variables(variables: dict[str, Variable], sentence: str) -> None:
+    """Names and values that could do harm are refused before anything is filled in."""
+    with pytest.raises(Refused) as caught:
+        check_variables(variables)
+    assert caught.value.text == sentence
+
+
+@pytest.mark.parametrize(
+    ("alias", "fields", "field"),
+    [
+        ("Welcome", {"text": "x"}, "alias"),
+        ("", {"text": "x"}, "alias"),
+        ("-a", {"text": "x"}, "alias"),
+        ("a" * 65, {"text": "x"}, "alias"),
+        ("a\n", {"text": "x"}, "alias"),
+        ("a", {}, "text"),
+        ("a", {"subject": "x"}, "text"),
+        ("a", {"text": "x", "subject": "x" * 501}, "subject"),
+        ("a", {"text": "x", "subject": "x\n"}, "subject"),
+        ("a", {"text": "x", "subject": "x\ty"}, "subject"),
+        ("a", {"text": "x\x00"}, "text"),
+        ("a", {"text": "x\ry"}, "text"),
+        ("a", {"text": "x", "html": "\x1b"}, "html"),
+        ("a", {"html": "\ud800"}, "html"),
+    ],
+)
+def test_templates_that_may_not_be_stored(alias: str, fields: dict[str, str], field: str) -> None:
+    """A template that could never be sent is refused when it is stored."""
+    with pytest.raises(Refused, match=f"^{field}: "):
+        check_template(alias, fields.get("subject"), fields.get("text"), fields.get("html"))
+
+
+def test_templates_that_may_be_stored() -> None:
+    """One body is enough; tabs and both kinds of newline are fine in it."""
+    check_template("a-b_c0", None, "a\tb\r\nc\nd\u2028", None)
+    check_template("0", "Hi {{name}}", None, "")
+    assert ALIAS.fullmatch("order-shipped")
+
+
+def test_subject_must_come_from_somewhere() -> None:
+    """Neither a subject nor a template that has one: refused."""
+    with pytest.raises(Refused, match="subject: this field is required, since the template has no subject"):
+        drafted(template(text="x"), subject=None, text=None, template="welcome")
+
+
+def test_filled_in_subject_has_a_limit_too() -> None:
+    """A subject that grows over 500 characters by its values is refused."""
+    fields: dict[str, Any] = {"subject": None, "text": None, "template": "welcome", "variables": {"a": "x" * 500}}
+    with pytest.raises(Refused, match="subject: must have at most 500"):
+        drafted(template("-{{a}}", "x"), **fields)
+    assert drafted(template("{{a}}", "x"), **fields).subject == "x" * 500
+
+
+@given(hostile_text, st.dictionaries(st.sampled_from(["a", "b"]), hostile_text | st.integers(), min_size=2))
+@example("{{a}} {{b}}", {"a": "{{b}}", "b": "\r\nBcc: x"})
+def test_any_source_and_values(source: str, values: dict[str, Variable]) -> None:
+    """Filling in equals replacing each placeholder once, and the subject never gains a line break from a value."""
+    source = f"{{{{a}}}}{source}{{{{ b }}}}"
+    try:
+        rendered = render(template(source, source), values, None)
+    except Refused:
+        return
+    expected = re.sub(
+        r"\{\{ *([A-Za-z_][\w.-]{0,63}) *\}\}", lambda found: str(values[found[1]]), source, flags=re.ASCII
+    )
+    assert rendered.text == expected
+    allowed = set(source)
+    assert not (set(rendered.subject or "") & set("\r\n\u2028\u2029")) - allowed

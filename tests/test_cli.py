@@ -1,0 +1,610 @@
+"""In charge of the command line: every verb, its two forms of output, its exit codes and its refusals."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from appliance import __version__
+from appliance.cli import leaves, main
+from appliance.model import LedgerEntry, Role, User
+from appliance.outside import Outside
+from appliance.passwords import password_matches
+from appliance.store import Store, open_store
+from tests.test_docs_cli import documented
+
+ROOT = Path(__file__).parent.parent
+ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at"}
+
+
+class Shell:
+    """The commands, run in this process on a configuration of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data_dir = directory / "data"
+        self.config = directory / "settings.toml"
+        self.config.write_text(f'[server]\ndata_dir = "{self.data_dir}"\n')
+
+    def run(self, *words: str, stdin: str | bytes = "") -> Result:
+        """One command, whatever comes of it."""
+        return CliRunner().invoke(main, [*words, "--config", str(self.config)], input=stdin)
+
+    def text(self, *words: str, stdin: str | bytes = "") -> str:
+        """The readable output of a command that must succeed."""
+        result = self.run(*words, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        assert result.stderr == ""
+        return result.stdout
+
+    def json(self, *words: str, stdin: str | bytes = "") -> Any:
+        """The one JSON object of a command that must succeed."""
+        output = self.text(*words, "--json", stdin=stdin)
+        assert output.count("\n") == 1
+        answer = json.loads(output)
+        assert isinstance(answer, dict)
+        return answer
+
+    def refused(self, *words: str, stdin: str | bytes = "") -> str:
+        """The one line of a command that must be refused."""
+        result = self.run(*words, stdin=stdin)
+        assert result.exit_code == 1, result.output
+        assert result.stdout == ""
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
+        return result.stderr
+
+    def misused(self, *words: str, stdin: str | bytes = "") -> str:
+        """What a command says that must be called wrong usage."""
+        result = self.run(*words, stdin=stdin)
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        return result.stderr
+
+    def create(self, name: str, *options: str, password: str | bytes = "a long password\n") -> Any:
+        """A new account."""
+        words = ("account", "create", name, "--email", f"{name}@example.org", "--password-stdin")
+        return self.json(*words, *options, stdin=password)
+
+    def stored(self, read: Callable[[Store], Any]) -> Any:
+        """Something out of the database."""
+
+        async def opened() -> Any:
+            async with open_store(self.data_dir, Outside(), inline=True) as store:
+                return read(store)
+
+        return trio.run(opened)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Commands without any account yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def acme(shell: Shell) -> Shell:
+    """Commands, and the account acme with 100 credits."""
+    shell.create("acme", "--credits", "100")
+    return shell
+
+
+def user_of(shell: Shell, name: str) -> User:
+    """The user of an account that `Shell.create` made."""
+    user = shell.stored(lambda store: store.accounts.user_by_email(f"{name}@example.org"))
+    assert isinstance(user, User)
+    return user
+
+
+# ---- accounts
+
+
+def test_an_account_is_created_unlimited_unless_told_otherwise(shell: Shell) -> None:
+    """`account create` answers with the new account: no --credits means no limit, and null in JSON."""
+    made = shell.create("acme")
+    assert set(made) == ACCOUNT_FIELDS
+    assert (made["name"], made["email"], made["credits"], made["suspended"]) == (
+        "acme",
+        "acme@example.org",
+        None,
+        False,
+    )
+    assert made["created_at"].endswith("Z")
+    assert made["id"].startswith("acc_")
+    assert shell.create("other", "--credits", "unlimited")["credits"] is None
+    assert shell.create("third", "--credits", "12")["credits"] == 12
+
+
+def test_a_created_account_is_told_in_words_with_the_next_step(shell: Shell) -> None:
+    """The readable answer to `account create` says what to do next."""
+    words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin")
+    assert shell.text(*words, stdin="pw") == "Created account acme. Next: appliance domain add acme DOMAIN\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "password"),
+    [
+        ("correct horse\n", "correct horse"),
+        ("correct horse\r\n", "correct horse"),
+        ("correct horse", "correct horse"),
+        ("two ends\n\n", "two ends\n"),
+        (" spaces stay \n", " spaces stay "),
+        ("Straße\n", "Straße"),
+        ("x" * 1024 + "\n", "x" * 1024),
+    ],
+)
+def test_the_password_is_stdin_without_one_line_end(shell: Shell, given: str, password: str) -> None:
+    """Exactly one trailing newline is not part of the password."""
+    shell.create("acme", password=given)
+    assert password_matches(password, user_of(shell, "acme").password_hash)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [("", "empty"), ("\n", "empty"), ("x" * 1025, "1024 bytes"), ("ß" * 513, "1024 bytes"), (b"\xff\xfe", "UTF-8")],
+)
+def test_an_impossible_password_is_refused(shell: Shell, given: str | bytes, reason: str) -> None:
+    """An empty, overlong or undecodable password is refused in one line, and no database is made for it."""
+    words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin")
+    assert reason in shell.refused(*words, stdin=given)
+    assert not shell.data_dir.exists()
+
+
+def test_a_password_comes_only_through_stdin(shell: Shell) -> None:
+    """Without --password-stdin `account create` is wrong usage."""
+    assert "--password-stdin" in shell.misused("account", "create", "acme", "--email", "a@example.org", stdin="pw")
+
+
+def test_the_admin_flag_makes_an_admin(shell: Shell) -> None:
+    """--admin gives the user the admin role; without it, none."""
+    shell.create("boss", "--admin")
+    shell.create("acme")
+    assert user_of(shell, "boss").role is Role.ADMIN
+    assert user_of(shell, "acme").role is Role.CUSTOMER
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "0", "x" * 64])
+def test_a_sane_name_is_taken(shell: Shell, name: str) -> None:
+    """Letters, digits, dots, underscores and hyphens make a name, up to 64 of them."""
+    words = ("account", "create", name, "--email", "a@example.org", "--password-stdin")
+    assert shell.json(*words, stdin="pw")["name"] == name
+
+
+@pytest.mark.parametrize("name", [".a", "_a", "a b", "a/b", "ä", "x" * 65, "a@b", "a%"])
+def test_an_odd_name_is_refused(shell: Shell, name: str) -> None:
+    """Any other name is refused in one line."""
+    words = ("account", "create", name, "--email", "a@example.org", "--password-stdin")
+    assert "letters, digits" in shell.refused(*words, stdin="pw")
+
+
+@pytest.mark.parametrize(
+    "email", ["", "nobody", "a@b", "A <a@example.org>", "a@example.org,b@example.org", "a@x\ny.org"]
+)
+def test_an_odd_email_is_refused(shell: Shell, email: str) -> None:
+    """The login is one bare address."""
+    words = ("account", "create", "acme", "--email", email, "--password-stdin")
+    assert "email: " in shell.refused(*words, stdin="pw")
+
+
+def test_a_name_or_email_in_use_is_refused(acme: Shell) -> None:
+    """Two accounts cannot share a name or a login."""
+    words = ("account", "create", "acme", "--email", "new@example.org", "--password-stdin")
+    assert "already exists" in acme.refused(*words, stdin="pw")
+    words = ("account", "create", "new", "--email", "ACME@example.org", "--password-stdin")
+    assert "already logs in" in acme.refused(*words, stdin="pw")
+
+
+@pytest.mark.parametrize("balance", ["-1", "1.5", "many", "", "10000000000000000", "٣"])
+def test_an_odd_number_of_credits_is_wrong_usage(shell: Shell, balance: str) -> None:
+    """--credits is a whole number or the word unlimited."""
+    words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin", "--credits", balance)
+    assert "unlimited" in shell.misused(*words, stdin="pw")
+
+
+def test_accounts_are_listed_and_shown(acme: Shell) -> None:
+    """`account list` and `account show` tell the same, in JSON and in words."""
+    acme.create("zoo")
+    listed = acme.json("account", "list")["accounts"]
+    assert [row["name"] for row in listed] == ["acme", "zoo"]
+    assert acme.json("account", "show", "acme") == listed[0]
+    assert set(listed[0]) == ACCOUNT_FIELDS
+    head, first, second = acme.text("account", "list").splitlines()
+    assert head.split()[:3] == ["NAME", "EMAIL", "CREDITS"]
+    assert first.split()[:4] == ["acme", "acme@example.org", "100", "off"]
+    assert second.split()[:3] == ["zoo", "zoo@example.org", "unlimited"]
+    shown = acme.text("account", "show", "zoo")
+    assert "credits     unlimited\n" in shown
+    assert "suspended   no\n" in shown
+
+
+def test_an_account_is_suspended_and_resumed(acme: Shell) -> None:
+    """`suspend` and `resume` change the flag, and doing it twice is no error."""
+    for _ in range(2):
+        assert acme.json("account", "suspend", "acme")["suspended"] is True
+    assert acme.json("account", "show", "acme")["suspended"] is True
+    for _ in range(2):
+        assert acme.json("account", "resume", "acme")["suspended"] is False
+    assert acme.text("account", "suspend", "acme") == "Suspended account acme.\n"
+    assert acme.text("account", "resume", "acme") == "Resumed account acme.\n"
+
+
+def test_credits_are_added_and_taken(acme: Shell) -> None:
+    """`account credit` takes N, +N and -N, the last without any ceremony."""
+    assert acme.json("account", "credit", "acme", "5")["credits"] == 105
+    assert acme.json("account", "credit", "acme", "+20")["credits"] == 125
+    assert acme.json("account", "credit", "acme", "-25")["credits"] == 100
+    assert acme.text("account", "credit", "acme", "-100") == "Account acme now has 0 credits.\n"
+
+
+def test_a_balance_never_falls_below_zero(acme: Shell) -> None:
+    """Taking more than there is, is refused and changes nothing."""
+    assert "-101 is not possible with a balance of 100" in acme.refused("account", "credit", "acme", "-101")
+    assert "is not possible" in acme.refused("account", "credit", "acme", "1000000000000000")
+    assert acme.json("account", "show", "acme")["credits"] == 100
+
+
+def test_unlimited_is_left_only_by_setting_a_balance(acme: Shell) -> None:
+    """An unlimited account has no balance to add to; --set starts counting again, and the ledger adds up."""
+    assert acme.json("account", "credit", "acme", "unlimited")["credits"] is None
+    assert acme.text("account", "credit", "acme", "unlimited") == "Account acme now has unlimited credits.\n"
+    assert "unlimited" in acme.refused("account", "credit", "acme", "5")
+    assert acme.json("account", "credit", "acme", "7", "--set")["credits"] == 7
+    assert acme.json("account", "credit", "acme", "--set", "3")["credits"] == 3
+    assert "between 0 and" in acme.refused("account", "credit", "acme", "-3", "--set")
+    ledger: list[LedgerEntry] = acme.stored(lambda store: store.accounts.ledger(store.accounts.named("acme").id))
+    assert [(entry.amount, entry.balance) for entry in reversed(ledger)] == [(100, 100), (7, 7), (-4, 3)]
+
+
+@pytest.mark.parametrize("amount", ["--", "-", "five", "1e3", "+-5", "--jsno", "99999999999999999999", "-x"])
+def test_an_odd_amount_is_wrong_usage(acme: Shell, amount: str) -> None:
+    """What is neither a number nor an option of the command is wrong usage."""
+    acme.misused("account", "credit", "acme", amount)
+
+
+def test_the_warm_up_cap_is_set_and_lifted(acme: Shell) -> None:
+    """`account cap` takes a number or off."""
+    assert acme.json("account", "cap", "acme", "200")["daily_cap"] == 200
+    assert acme.text("account", "cap", "acme", "5") == "Account acme now has a cap of 5 recipients a day.\n"
+    assert acme.json("account", "cap", "acme", "off")["daily_cap"] is None
+    assert acme.text("account", "cap", "acme", "off") == "Account acme now has no daily cap.\n"
+    for odd in ("0", "-5", "none", "1.5"):
+        acme.misused("account", "cap", "acme", odd)
+
+
+def test_a_new_password_replaces_the_old_and_its_tokens(acme: Shell) -> None:
+    """`account password` changes the hash and revokes every token of the user."""
+    before = user_of(acme, "acme")
+    assert acme.json("account", "password", "acme", "--password-stdin", stdin="another one\n")["name"] == "acme"
+    after = user_of(acme, "acme")
+    assert password_matches("another one", after.password_hash)
+    assert after.token_epoch == before.token_epoch + 1
+    words = ("account", "password", "acme", "--password-stdin")
+    assert acme.text(*words, stdin="x") == "Changed the password of acme@example.org.\n"
+    assert "empty" in acme.refused(*words)
+    acme.misused("account", "password", "acme")
+
+
+# ---- domains
+
+
+def test_a_domain_is_added_usable_and_listed(acme: Shell) -> None:
+    """A domain added here may send at once; adding it again changes nothing."""
+    added = acme.json("domain", "add", "acme", "Acme.Example.")
+    assert (added["name"], added["usable"]) == ("acme.example", True)
+    assert acme.json("domain", "add", "acme", "acme.example") == added
+    assert acme.json("domain", "list", "acme") == {"domains": [added]}
+    assert acme.text("domain", "add", "acme", "acme.example") == "Account acme may now send from acme.example.\n"
+    assert acme.text("domain", "list", "acme").splitlines()[1].split()[:2] == ["acme.example", "yes"]
+
+
+def test_an_international_domain_becomes_a_labels(acme: Shell) -> None:
+    """A From domain is kept as it is compared: lower case, A-labels."""
+    assert acme.json("domain", "add", "acme", "Bücher.Example")["name"] == "xn--bcher-kva.example"
+
+
+@pytest.mark.parametrize(
+    "domain", ["localhost", "a@b.example", "<a@b.example>", "x <a@b.example>", "1.2.3.4", "a-.example", "a..example"]
+)
+def test_an_odd_domain_is_refused(acme: Shell, domain: str) -> None:
+    """What cannot stand after the @ of a sender cannot be registered."""
+    assert "not a domain name" in acme.refused("domain", "add", "acme", domain)
+    assert acme.json("domain", "list", "acme") == {"domains": []}
+
+
+# ---- credentials and keys
+
+
+def test_a_credential_is_created_listed_and_revoked(acme: Shell) -> None:
+    """An SMTP credential's password is shown once, and the list tells when it was revoked."""
+    made = acme.json("credential", "create", "acme")
+    assert set(made) == {"username", "password"}
+    (row,) = acme.json("credential", "list", "acme")["credentials"]
+    assert (row["username"], row["revoked_at"]) == (made["username"], None)
+    assert made["password"] not in acme.text("credential", "list", "acme")
+    assert acme.stored(lambda store: store.access.caller_by_credential(made["username"])) is not None
+    revoked = acme.json("credential", "revoke", "acme", made["username"])
+    assert revoked == {"username": made["username"], "revoked": True}
+    assert acme.stored(lambda store: store.access.caller_by_credential(made["username"])) is None
+    assert acme.json("credential", "list", "acme")["credentials"][0]["revoked_at"] is not None
+    assert "Revoked" in acme.text("credential", "revoke", "acme", made["username"])
+
+
+def test_a_credential_of_another_account_is_not_revoked(acme: Shell) -> None:
+    """`credential revoke` works within the account that was named."""
+    acme.create("zoo")
+    username = acme.json("credential", "create", "acme")["username"]
+    assert "no SMTP credential" in acme.refused("credential", "revoke", "zoo", username)
+    assert "username  smtp_" in acme.text("credential", "create", "zoo")
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix", "scope", "test"),
+    [
+        ((), "ma_live_", "send", False),
+        (("--scope", "full"), "ma_live_", "full", False),
+        (("--test",), "ma_test_", "send", True),
+        (("--test", "--scope", "full"), "ma_test_", "full", True),
+    ],
+)
+def test_a_key_is_created_as_asked(acme: Shell, options: tuple[str, ...], prefix: str, scope: str, test: bool) -> None:
+    """--test and --scope decide what the key may do; the default is to send for real, and not to read."""
+    made = acme.json("key", "create", "acme", *options)
+    assert set(made) == {"id", "key"}
+    assert made["key"].startswith(prefix)
+    (row,) = acme.json("key", "list", "acme")["keys"]
+    assert (row["id"], row["account"], row["scope"], row["test"]) == (made["id"], "acme", scope, test)
+    assert made["key"].endswith(row["hint"])
+    assert row["revoked_at"] is None
+
+
+def test_keys_are_listed_for_one_account_or_all(acme: Shell) -> None:
+    """`key list` without a name lists every account's keys, and never a key itself."""
+    acme.create("zoo")
+    keys = [acme.json("key", "create", name) for name in ("acme", "zoo")]
+    assert [row["account"] for row in acme.json("key", "list")["keys"]] == ["acme", "zoo"]
+    assert [row["id"] for row in acme.json("key", "list", "zoo")["keys"]] == [keys[1]["id"]]
+    assert not any(made["key"] in acme.text("key", "list") for made in keys)
+
+
+def test_a_key_is_revoked_with_or_without_its_account(acme: Shell) -> None:
+    """`key revoke ID` and `key revoke NAME ID` both work, but not with another account's name."""
+    acme.create("zoo")
+    first, second = (acme.json("key", "create", "acme") for _ in range(2))
+    assert acme.json("key", "revoke", first["id"]) == {"id": first["id"], "revoked": True}
+    assert "no such API key" in acme.refused("key", "revoke", "zoo", second["id"])
+    assert acme.stored(lambda store: store.access.caller_by_key(second["key"])) is not None
+    assert acme.text("key", "revoke", "acme", second["id"]) == f"Revoked API key {second['id']}.\n"
+    assert acme.stored(lambda store: store.access.caller_by_key(second["key"])) is None
+    assert "no such API key" in acme.refused("key", "revoke", "key_nothing")
+    acme.misused("key", "revoke")
+    acme.misused("key", "revoke", "acme", "a", "b")
+    acme.misused("key", "create", "acme", "--scope", "everything")
+
+
+# ---- what holds for all commands
+
+ON_AN_ACCOUNT = [
+    ("account", "show", "NAME"),
+    ("account", "suspend", "NAME"),
+    ("account", "resume", "NAME"),
+    ("account", "credit", "NAME", "5"),
+    ("account", "cap", "NAME", "5"),
+    ("domain", "add", "NAME", "acme.example"),
+    ("domain", "list", "NAME"),
+    ("credential", "create", "NAME"),
+    ("credential", "list", "NAME"),
+    ("credential", "revoke", "NAME", "x"),
+    ("key", "create", "NAME"),
+    ("key", "list", "NAME"),
+    ("key", "revoke", "NAME", "x"),
+]
+
+
+@pytest.mark.parametrize("words", ON_AN_ACCOUNT, ids=" ".join)
+def test_an_unknown_account_is_refused(acme: Shell, words: tuple[str, ...]) -> None:
+    """A command on an account that is not there says so, in one line."""
+    named = ["nobody" if word == "NAME" else word for word in words]
+    assert acme.refused(*named) == "Error: there is no account named 'nobody'\n"
+
+
+@pytest.mark.parametrize("words", ON_AN_ACCOUNT, ids=" ".join)
+def test_no_database_is_made_in_passing(shell: Shell, words: tuple[str, ...]) -> None:
+    """Where there is no database, only `account create` makes one."""
+    assert "there is no database" in shell.refused(*words)
+    assert not shell.data_dir.exists()
+
+
+def test_lists_are_empty_before_anything_exists(shell: Shell) -> None:
+    """A list without a database is an empty one, and leaves nothing behind."""
+    assert shell.json("account", "list") == {"accounts": []}
+    assert shell.json("key", "list") == {"keys": []}
+    assert "appliance account create" in shell.text("account", "list")
+    assert not shell.data_dir.exists()
+
+
+def test_an_empty_list_says_how_to_fill_it(acme: Shell) -> None:
+    """A list without rows tells the next command."""
+    assert "appliance domain add acme DOMAIN" in acme.text("domain", "list", "acme")
+    assert "appliance credential create acme" in acme.text("credential", "list", "acme")
+    assert "appliance key create acme" in acme.text("key", "list", "acme")
+
+
+def test_a_name_that_is_no_text_is_wrong_usage(acme: Shell) -> None:
+    """Bytes that are not UTF-8, and control characters, never reach the database."""
+    for odd in ("\udcff", "a\x1b[2J", ""):
+        acme.misused("account", "show", odd)
+        acme.misused("key", "revoke", odd)
+
+
+def test_the_config_may_be_named_in_four_places(acme: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--config works on the program, the group and the command, the nearest one counts; else $APPLIANCE_CONFIG does."""
+    config = str(acme.config)
+    for words in (
+        ["--config", config, "account", "list"],
+        ["account", "--config", config, "list"],
+        ["account", "list", "--config", config],
+        ["--config", "nowhere.toml", "account", "list", "--config", config],
+    ):
+        assert "acme" in CliRunner().invoke(main, words).stdout
+    assert "acme" not in CliRunner().invoke(main, ["account", "list"]).stdout
+    monkeypatch.setenv("APPLIANCE_CONFIG", config)
+    assert "acme" in CliRunner().invoke(main, ["account", "list"]).stdout
+
+
+def test_a_wrong_config_is_one_line(shell: Shell) -> None:
+    """A provisioning command names file, key and reason, like `serve`."""
+    shell.config.write_text("[server]\nhostnam = 1\n")
+    assert "server.hostnam: unknown key" in shell.refused("account", "list")
+
+
+def test_a_file_that_is_no_database_is_one_line(shell: Shell) -> None:
+    """Rubbish in the place of the database is refused, not overwritten."""
+    shell.data_dir.mkdir()
+    database = shell.data_dir / "appliance.db"
+    database.write_bytes(b"rubbish " * 1000)
+    assert "appliance.db: the database cannot be used" in shell.refused("account", "list")
+    assert database.read_bytes() == b"rubbish " * 1000
+
+
+def test_a_newer_database_is_one_line(acme: Shell) -> None:
+    """A database of a later version is left alone."""
+    with sqlite3.connect(acme.data_dir / "appliance.db") as connection:
+        connection.execute("INSERT INTO migrations VALUES (9999, 'later', 0)")
+    connection.close()
+    assert "run the newer appliance" in acme.refused("account", "list")
+
+
+def test_a_data_directory_that_cannot_be_is_one_line(shell: Shell) -> None:
+    """A data_dir below a file is refused with its path."""
+    shell.data_dir.write_text("in the way")
+    words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin")
+    assert str(shell.data_dir) in shell.refused(*words, stdin="pw")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act on another user's directory")
+def test_root_leaves_another_users_data_alone(acme: Shell) -> None:
+    """Root is told to run as the owner of the data directory, lest the server finds files it cannot open."""
+    shutil.chown(acme.data_dir, "nobody")
+    assert "belongs to nobody: run this command as that user" in acme.refused("account", "list")
+
+
+def test_the_files_are_for_their_owner_only(acme: Shell) -> None:
+    """What `account create` makes is closed to other users."""
+    assert acme.data_dir.stat().st_mode & 0o777 == 0o700
+    for file in acme.data_dir.iterdir():
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_the_json_is_as_documented(acme: Shell) -> None:
+    """Every command's JSON has exactly the fields that docs/cli.md shows."""
+    acme.json("domain", "add", "acme", "acme.example")
+    username, key_id = acme.json("credential", "create", "acme")["username"], acme.json("key", "create", "acme")["id"]
+    last = {
+        "account credit": ["5"],
+        "account cap": ["5"],
+        "account password": ["--password-stdin"],
+        "domain add": ["acme.example"],
+        "credential revoke": [username],
+        "key revoke": [key_id],
+    }
+    for command, _ in leaves(main):
+        if command in ("serve", "account create"):
+            continue
+        name = [] if command == "account list" else ["acme"]
+        answer = acme.json(*command.split(), *name, *last.get(command, []), stdin="a password")
+        assert fields(answer) == fields(documented(command)), command
+    assert fields(acme.create("zoo")) == fields(documented("account create"))
+
+
+def fields(answer: Any) -> Any:
+    """The names in an answer, those of a list's first row included."""
+    return {key: fields(value[0]) if isinstance(value, list) else None for key, value in answer.items()}
+
+
+# ---- help
+
+
+def test_the_help_names_every_command() -> None:
+    """`appliance --help` shows the first steps and each command by its full name."""
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    for name, _ in leaves(main):
+        assert f"\n  {name} " in text
+    assert "appliance serve\n" in text
+    assert "appliance account create acme" in text
+
+
+@pytest.mark.parametrize("name", [name for name, _ in leaves(main)])
+def test_every_command_explains_itself_by_an_example(name: str) -> None:
+    """The help of each command holds a line to copy."""
+    result = CliRunner().invoke(main, [*name.split(), "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"appliance {name}" in result.stdout
+
+
+def test_the_version_is_told() -> None:
+    """`appliance --version` is one line."""
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"appliance {__version__}\n"
+
+
+def test_unknown_words_are_wrong_usage() -> None:
+    """A command or option that is not there exits 2."""
+    for words in (["acount"], ["account", "delete"], ["account", "list", "--jsn"], ["serve", "now"]):
+        assert CliRunner().invoke(main, words).exit_code == 2
+
+
+# ---- the program itself
+
+
+def test_a_terminal_gets_a_table_in_one_piece(acme: Shell) -> None:
+    """On a terminal the first column, which other commands ask for, is never broken."""
+    key_id = acme.json("key", "create", "acme")["id"]
+    command = f"{sys.executable} -m appliance key list --config {acme.config}"
+    shown = subprocess.run(
+        [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1].split())", command],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "TERM": "xterm"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    ).stdout
+    assert key_id in shown
+    assert "\x1b[1m" in shown
+
+
+def test_a_provisioning_command_imports_no_web_server(acme: Shell) -> None:
+    """What makes `serve` slow to start is not loaded by other commands, nor is rich when nobody looks."""
+    check = (
+        "import sys; from appliance.cli import main; main(sys.argv[1:], standalone_mode=False); "
+        "print(*sorted({'quart', 'hypercorn', 'rich', 'asyncio', 'jwt'} & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", check, "account", "list", "--config", str(acme.config)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "acme" in result.stdout
+    assert result.stderr.strip() == ""
+
+
+def test_two_commands_at_once_both_count(acme: Shell) -> None:
+    """Commands that run at the same time wait for each other and lose nothing."""
+    words = [sys.executable, "-m", "appliance", "account", "credit", "acme", "1", "--config", str(acme.config)]
+    running = [
+        subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+        for _ in range(4)
+    ]
+    assert [process.wait(60) for process in running] == [0, 0, 0, 0]
+    assert acme.json("account", "show", "acme")["credits"] == 104

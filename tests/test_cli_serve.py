@@ -1,0 +1,179 @@
+"""In charge of how `appliance serve` begins and ends: exit codes, and one line for every reason not to start."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.running import add_account
+
+ROOT = Path(__file__).parent.parent
+HINT = "appliance account create NAME --email ADDRESS --password-stdin"
+
+
+def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path:
+    """A configuration file with its data directory beside it."""
+    file = directory / "settings.toml"
+    file.write_text(f'[server]\ndata_dir = "data"\n{more}[http]\nbind = ["{bind}"]\n[delivery]\nmode = "sandbox"\n')
+    return file
+
+
+def start(config: Path, program: str = "", **options: object) -> subprocess.Popen[str]:
+    """`appliance serve`, or a program that changes something first."""
+    code = program + "\nfrom appliance.cli import main\nmain(prog_name='appliance')"
+    process: subprocess.Popen[str] = subprocess.Popen(
+        [sys.executable, "-c", code, "serve", "--config", str(config)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},  # type: ignore[call-overload]
+    )
+    return process
+
+
+def failure(config: Path, program: str = "") -> str:
+    """The one line on stderr of a start that must fail."""
+    process = start(config, program)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert output == ""
+    assert errors.count("\n") == 1, errors
+    return errors
+
+
+def wait_until_ready(process: subprocess.Popen[str]) -> None:
+    """Read the log up to the line that says it listens."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert json.loads(line)["event"] == "ready", line + process.stderr.read()
+
+
+def raising(error: str) -> str:
+    """A program whose supervisor ends with that error, as it would inside its nurseries."""
+    return (
+        "import appliance.supervisor as supervisor, trio\n"
+        "async def run(*_, **__):\n"
+        "    async with trio.open_nursery():\n"
+        f"        raise {error}\n"
+        "supervisor.run = run"
+    )
+
+
+# ---- a clean end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_a_clean_stop(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM and Ctrl-C end the server with exit code 0."""
+    process = start(settings(tmp_path))
+    wait_until_ready(process)
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    process.communicate()
+
+
+def test_an_interrupt_outside_the_supervisor_is_a_clean_stop(tmp_path: Path) -> None:
+    """Ctrl-C that reaches Python itself makes no traceback and no error."""
+    process = start(settings(tmp_path), raising("KeyboardInterrupt"))
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+
+
+# ---- what is printed when it listens
+
+
+def test_without_an_account_a_hint_is_printed(tmp_path: Path) -> None:
+    """With a configuration file nothing is created; stdout says how to create an account, until there is one."""
+    config = settings(tmp_path)
+    for expected in (True, False):
+        process = start(config)
+        wait_until_ready(process)
+        process.terminate()
+        output, _ = process.communicate(timeout=30)
+        assert output.endswith(f"{HINT} --config {config}\n") == expected
+        assert output.count("\n") == int(expected)
+        add_account(tmp_path / "data", f"demo{expected}")
+
+
+def test_a_stdout_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
+    """The server serves on, and ends cleanly, when stdout is a broken pipe."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start(settings(tmp_path), stdout=writing)
+    os.close(writing)
+    wait_until_ready(process)
+    assert process.stderr is not None
+    assert json.loads(process.stderr.readline())["event"] == "stdout cannot be written"
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+# ---- reasons not to start
+
+
+def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
+    """The line names file, key and reason."""
+    config = settings(tmp_path, more="hostnam = 1\n")
+    assert failure(config) == f'Error: {config}: server.hostnam: unknown key; did you mean "hostname"?\n'
+    assert "cannot be read" in failure(tmp_path / "missing.toml")
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    """The line names the address and the key to change."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = failure(settings(tmp_path, address))
+    assert line == (
+        f"Error: cannot listen on {address}: address already in use; change http.bind, or stop what listens there\n"
+    )
+
+
+def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """The line names the path."""
+    (tmp_path / "data").write_text("in the way")
+    assert f"Error: {tmp_path}/data" in failure(settings(tmp_path))
+
+
+def test_a_newer_database_is_one_line(tmp_path: Path) -> None:
+    """An older program does not touch a newer database."""
+    add_account(tmp_path / "data", "demo")
+    connection = sqlite3.connect(tmp_path / "data" / "appliance.db")
+    connection.execute("INSERT INTO migrations VALUES (9999, 'later', 0)")
+    connection.commit()
+    connection.close()
+    assert "run the newer appliance" in failure(settings(tmp_path))
+
+
+def test_a_damaged_key_file_is_one_line(tmp_path: Path) -> None:
+    """The line says what to do."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "appliance.key").write_bytes(b"short")
+    assert "appliance.key: must hold 32 bytes, holds 5: restore it from the backup" in failure(settings(tmp_path))
+
+
+def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
+    """Rubbish in the place of the database stops the start."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "appliance.db").write_bytes(b"rubbish " * 1000)
+    assert "appliance.db: the database cannot be used" in failure(settings(tmp_path))
+
+
+def test_a_failed_storage_is_one_line_of_the_log(tmp_path: Path) -> None:
+    """When nobody knows whether a commit landed the process ends with 1 and says why in its log."""
+    line = json.loads(failure(settings(tmp_path), raising("supervisor.StorageFailed('the disk failed')")))
+    assert line["level"] == "error"
+    assert line["event"].startswith("the storage failed")
+    assert line["reason"] == "the disk failed"
+
+
+def test_a_bug_is_logged_with_its_traceback(tmp_path: Path) -> None:
+    """Whatever nobody foresaw ends the process with 1, and its traceback is in the log, on one line."""
+    line = json.loads(failure(settings(tmp_path), raising("ZeroDivisionError('unforeseen')")))
+    assert line["event"] == "ended by a bug"
+    assert "ZeroDivisionError: unforeseen" in line["traceback"]

@@ -1,0 +1,59 @@
+"""In charge of holding docs/cli.md to the commands that there are."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from appliance.cli import leaves, main
+
+DOCUMENT = (Path(__file__).parent.parent / "docs" / "cli.md").read_text()
+SHARED = {"--config", "--json", "--help", "--version"}
+COMMANDS = dict(leaves(main))
+
+
+def section(name: str) -> str:
+    """What the document says about one command."""
+    found = re.search(rf"^### `appliance {name}`\n(.*?)(?=^##|\Z)", DOCUMENT, re.DOTALL | re.MULTILINE)
+    assert found is not None, f"docs/cli.md has no section about {name}"
+    return found[1]
+
+
+def documented(name: str) -> dict[str, object]:
+    """The JSON example of one command."""
+    blocks: list[str] = re.findall(r"^```json\n(.*?)^```", section(name), re.DOTALL | re.MULTILINE)
+    (block,) = blocks
+    parsed: dict[str, object] = json.loads(block)
+    return parsed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_document_tells_of_every_command_and_option(name: str) -> None:
+    """Each command has a section with an example of its use and each of its own options."""
+    text = section(name)
+    assert f"appliance {name}" in text
+    options = {
+        spelling for option in COMMANDS[name].params if isinstance(option, click.Option) for spelling in option.opts
+    }
+    for option in options:
+        assert f"`{option}" in (DOCUMENT if option in SHARED else text)
+
+
+def test_the_document_tells_of_no_command_that_does_not_exist() -> None:
+    """Every section about a command is about one that is there."""
+    assert set(re.findall(r"^### `appliance (.*)`$", DOCUMENT, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_the_document_tells_of_the_options_of_the_program() -> None:
+    """The options before any command are documented, too."""
+    for option in main.params:
+        assert f"`{option.opts[0]}" in DOCUMENT
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "serve"])
+def test_every_provisioning_command_shows_its_json(name: str) -> None:
+    """Each provisioning command takes --json and --config and has one JSON object in the document."""
+    assert {"--json", "--config"} <= {option.opts[0] for option in COMMANDS[name].params}
+    assert documented(name)
