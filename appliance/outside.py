@@ -12,9 +12,6 @@ import trio
 
 SLEEP_LIMIT = 60.0  # seconds; no sleep is longer, so a jump of the clock heals within a minute
 
-# Crockford's base 32: sorts as the number does, and no letter is mistaken for another when read aloud.
-_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-_PAIRS = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _RANDOM_BITS = 74
 
 
@@ -45,18 +42,13 @@ class Outside:
     random_bits: Callable[[], int] = _random_bits
 
     def identifier(self, prefix: str) -> str:
-        """A new id such as `msg_01…`: 56 bits of microseconds, then 74 random bits, so ids sort by creation."""
-        return f"{prefix}_{_base32(self.now() << _RANDOM_BITS | self.random_bits())}"
+        """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""
+        return f"{prefix}_{self.now() << _RANDOM_BITS | self.random_bits():032x}"
 
 
 def identifier_from(prefix: str, microseconds: int) -> str:
     """The least id that could have been given at this time: for reading a range of time by id."""
-    return f"{prefix}_{_base32(microseconds << _RANDOM_BITS)}"
-
-
-def _base32(number: int) -> str:
-    pairs = _PAIRS
-    return "".join([pairs[(number >> shift) & 1023] for shift in range(120, -1, -10)])
+    return f"{prefix}_{microseconds << _RANDOM_BITS:032x}"
 
 
 class Wake:

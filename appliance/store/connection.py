@@ -31,7 +31,9 @@ def open_writer(path: Path) -> apsw.Connection:
     """Open (or create) the database for writing, readable by nobody but its owner."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives the log and its index the permissions of the main file, so creating that one 0600 settles all three.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    # Only when it is missing: closing a descriptor of a file drops every lock this process has on it (POSIX).
+    if not path.exists():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     for setting in _SETTINGS + _WRITER_SETTINGS:
         connection.execute(setting).fetchall()

@@ -1,8 +1,11 @@
 """In charge of transactions: group commit for writers, lock-free reads beside them.
 
-A writer hands over a plain function. One thread takes *all* functions that wait, runs each in its own savepoint and
-commits once, with a sync; then every waiter is answered. So a hundred senders share one disk sync, and one that fails
-rolls back alone.
+A writer hands over a plain function. All functions that wait are run in one transaction and committed together, with a
+sync; then every waiter is answered. So a hundred senders share one disk sync, and one that fails rolls back alone.
+
+The functions run on the event loop's thread, back to back, and only the commit goes to a thread of its own: the sync is
+what takes long, while functions of a few statements on another thread would fight the loop for the interpreter lock
+(measured: a tenth of the throughput). What is not small, or has to wait for another process, does go to the thread.
 """
 
 import queue
@@ -18,12 +21,12 @@ import outcome
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.store.connection import open_reader, open_writer
+from appliance.store.connection import BUSY_TIMEOUT, open_reader, open_writer
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
-BATCH = 512  # functions in one commit: bounds how long the first of them waits for the last
+BATCH = 64  # functions in one commit: bounds how long they keep the event loop, a few milliseconds
 
 
 class CommitUnknown(Exception):
@@ -31,9 +34,9 @@ class CommitUnknown(Exception):
 
 
 class Writer(Protocol):
-    """What runs writing functions: the group-commit thread, or the caller's own thread."""
+    """What runs writing functions: group commit, or one commit each."""
 
-    async def write(self, work: Work[T], *, urgent: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
         """Run one function as a transaction; return once it is on disk."""
         ...
 
@@ -42,11 +45,18 @@ class Writer(Protocol):
         ...
 
 
+_NO_RESULT: outcome.Outcome[Any] = outcome.Error(RuntimeError("this job was not run"))
+
+
 @dataclass(slots=True)
 class _Job:
     work: Work[Any]
-    task: trio.lowlevel.Task | None
-    result: outcome.Outcome[Any] | None = None
+    large: bool
+    task: trio.lowlevel.Task
+    result: outcome.Outcome[Any] = _NO_RESULT
+
+
+_Step = Callable[[apsw.Connection, list[_Job]], None]
 
 
 def statement(sql: str, bindings: dict[str, Any]) -> Work[None]:
@@ -58,31 +68,54 @@ def statement(sql: str, bindings: dict[str, Any]) -> Work[None]:
     return work
 
 
-# ---- one batch, on whatever thread runs it
+# ---- one batch
 
 
 def run_batch(connection: apsw.Connection, jobs: list[_Job]) -> None:
-    """Run every job and commit them together; afterwards each has its result.
+    """Run every job in one transaction; afterwards each has its result. May wait for another process's lock.
 
     Raises CommitUnknown when nobody can say whether the commit landed.
     """
+    connection.set_busy_timeout(BUSY_TIMEOUT)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        # Savepoints copy every page they touch, and nearly every job that fails does so before it has written
-        # anything. So all run without; should one fail half-way, all is rolled back and run again, one savepoint each.
-        if not _run_plainly(connection, jobs):
-            connection.execute("ROLLBACK")
-            connection.execute("BEGIN IMMEDIATE")
-            _run_in_savepoints(connection, jobs)
     except apsw.Error as error:
-        # A full or failing disk, or a lock held by somebody else: SQLite may have rolled back by itself.
+        _fail(jobs, error)
+    else:
+        perform(connection, jobs)
+        commit(connection, jobs)
+
+
+def try_begin(connection: apsw.Connection) -> bool:
+    """Begin a transaction unless that would mean waiting."""
+    connection.set_busy_timeout(0)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except apsw.BusyError:
+        return False
+    return True
+
+
+def perform(connection: apsw.Connection, jobs: list[_Job]) -> None:
+    """Run all jobs in the open transaction, so that one that fails leaves nothing behind.
+
+    Savepoints copy every page they touch, and nearly every job that fails does so before it has written anything. So
+    all run without; should one fail half-way, all is rolled back and run again, this time with a savepoint each.
+    """
+    try:
+        if not _perform_plainly(connection, jobs):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            _perform_in_savepoints(connection, jobs)
+    except apsw.Error as error:
+        # A full or failing disk: SQLite may have rolled back by itself, the jobs that went well too.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        return _fail(jobs, error)
-    return _commit(connection, jobs)
+        _fail(jobs, error)
 
 
-def _run_plainly(connection: apsw.Connection, jobs: list[_Job]) -> bool:
+def _perform_plainly(connection: apsw.Connection, jobs: list[_Job]) -> bool:
     """Run all jobs; False when one failed after it had written something."""
     for job in jobs:
         before = connection.total_changes()
@@ -95,7 +128,7 @@ def _run_plainly(connection: apsw.Connection, jobs: list[_Job]) -> bool:
     return True
 
 
-def _run_in_savepoints(connection: apsw.Connection, jobs: list[_Job]) -> None:
+def _perform_in_savepoints(connection: apsw.Connection, jobs: list[_Job]) -> None:
     for job in jobs:
         connection.execute("SAVEPOINT job")
         try:
@@ -106,7 +139,10 @@ def _run_in_savepoints(connection: apsw.Connection, jobs: list[_Job]) -> None:
         connection.execute("RELEASE job")
 
 
-def _commit(connection: apsw.Connection, jobs: list[_Job]) -> None:
+def commit(connection: apsw.Connection, jobs: list[_Job]) -> None:
+    """Make the batch durable, or turn every result into a refusal."""
+    if not connection.in_transaction:
+        return  # it failed already
     try:
         connection.execute("COMMIT")
     except (apsw.FullError, apsw.BusyError) as error:
@@ -119,9 +155,9 @@ def _commit(connection: apsw.Connection, jobs: list[_Job]) -> None:
         raise CommitUnknown(f"the disk failed during a commit: {error}") from error
 
 
-def _fail(jobs: list[_Job], error: BaseException | None) -> None:
+def _fail(jobs: list[_Job], error: Exception) -> None:
     for job in jobs:
-        job.result = outcome.Error(_translated(error) if isinstance(error, Exception) else _busy())
+        job.result = outcome.Error(_translated(error))
 
 
 def _translated(error: Exception) -> Exception:
@@ -143,48 +179,59 @@ def _busy() -> Refused:
 
 
 class GroupCommit:
-    """One writer thread; whatever waits when it becomes free goes into its next commit."""
+    """Whatever waits when the last commit has ended goes into the next one."""
 
     def __init__(self, path: Path, on_failure: Callable[[CommitUnknown], None]) -> None:
-        self._path = path
         self._on_failure = on_failure  # called on the Trio thread
         self._trio = trio.lowlevel.current_trio_token()
         self._urgent: deque[_Job] = deque()
         self._ordinary: deque[_Job] = deque()
-        self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()  # one entry a job: the thread sleeps on it
+        self._idle = True
         self._closing = False
+        self._became_idle = trio.lowlevel.ParkingLot()
         self._broken: CommitUnknown | None = None
         self._connection = open_writer(path)
+        self._for_thread: queue.SimpleQueue[tuple[_Step, list[_Job]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="store-writer")
         self._thread.start()
 
-    async def write(self, work: Work[T], *, urgent: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
         """Run `work` as part of the next commit. Cancellation counts only before that: commit or nothing."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise _busy()
-        job = _Job(work, trio.lowlevel.current_task())
-        (self._urgent if urgent else self._ordinary).append(job)
-        self._signal.put(None)
+        (self._urgent if urgent else self._ordinary).append(_Job(work, large, trio.lowlevel.current_task()))
+        if self._idle:
+            self._idle = False
+            # Not at once: whoever else is about to run may have something for the same commit.
+            self._trio.run_sync_soon(self._next_batch)
         result: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return result
 
     async def close(self) -> None:
         """Finish what waits, end the thread, close the file."""
         self._closing = True
-        self._signal.put(None)
         with trio.CancelScope(shield=True):
+            if not self._idle:
+                await self._became_idle.park()
+            self._for_thread.put(None)
             await trio.to_thread.run_sync(self._thread.join)
         self._connection.close()
 
-    def _serve(self) -> None:
-        while True:
-            self._signal.get()
-            jobs = self._take()
-            if jobs:
-                self._run(jobs)
-            elif self._closing:
-                return
+    # ---- on the event loop
+
+    def _next_batch(self) -> None:
+        jobs = self._take()
+        if not jobs:
+            self._idle = True
+            self._became_idle.unpark_all()
+        elif self._broken is not None:
+            self._answer(jobs, self._broken)
+        elif any(job.large for job in jobs) or not try_begin(self._connection):
+            self._for_thread.put((run_batch, jobs))
+        else:
+            perform(self._connection, jobs)
+            self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[_Job]:
         """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated."""
@@ -194,22 +241,28 @@ class GroupCommit:
                 jobs.append(waiting.popleft())
         return jobs
 
-    def _run(self, jobs: list[_Job]) -> None:
-        try:
-            if self._broken is not None:
-                _fail(jobs, None)
-            else:
-                run_batch(self._connection, jobs)
-        except CommitUnknown as error:
-            self._broken = error
-            self._trio.run_sync_soon(self._on_failure, error)
-        self._trio.run_sync_soon(_answer, jobs)
+    def _answer(self, jobs: list[_Job], failure: CommitUnknown | None) -> None:
+        if failure is not None and self._broken is None:
+            self._broken = failure
+            self._on_failure(failure)
+        for job in jobs:
+            trio.lowlevel.reschedule(job.task, outcome.Error(_busy()) if failure else job.result)
+        self._next_batch()
 
+    # ---- on the thread
 
-def _answer(jobs: list[_Job]) -> None:
-    for job in jobs:
-        if job.task is not None and job.result is not None:  # always, by now: both are filled before
-            trio.lowlevel.reschedule(job.task, job.result)
+    def _serve(self) -> None:
+        while (task := self._for_thread.get()) is not None:
+            step, jobs = task
+            failure = None
+            try:
+                step(self._connection, jobs)
+            except CommitUnknown as error:
+                failure = error
+            except Exception as error:  # a bug of ours must not leave everybody waiting for ever
+                failure = CommitUnknown(repr(error))
+                failure.__cause__ = error
+            self._trio.run_sync_soon(self._answer, jobs, failure)
 
 
 class Inline:
@@ -218,12 +271,11 @@ class Inline:
     def __init__(self, path: Path) -> None:
         self._connection = open_writer(path)
 
-    async def write(self, work: Work[T], *, urgent: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
         """Run and commit `work` at once."""
         await trio.lowlevel.checkpoint()
-        job = _Job(work, None)
+        job = _Job(work, large, trio.lowlevel.current_task())
         run_batch(self._connection, [job])
-        assert job.result is not None  # noqa: S101 - filled by run_batch
         result: T = job.result.unwrap()
         return result
 
@@ -239,9 +291,12 @@ class Engine:
         self._writer = writer
         self._reader = open_reader(path)
 
-    async def write(self, work: Work[T], *, urgent: bool = False) -> T:
-        """Run `work` as one durable transaction."""
-        return await self._writer.write(work, urgent=urgent)
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
+        """Run `work` as one durable transaction; it may be run twice, so it must have no effect but on the database.
+
+        `large` work is done off the event loop.
+        """
+        return await self._writer.write(work, urgent=urgent, large=large)
 
     def read(self, work: Work[T]) -> T:
         """Run `work` on the reader, on this thread: for look-ups by index, which cost less than a thread hop."""

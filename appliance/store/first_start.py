@@ -14,6 +14,7 @@ from appliance.store.access import Access
 from appliance.store.accounts import Accounts
 from appliance.store.connection import BUSY_TIMEOUT, open_reader
 from appliance.store.engine import Engine, T, Work
+from appliance.store.sql import first
 
 _ANY_ACCOUNT = "SELECT name FROM accounts ORDER BY created_at LIMIT 1"
 _SETTINGS = (
@@ -65,7 +66,7 @@ async def create_first(
 
 
 def _any_account(connection: apsw.Connection) -> str | None:
-    row = connection.execute(_ANY_ACCOUNT).fetchone()
+    row = first(connection, _ANY_ACCOUNT, {})
     return None if row is None else str(row[0])
 
 
@@ -75,7 +76,7 @@ class _Joined:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
 
-    async def write(self, work: Work[T], *, urgent: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
         """Run `work`; it is on disk once the transaction has been committed."""
         return work(self._connection)
 

@@ -71,6 +71,7 @@ SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_
 FROM recipients WHERE message_id = :id ORDER BY id
 """
 _MIME = "SELECT mime FROM message_bodies WHERE message_id = :id"
+LARGE = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
 
 
@@ -87,7 +88,7 @@ class Messages:
 
     async def accept(self, new: NewMessage) -> None:
         """Write message, recipients, credits and idempotency row together; on disk when this returns."""
-        await self.engine.write(lambda c: _accept(c, self.outside, new))
+        await self.engine.write(lambda c: _accept(c, self.outside, new), large=len(new.mime) > LARGE)
 
     def remembered(self, scope: str, key: str) -> RememberedSend | None:
         """The earlier send under this idempotency key, while it is valid."""

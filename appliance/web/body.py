@@ -1,7 +1,6 @@
 """In charge of request bodies: how large one may be, and how much memory all of them together."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -57,34 +56,48 @@ def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:
     return length
 
 
-@asynccontextmanager
-async def read_body(receive: Receive, length: int | None, limit: int, budget: Budget) -> AsyncIterator[bytearray]:
-    """The whole body, its memory reserved for as long as the caller is at work on it."""
-    taken = 0
-    body = bytearray(length or 0)  # untouched pages cost nothing, and no joining copies it again
-    filled = 0
-    try:
-        if length:
-            await budget.take(length * MEMORY_FACTOR)
-            taken = length * MEMORY_FACTOR
-        while True:
-            event = await receive()
+class RequestBody:
+    """The whole body of a request, its memory reserved for as long as somebody is at work on it (`async with`)."""
+
+    def __init__(self, receive: Receive, length: int | None, limit: int, budget: Budget) -> None:
+        self._receive = receive
+        self._length = length
+        self._limit = limit
+        self._budget = budget
+        self._taken = 0
+
+    async def __aenter__(self) -> bytearray:
+        try:
+            return await self._read()
+        except BaseException:
+            self._budget.give_back(self._taken)
+            raise
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._budget.give_back(self._taken)
+
+    async def _read(self) -> bytearray:
+        await self._take(self._length or 0)
+        body, filled = bytearray(self._length or 0), 0  # untouched pages cost nothing, and no joining copies it again
+        more = True
+        while more:
+            event = await self._receive()
             if event["type"] != "http.request":
                 raise ClientGone
-            chunk = event.get("body", b"")
+            chunk, more = event["body"], event["more_body"]
             end = filled + len(chunk)
-            if end > limit:
-                raise _too_large(limit)
-            if length is None and end * MEMORY_FACTOR > taken:
-                await budget.take(STEP * MEMORY_FACTOR)
-                taken += STEP * MEMORY_FACTOR
+            if end > self._limit:
+                raise _too_large(self._limit)
+            if self._length is None and end * MEMORY_FACTOR > self._taken:
+                await self._take(STEP)
             body[filled:end] = chunk
             filled = end
-            if not event.get("more_body", False):
-                break
-        yield body
-    finally:
-        budget.give_back(taken)
+        return body
+
+    async def _take(self, size: int) -> None:
+        if size:
+            await self._budget.take(size * MEMORY_FACTOR)
+            self._taken += size * MEMORY_FACTOR
 
 
 def _too_large(limit: int) -> Refused:

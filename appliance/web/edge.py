@@ -23,7 +23,7 @@ from appliance.rates import RequestRate
 from appliance.store import Store
 from appliance.web.answer import SECURITY_HEADERS, Headers, MethodNotAllowed, error_answer, json_answer, refusal_answer
 from appliance.web.auth import Authenticator, check_may_read
-from appliance.web.body import Budget, ClientGone, Receive, declared_length, read_body
+from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
 from appliance.web.emails import message_json
 
 V1_BODY = 64 * 1024  # bytes
@@ -110,7 +110,7 @@ class Edge:
         _check_content_type(headers)
         key = _idempotency_key(scope["headers"])
         self._door.check_open(caller)
-        async with read_body(exchange.receive, length, self._settings.max_body, self._budget) as body:
+        async with RequestBody(exchange.receive, length, self._settings.max_body, self._budget) as body:
             size = len(body)
             request = decode(body) if size < LARGE else await self._decode_large(body)
             body.clear()  # decoded: a large message has no room for both
@@ -143,7 +143,7 @@ class Edge:
         length = declared_length(headers, limit)
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
             await self._auth.user(headers.get(b"authorization"), self.client_address(scope, headers))
-        async with read_body(exchange.receive, length, limit, self._budget) as body:
+        async with RequestBody(exchange.receive, length, limit, self._budget) as body:
             scope["appliance"] = (request_id, self.client_address(scope, headers), headers.get(b"authorization"))
             await self._pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
 

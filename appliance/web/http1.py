@@ -10,8 +10,12 @@ What differs from hypercorn's own, and why:
 - a request that is not HTTP gets our error object, with an `X-Request-ID` like every other answer.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -39,6 +43,11 @@ Send = Callable[[Any], Awaitable[None]]
 _DISCONNECT = {"type": "http.disconnect"}
 
 
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode("ascii")
+
+
 class InPlace(TaskGroup):
     """Hypercorn's place to start the application, which runs it right there, guarded."""
 
@@ -60,17 +69,36 @@ async def _nobody(event: Any) -> None:
     """Where events for an application go that has ended."""
 
 
+@dataclass(frozen=True)
+class WholeResponse(StreamEvent):
+    """A response that is complete in one go, as nearly all are: one step instead of hypercorn's four."""
+
+    status_code: int
+    headers: list[tuple[bytes, bytes]]
+    data: bytes
+
+
 class Exchange(HTTPStream):
     """One request and its response."""
 
     app_put = staticmethod(_nobody)
+    _start: Any = None  # the head of a response, until its body says whether it is whole
 
     async def app_send(self, message: Any) -> None:
         """Take what the application sends; one that ends without an answer leaves only a closed connection."""
         if message is None:
             if self.state is not ASGIHTTPState.CLOSED:
                 await self.send(StreamClosed(stream_id=self.stream_id))
+        elif message["type"] == "http.response.start":
+            self._start = message
+        elif self._start is not None and not message.get("more_body", False):
+            self.state = ASGIHTTPState.CLOSED
+            body = b"" if self.scope["method"] == "HEAD" else message["body"]
+            await self.send(WholeResponse(STREAM_ID, self._start["status"], self._start["headers"], body))
         else:
+            if self._start is not None:
+                start, self._start = self._start, None
+                await super().app_send(start)
             await super().app_send(message)
 
     async def _send_closed(self) -> None:
@@ -161,12 +189,15 @@ class Http1(H11Protocol):
 
     async def stream_send(self, event: StreamEvent) -> None:
         """Write a response; what belongs together leaves together."""
-        if isinstance(event, Response):
-            headers = [*event.headers, *self.config.response_headers("h11")]
-            if self.keep_alive_requests >= self.config.keep_alive_max_requests or self.context.terminated.is_set():
-                headers.append((b"connection", b"close"))
-            status = event.status_code
-            self._queue(h11.Response(headers=headers, status_code=status, reason=REASONS.get(status, b"")))
+        if isinstance(event, WholeResponse):
+            self._queue_head(event.status_code, event.headers)
+            if event.data:
+                self._queue(h11.Data(data=event.data))
+            self._queue(h11.EndOfMessage())
+            await self._flush()
+            await self._maybe_recycle()
+        elif isinstance(event, Response):
+            self._queue_head(event.status_code, event.headers)
         elif isinstance(event, Body):
             self._queue(h11.Data(data=event.data))
             if len(event.data) >= JOIN_BYTES:
@@ -179,6 +210,10 @@ class Http1(H11Protocol):
 
     async def _maybe_recycle(self) -> None:
         """Make ready for the next request, or close: after a body that was not read, nothing else can be."""
+        if self.connection.our_state is h11.DONE and self.connection.their_state is h11.SEND_BODY:
+            # Answered without a look at the body. There is none, or the answer would have said `close`: read its end.
+            with suppress(h11.RemoteProtocolError):
+                self.connection.next_event()
         if (
             not self.context.terminated.is_set()
             and self.connection.our_state is h11.DONE
@@ -188,6 +223,12 @@ class Http1(H11Protocol):
             await self.send(Updated(idle=True))
         else:
             await self.send(Closed())
+
+    def _queue_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        headers = [*headers, (b"date", _date(int(time.time())))]
+        if self.keep_alive_requests >= self.config.keep_alive_max_requests or self.context.terminated.is_set():
+            headers.append((b"connection", b"close"))
+        self._queue(h11.Response(headers=headers, status_code=status, reason=REASONS.get(status, b"")))
 
     def _queue(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
         # A client that broke the protocol while we were answering will not understand the answer either.
@@ -210,8 +251,7 @@ class Http1(H11Protocol):
                 else "This is not a valid HTTP/1.1 request."
             )
             status, headers, body = error_answer(Code.INVALID_REQUEST, text, self._new_request_id())
-            headers = [*headers, (b"connection", b"close")]
-            self._queue(h11.Response(status_code=status, headers=headers, reason=REASONS[status]))
+            self._queue_head(status, [*headers, (b"connection", b"close")])
             self._queue(h11.Data(data=body))
             self._queue(h11.EndOfMessage())
             await self._flush()
