@@ -104,14 +104,14 @@ class FrontDoor:
         except (KeyTaken, Refused):
             # A retry is rare, so nobody else pays for a look: the transaction finds a taken key by itself, and what
             # was accepted once stays accepted, even if it would be refused by now.
-            if (replay := self._replay(claim, print_of_body, request_id)) is None:
+            if (replay := self._replay(caller, key, print_of_body, request_id)) is None:
                 raise
             return replay
         finally:
             self._running.discard(claim)
 
-    def _replay(self, claim: tuple[str, str], print_of_body: bytes, request_id: str) -> Accepted | None:
-        first = self._store.messages.remembered(*claim)
+    def _replay(self, caller: Caller, key: str, print_of_body: bytes, request_id: str) -> Accepted | None:
+        first = self._store.messages.remembered(caller.account_id, caller.idempotency_scope, key)
         if first is None:
             return None
         if first.fingerprint != print_of_body:
@@ -119,7 +119,7 @@ class FrontDoor:
                 Code.IDEMPOTENCY_CONFLICT,
                 "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
             )
-        receipt = msgspec.json.decode(first.response, type=Receipt)
+        receipt = msgspec.json.decode(first.receipt, type=Receipt)
         receipt.request_id = request_id
         return Accepted(msgspec.json.encode(receipt), replay_of=first.request_id)
 
@@ -146,15 +146,14 @@ class FrontDoor:
             template_alias=template.alias if template else None,
             template_version=template.version if template else None,
             mime=mime,
+            receipt=encoded,
             recipients=tuple(
                 NewRecipient(self._outside.identifier("rcp"), address.spelling, address.key, address.domain)
                 for address in drafted.recipients
             ),
             credits=credits_needed,
             created_at=now,
-            idempotency=IdempotencyClaim(
-                caller.idempotency_scope, key, print_of_body, encoded, expires_at=now + KEY_LIFETIME
-            ),
+            idempotency=IdempotencyClaim(caller.idempotency_scope, key, print_of_body, now + KEY_LIFETIME),
         )
         await self._store.messages.accept(new)
         self._wake_delivery.set()

@@ -197,7 +197,6 @@ class IdempotencyClaim:
     scope: str
     key: str
     fingerprint: bytes
-    response: bytes  # what a retry is told: the 202's fields as JSON
     expires_at: int
 
 
@@ -206,9 +205,8 @@ class RememberedSend:
     """An earlier 202 under the same idempotency key."""
 
     fingerprint: bytes
-    message_id: str
     request_id: str
-    response: bytes
+    receipt: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +225,7 @@ class NewMessage:
     template_alias: str | None
     template_version: int | None
     mime: bytes = field(repr=False)
+    receipt: bytes  # the 202's fields as JSON: what a retry is told
     recipients: tuple[NewRecipient, ...]
     credits: int  # to reserve: one a recipient, or 0 for a test
     created_at: int

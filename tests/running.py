@@ -1,6 +1,7 @@
 """The real program in a process of its own, with an account to use: what end-to-end tests and benchmarks talk to."""
 
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -105,8 +106,6 @@ class Running:
         while time.monotonic() < deadline:
             for line in self.log_file.read_bytes()[begin:].splitlines():
                 if b'"event": "ready"' in line:
-                    import json
-
                     self.url = json.loads(line)["http"][0]
                     return
             if self.process.poll() is not None:
@@ -128,6 +127,10 @@ class Running:
         if self.process is not None:
             self.process.wait()
 
+    def complaints(self) -> list[str]:
+        """The lines of its log that are not the plain course of things."""
+        return [line for line in self.log_file.read_text().splitlines() if '"level": "info"' not in line]
+
     def client(self, **options: Any) -> httpx.Client:
         """An HTTP client for it, with the reading API key unless told otherwise."""
         options.setdefault("headers", self.account.bearer)
@@ -144,6 +147,7 @@ CONFIG = """
 [server]
 hostname = "mail.example.com"
 data_dir = "{data_dir}"
+{server}
 [http]
 bind = ["127.0.0.1:0"]
 {http}
@@ -157,13 +161,21 @@ min_free_disk = "0"
 
 @contextmanager
 def appliance(
-    directory: Path, *, http: str = "", requests_per_second: int = 0, credit: int | None = 1_000_000
+    directory: Path,
+    *,
+    server: str = "",
+    http: str = "",
+    requests_per_second: int = 0,
+    credit: int | None = 1_000_000,
+    account: Provisioned | None = None,
 ) -> Iterator[Running]:
-    """A running appliance with one account; killed at the end if it has not ended by then."""
+    """A running appliance with one account (made here unless given); killed at the end if it has not ended by then."""
     data_dir = directory / "data"
     config_file = directory / "config.toml"
-    config_file.write_text(CONFIG.format(data_dir=data_dir, http=http, requests_per_second=requests_per_second))
-    account = add_account(data_dir, "demo", credit=credit)
+    config_file.write_text(
+        CONFIG.format(data_dir=data_dir, server=server, http=http, requests_per_second=requests_per_second)
+    )
+    account = account or add_account(data_dir, "demo", credit=credit)
     running = Running(directory, config_file, data_dir, account, directory / "appliance.log")
     try:
         running.start()

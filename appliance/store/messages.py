@@ -36,14 +36,16 @@ SELECT a.credits, a.daily_cap, a.suspended,
 FROM accounts a WHERE a.id = :account_id
 """
 _CLAIM_KEY = """
-INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, request_id, response, expires_at)
-VALUES (:scope, :key, :fingerprint, :message_id, :request_id, :response, :expires_at)
+INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
+VALUES (:scope, :key, :fingerprint, :message_id, :expires_at)
 ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint, message_id = excluded.message_id,
-    request_id = excluded.request_id, response = excluded.response, expires_at = excluded.expires_at
+    expires_at = excluded.expires_at
 """
 _REMEMBERED = """
-SELECT fingerprint, message_id, request_id, response FROM idempotency_keys
-WHERE scope = :scope AND key = :key AND expires_at > :now
+SELECT k.fingerprint, m.request_id, b.receipt FROM idempotency_keys k
+JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
+JOIN message_bodies b ON b.message_id = k.message_id
+WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now
 """
 _TAKE_CREDITS = "UPDATE accounts SET credits = credits - :amount WHERE id = :account_id"
 _COUNT_DAY = """
@@ -56,7 +58,7 @@ INSERT INTO messages (account_id, id, request_id, source, status, billing_status
 VALUES (:account_id, :id, :request_id, :source, 'queued', 'reserved', :sender, :envelope_from, :subject, :tags,
     :template_alias, :template_version, :recipient_count, :credits, :size, :created_at)
 """
-_INSERT_BODY = "INSERT INTO message_bodies (message_id, mime) VALUES (:id, :mime)"
+_INSERT_BODY = "INSERT INTO message_bodies (message_id, mime, receipt) VALUES (:id, :mime, :receipt)"
 _INSERT_RECIPIENT = """
 INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, status, billing_status, next_attempt_at)
 VALUES (:message_id, :id, :account_id, :address, :domain, :simulated, 'queued', 'reserved', :now)
@@ -90,9 +92,9 @@ class Messages:
         """Write message, recipients, credits and idempotency row together; on disk when this returns."""
         await self.engine.write(lambda c: _accept(c, self.outside, new), large=len(new.mime) > LARGE)
 
-    def remembered(self, scope: str, key: str) -> RememberedSend | None:
+    def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
         """The earlier send under this idempotency key, while it is valid."""
-        wanted = {"scope": scope, "key": key, "now": self.outside.now()}
+        wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.outside.now()}
         row = self.engine.read(lambda c: first(c, _REMEMBERED, wanted))
         return None if row is None else RememberedSend(*row)
 
@@ -165,11 +167,16 @@ def _claim_key(c: apsw.Connection, new: NewMessage) -> None:
     claim = new.idempotency
     if claim is None:
         return
-    row = {"scope": claim.scope, "key": claim.key, "fingerprint": claim.fingerprint, "response": claim.response}
     run(
         c,
         _CLAIM_KEY,
-        row | {"message_id": new.id, "request_id": new.request_id, "expires_at": claim.expires_at},
+        {
+            "scope": claim.scope,
+            "key": claim.key,
+            "fingerprint": claim.fingerprint,
+            "message_id": new.id,
+            "expires_at": claim.expires_at,
+        },
     )
 
 
@@ -206,7 +213,7 @@ def _insert(c: apsw.Connection, new: NewMessage) -> None:
             "created_at": new.created_at,
         },
     )
-    run(c, _INSERT_BODY, {"id": new.id, "mime": new.mime})
+    run(c, _INSERT_BODY, {"id": new.id, "mime": new.mime, "receipt": new.receipt})
     shared = {"message_id": new.id, "account_id": new.account_id, "simulated": int(new.simulated)}
     for recipient in new.recipients:
         row = {"id": recipient.id, "address": recipient.address, "domain": recipient.domain, "now": new.created_at}

@@ -9,6 +9,7 @@ from quart import Blueprint, Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
+from werkzeug.routing import BaseConverter
 
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
@@ -42,6 +43,13 @@ class Services:
         return await self.auth.user(authorization, address)
 
 
+class Rest(BaseConverter):
+    """All that is left of a path, slashes too: an address may hold them, even as its first character."""
+
+    part_isolating = False
+    regex = ".+"
+
+
 def create_app(blueprints: list[Blueprint]) -> QuartTrio:
     """The application with its routes; its errors are the error object, whatever raised them."""
     app = QuartTrio("appliance", static_folder=None)
@@ -49,6 +57,7 @@ def create_app(blueprints: list[Blueprint]) -> QuartTrio:
     app.config["RESPONSE_TIMEOUT"] = None  # writing has its own deadline, in the connection
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
+    app.url_map.converters["rest"] = Rest
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
     app.register_error_handler(Refused, _refused)

@@ -48,12 +48,11 @@ class Budget:
 
 def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:
     """The body's length as its headers tell it (None: it comes in chunks); too much is refused here, unread."""
-    if b"transfer-encoding" in headers:
-        return None
+    chunked = b"transfer-encoding" in headers
     length = int(headers.get(b"content-length", b"0"))  # h11 has made sure it is a number
-    if length > limit:
+    if length > limit or (chunked and limit == 0):
         raise _too_large(limit)
-    return length
+    return None if chunked else length
 
 
 class RequestBody:

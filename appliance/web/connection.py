@@ -161,12 +161,13 @@ class Connection(TCPServer):
 
     async def _linger(self) -> None:
         """Read on for a moment: closing a socket with unread data would reset it and destroy our last answer."""
+        # Under TLS as well: its own goodbye would end in an error when the client is still sending.
+        transport = self.stream.transport_stream if isinstance(self.stream, trio.SSLStream) else self.stream
         with trio.move_on_after(LINGER_SECONDS):
             try:
-                if not isinstance(self.stream, trio.SSLStream):
-                    await self.stream.send_eof()
+                await transport.send_eof()
                 left = LINGER_BYTES
-                while left > 0 and (data := await self.stream.receive_some(MAX_RECV)):
+                while left > 0 and (data := await transport.receive_some(MAX_RECV)):
                     left -= len(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass

@@ -34,6 +34,10 @@ Scope = dict[str, Any]
 
 _JSON_TYPE = re.compile(rb'application/json(?:\s*;\s*charset\s*=\s*"?utf-8"?)?\s*', re.IGNORECASE)
 _KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+# As far as Quart's router gets along with it: an empty or overlong label would make it fail.
+_HOST = re.compile(
+    rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
+)
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 log = get_logger("web")
@@ -141,6 +145,7 @@ class Edge:
         """Let Quart answer, with a body that is read, small, and from somebody who may send one."""
         limit = V1_BODY if scope["path"].startswith("/v1/") else 0
         length = declared_length(headers, limit)
+        _check_host(headers)
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
             await self._auth.user(headers.get(b"authorization"), self.client_address(scope, headers))
         async with RequestBody(exchange.receive, length, limit, self._budget) as body:
@@ -184,6 +189,11 @@ class Edge:
 def _check_method(scope: Scope, allowed: tuple[str, ...]) -> None:
     if scope["method"] not in allowed:
         raise MethodNotAllowed(allowed)
+
+
+def _check_host(headers: dict[bytes, bytes]) -> None:
+    if not _HOST.fullmatch(headers.get(b"host", b"")):
+        raise Refused(Code.INVALID_REQUEST, "Host: must be a host name or an IP address, with or without a port")
 
 
 def _check_content_type(headers: dict[bytes, bytes]) -> None:

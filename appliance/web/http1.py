@@ -6,10 +6,12 @@ What differs from hypercorn's own, and why:
   request, no body read that nobody asked for, and nothing to deadlock on when it stops reading;
 - `100 Continue` is sent when the application first reads the body, so one that refuses is never sent a body;
 - no Upgrade and no HTTP/2: each had requests that killed the process, and nothing here needs them;
+- a body whose length is told in two ways is refused: a proxy in front may have believed the other one;
 - a response leaves in one write instead of three;
 - a request that is not HTTP gets our error object, with an `X-Request-ID` like every other answer.
 """
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -41,11 +43,24 @@ Application = Callable[..., Awaitable[None]]
 Send = Callable[[Any], Awaitable[None]]
 
 _DISCONNECT = {"type": "http.disconnect"}
+_ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 
 
 @lru_cache(maxsize=2)
 def _date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode("ascii")
+
+
+def _is_ambiguous(request: h11.Request) -> bool:
+    """Whether it tells its length in two ways (RFC 9112 6.3: an attempt at request smuggling)."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The target as path and query, also of an absolute URL (RFC 9112 3.2.2); anything else is a path of nobody's."""
+    if target.startswith(b"/"):
+        return target
+    return b"/" + _ABSOLUTE_FORM.sub(b"", target, count=1).removeprefix(b"/")
 
 
 class InPlace(TaskGroup):
@@ -134,7 +149,7 @@ class Http1(H11Protocol):
                 return
             if not isinstance(event, h11.Request):
                 return  # needs more data, or the connection is over
-            if event.http_version not in (b"1.0", b"1.1"):
+            if event.http_version not in (b"1.0", b"1.1") or _is_ambiguous(event):
                 await self._refuse(None)
                 return
             await self.send(Updated(idle=False))
@@ -159,7 +174,7 @@ class Http1(H11Protocol):
                 headers=list(request.headers),
                 http_version=request.http_version.decode("ascii"),
                 method=request.method.decode("ascii").upper(),
-                raw_path=request.target,
+                raw_path=_origin_form(request.target),
                 state=self.connection_state,
             )
         )
@@ -173,7 +188,9 @@ class Http1(H11Protocol):
                 return _DISCONNECT
             if event is h11.NEED_DATA:
                 if self.connection.they_are_waiting_for_100_continue:
-                    await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+                    await self._send_h11_event(
+                        h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+                    )
                 data = await self._read_more()
                 if not data:
                     return _DISCONNECT

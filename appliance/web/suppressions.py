@@ -72,7 +72,7 @@ def blueprint(services: Services) -> Blueprint:
         entry = await services.store.suppressions.add(user.account_id, key, body.reason)
         return answer(SuppressionAnswer(*_fields(entry), request_id()), 201)
 
-    @routes.delete("/v1/suppressions/<address>")
+    @routes.delete("/v1/suppressions/<rest:address>")
     async def remove(address: str) -> Response:
         user, _ = await services.user()
         try:

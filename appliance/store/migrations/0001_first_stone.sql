@@ -102,7 +102,8 @@ CREATE TABLE messages (
 -- The bytes stand apart so that they can go while the record stays.
 CREATE TABLE message_bodies (
     message_id TEXT PRIMARY KEY,
-    mime BLOB NOT NULL
+    mime BLOB NOT NULL,
+    receipt BLOB                                -- the 202's fields as JSON, told again when the request is repeated
 ) STRICT;
 
 CREATE TABLE recipients (
@@ -144,13 +145,12 @@ CREATE TABLE events (
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Keys come in any order, so each lands on a page of its own somewhere: the rows are small, to share their pages.
 CREATE TABLE idempotency_keys (
     scope TEXT NOT NULL,                        -- the SMTP credential, the API key, or the account of a token
     key TEXT NOT NULL,
-    fingerprint BLOB NOT NULL,
+    fingerprint BLOB NOT NULL,                  -- of the body as JSON
     message_id TEXT NOT NULL,
-    request_id TEXT NOT NULL,
-    response BLOB NOT NULL,                     -- the 202's fields, told again on a retry
     expires_at INTEGER NOT NULL,
     PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;

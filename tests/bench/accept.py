@@ -1,0 +1,124 @@
+"""How fast messages are accepted, durably, against an empty Quart-Trio endpoint on stock hypercorn.
+
+    .venv/bin/python -m tests.bench.accept                      # the ratio to the empty endpoint
+    .venv/bin/python -m tests.bench.accept --stored 1000000     # also the ratio of a full house to an empty one
+
+Every POST /emails is a 2 KB text+html message to one recipient, with an API key and an Idempotency-Key of its own, on
+16 kept connections; sandbox delivery goes on beside it. The rounds of the two sides alternate, so that whatever else
+the machine does meets both. The load comes from a process of its own.
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.bench.stored import fill
+from tests.running import Running, add_account, appliance
+
+CONNECTIONS = 16
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def empty_endpoint() -> Iterator[int]:
+    """The peer, on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "empty_endpoint.py"), str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        _wait_for(port)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise RuntimeError("the empty endpoint did not start")
+
+
+def measure(port: int, authorization: str, seconds: float) -> dict[str, float]:
+    """One round of load from a process of its own."""
+    run = f"{time.time_ns()}"
+    command = [sys.executable, str(HERE / "load.py"), "127.0.0.1", str(port), str(CONNECTIONS), str(seconds), run]
+    output = subprocess.run([*command, "/emails", authorization], capture_output=True, text=True, check=True).stdout
+    result: dict[str, float] = json.loads(output)
+    return result
+
+
+def measure_appliance(running: Running, seconds: float) -> dict[str, float]:
+    """One round against an appliance; anything but a 202 spoils it."""
+    port = urlsplit(running.url).port
+    assert port is not None
+    result = measure(port, f"Bearer {running.account.send_key}", seconds)
+    assert list(result["statuses"]) == ["202"], result  # type: ignore[call-overload]  # a nested object
+    return result
+
+
+def show(name: str, rounds: list[dict[str, float]]) -> None:
+    """One line a side."""
+    rate, p50, p99 = (statistics.median(each[key] for each in rounds) for key in ("rate", "p50_ms", "p99_ms"))
+    print(f"{name:<34} {rate:>8.0f} /s   p50 {p50:>6.1f} ms   p99 {p99:>6.1f} ms")
+
+
+def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
+    """The median over the rounds of ours against the neighbouring one of theirs."""
+    return statistics.median(mine["rate"] / other["rate"] for mine, other in zip(ours, theirs, strict=True))
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    parser.add_argument("--stored", type=int, default=0, help="messages in the full house; 0: leave that part out")
+    options = parser.parse_args()
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as full:
+        peer = stack.enter_context(empty_endpoint())
+        ours = stack.enter_context(appliance(Path(empty)))
+        sides = {"accepted, nothing stored": ours}
+        if options.stored:
+            account = add_account(Path(full) / "data", "demo", credit=10**9)
+            fill(Path(full) / "data", account.account_id, options.stored)
+            name = f"accepted, {options.stored:,} stored"
+            sides[name] = stack.enter_context(appliance(Path(full), account=account))
+        results: dict[str, list[dict[str, float]]] = {"empty Quart-Trio endpoint": [], **{name: [] for name in sides}}
+        measure(peer, "Bearer none", 1)
+        for running in sides.values():
+            measure_appliance(running, 1)
+        for number in range(options.rounds):
+            print(f"\rround {number + 1} of {options.rounds}", end="", flush=True)
+            results["empty Quart-Trio endpoint"].append(measure(peer, "Bearer none", options.seconds))
+            for name, running in sides.items():
+                results[name].append(measure_appliance(running, options.seconds))
+    print("\r", end="")
+    for name, rounds in results.items():
+        show(name, rounds)
+    theirs, nothing, *stored = results.values()
+    print(f"\nratio to the empty endpoint: {ratio(nothing, theirs):.2f} (wanted: 1.0)")
+    if stored:
+        print(f"ratio of full to empty:      {ratio(stored[0], nothing):.2f} (wanted: 0.9)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""A caller of the running appliance who knows only the interface: what each contract test talks through."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import trio
+
+from appliance.outside import Outside
+from appliance.store import Store, open_store
+from tests.running import PASSWORD, Provisioned, Running
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+POLL_EVERY = 0.02  # seconds
+PATIENCE = 10.0  # seconds until a simulated delivery must be over
+MESSAGE: dict[str, Any] = {"from": "sender@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi Ada"}
+
+
+def message(**changes: Any) -> dict[str, Any]:
+    """A valid send request with some fields changed; a field set to `...` is left out."""
+    fields = MESSAGE | {("from" if name == "from_" else name): value for name, value in changes.items()}
+    return {name: value for name, value in fields.items() if value is not ...}
+
+
+def new_key() -> str:
+    """An Idempotency-Key nobody has used."""
+    return uuid.uuid4().hex
+
+
+def bearer(secret: str) -> dict[str, str]:
+    """The Authorization header of a key or a token."""
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody with one credential of one account."""
+
+    running: Running
+    account: Provisioned
+    client: httpx.Client
+
+    def post(
+        self, body: Any, *, key: str | None = None, headers: dict[str, str] | None = None, content: bytes | None = None
+    ) -> httpx.Response:
+        """One POST /emails with this JSON, or with these very bytes."""
+        data = json.dumps(body).encode("ascii") if content is None else content
+        sent = {"Content-Type": "application/json", "Idempotency-Key": new_key() if key is None else key}
+        return self.client.post("/emails", content=data, headers=sent | (headers or {}))
+
+    def send(self, **changes: Any) -> Any:
+        """Send a valid request with changes, which must be accepted; the response's body."""
+        return accepted(self.post(message(**changes)))
+
+    def refused(self, **changes: Any) -> str:
+        """Send a request that must be refused as invalid; the error's text."""
+        return error(self.post(message(**changes)), 400, "invalid_request")
+
+    def read(self, message_id: str) -> Any:
+        """The message as GET /emails/{id} tells it now."""
+        response = self.client.get(f"/emails/{message_id}")
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def final(self, message_id: str) -> Any:
+        """The message once it is no longer queued."""
+        return eventually(lambda: self.read(message_id), lambda found: found["status"] != "queued")
+
+    def delivered(self, **changes: Any) -> Any:
+        """Send, and wait for the result."""
+        return self.final(self.send(**changes)["id"])
+
+    def mime(self, message_id: str) -> bytes:
+        """The bytes that go on the wire."""
+        found = self.stored(lambda store: store.messages.mime(message_id))
+        assert found is not None
+        return found
+
+    def credits(self) -> int | None:
+        """The account's balance."""
+        return self.stored(lambda store: store.accounts.named(self.account.name)).credits
+
+    def using(self, authorization: dict[str, str]) -> "Caller":
+        """The same account with another credential."""
+        return Caller(self.running, self.account, self.running.client(headers=authorization))
+
+    def login(self, password: str = PASSWORD) -> httpx.Response:
+        """One POST /v1/auth/login."""
+        body = {"email": self.account.email, "password": password}
+        return httpx.post(f"{self.running.url}/v1/auth/login", json=body, trust_env=False, timeout=30)
+
+    def token(self) -> str:
+        """A fresh customer token."""
+        return str(self.login().json()["token"])
+
+    def stored(self, look: Callable[[Store], Result]) -> Result:
+        """Whatever the database says."""
+        return stored(self.running.data_dir, look)
+
+
+def stored(data_dir: Path, look: Callable[[Store], Result]) -> Result:
+    """Read from the database of a running appliance."""
+
+    async def open_and_look() -> Result:
+        async with open_store(data_dir, Outside(), inline=True) as store:
+            return look(store)
+
+    return trio.run(open_and_look)
+
+
+def change(data_dir: Path, work: Callable[[Store], Any]) -> None:
+    """Change something in the database, as the operator's shell does; `work` returns what is to be awaited."""
+
+    async def open_and_change() -> None:
+        async with open_store(data_dir, Outside(), inline=True) as store:
+            await work(store)
+
+    trio.run(open_and_change)
+
+
+def accepted(response: httpx.Response) -> Any:
+    """The body of a 202."""
+    assert response.status_code == 202, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body["request_id"] == response.headers["x-request-id"]
+    return body
+
+
+def error(response: httpx.Response, status: int, code: str) -> str:
+    """The text of a proper error: the object, the header, the status and the code."""
+    text = any_error(response)
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
+    return text
+
+
+def any_error(response: httpx.Response) -> str:
+    """The text of any proper error that is not our own fault."""
+    assert 400 <= response.status_code < 500 or response.status_code == 503, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error", "code", "request_id"}
+    assert all(isinstance(value, str) and value for value in body.values())
+    assert body["request_id"] == response.headers["x-request-id"]
+    return str(body["error"])
+
+
+def eventually(look: Callable[[], Result], enough: Callable[[Result], bool], patience: float = PATIENCE) -> Result:
+    """Look again and again until it is enough, or say what was seen last."""
+    deadline = time.monotonic() + patience
+    while not enough(found := look()):
+        assert time.monotonic() < deadline, found
+        time.sleep(POLL_EVERY)
+    return found
+
+
+def at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Do the same with every item, all at the same time: what is refused slowly need not be waited for in turn."""
+    wanted = list(items)
+    with ThreadPoolExecutor(max_workers=len(wanted)) as threads:
+        return list(threads.map(work, wanted))

@@ -1,0 +1,151 @@
+"""A client that may break every rule of HTTP: bytes out, answers in, over plain TCP or TLS."""
+
+import json
+import socket
+import ssl
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.running import Running
+
+PIECE = 65_536
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One response, its header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = field(default=b"", repr=False)
+
+    def json(self) -> Any:
+        """Its body, read."""
+        return json.loads(self.body)
+
+
+def parsed(data: bytes, *, ended: bool = False) -> tuple[list[Answer], bytes]:
+    """Every whole response at the beginning of the bytes, and what is left over; `ended`: nothing more will come."""
+    answers = []
+    while (end := data.find(b"\r\n\r\n")) >= 0:
+        first, *lines = data[:end].decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        rest, length = data[end + 4 :], int(headers.get("content-length", "0"))
+        if rest.startswith(b"HTTP/1.1 ") or (ended and not rest):
+            length = 0  # what a HEAD is told has a length and no body
+        if len(rest) < length:
+            break
+        answers.append(Answer(int(first.split(" ")[1]), headers, rest[:length]))
+        data = rest[length:]
+    return answers, data
+
+
+class Client:
+    """One connection; every wait on it ends after `timeout` seconds."""
+
+    def __init__(
+        self, url: str, *, tls: ssl.SSLContext | None = None, timeout: float = 10, source: str = "", buffer: int = 0
+    ) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self.socket = socket.socket()
+        self.socket.settimeout(timeout)
+        if buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        if source:
+            self.socket.bind((source, 0))
+        self.socket.connect((parts.hostname, parts.port))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=parts.hostname)
+        self._unread = b""
+        self._answers: list[Answer] = []
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send all of it; the other side must not have closed."""
+        self.socket.sendall(data)
+
+    def offer(self, data: bytes) -> bool:
+        """Send as much of it as the other side lets us; whether that was all."""
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent (TLS has no way to say it)."""
+        if not isinstance(self.socket, ssl.SSLSocket):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def answer(self) -> Answer:
+        """The next response; raises TimeoutError or ConnectionError when none comes."""
+        while not self._answers:
+            if not self._receive():
+                raise ConnectionError(f"closed before an answer, with {self._unread!r} unread")
+        return self._answers.pop(0)
+
+    def rest(self) -> list[Answer]:
+        """Every response until the other side closes."""
+        try:
+            while self._receive():
+                pass
+        except (ConnectionError, ssl.SSLError):
+            pass  # a reset is an end too
+        assert self._unread == b""
+        found, self._answers = self._answers, []
+        return found
+
+    def seconds_until_closed(self) -> float:
+        """How long the other side takes to close; raises TimeoutError when it does not."""
+        began = time.monotonic()
+        self.rest()
+        return time.monotonic() - began
+
+    def _receive(self) -> bool:
+        data = self.socket.recv(PIECE)
+        found, self._unread = parsed(self._unread + data)
+        self._answers += found
+        return data != b""
+
+
+def request(method: str, target: str, *headers: str, body: bytes | None = None) -> bytes:
+    """A plain request; with a body it says how long that is."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: mail.example.com", *headers]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+def bearer(running: Running) -> str:
+    """The header line of the API key that may also read."""
+    return f"Authorization: Bearer {running.account.full_key}"
+
+
+def sending(running: Running, key: str, *headers: str) -> tuple[str, ...]:
+    """The header lines of a POST /emails."""
+    return bearer(running), f"Idempotency-Key: {key}", "Content-Type: application/json", *headers
+
+
+MESSAGE = json.dumps({"from": "a@example.com", "to": "b@example.net", "subject": "s", "text": "t"}).encode()
+
+
+def check_error(answer: Answer, *, head: bool = False) -> None:
+    """An error has the error object, under the id that its header names; a client's fault is never ours."""
+    request_id = answer.headers["x-request-id"]
+    assert request_id.startswith("req_")
+    assert answer.status != 500
+    if not head:
+        told = answer.json()
+        assert set(told) == {"error", "code", "request_id"}
+        assert told["request_id"] == request_id
