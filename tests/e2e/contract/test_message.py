@@ -1,0 +1,186 @@
+"""GET /emails/{id}: the message object, its recipients, and the states they go through."""
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.e2e.contract.conftest import NewAccount
+from tests.e2e.contract.service import Caller, error, eventually
+
+MESSAGE = {
+    "id": str,
+    "status": str,
+    "source": str,
+    "from": str,
+    "subject": str,
+    "billing_status": str,
+    "recipient_count": int,
+    "credits_reserved": int,
+    "created_at": str,
+    "recipients": list,
+    "request_id": str,
+}
+RECIPIENT = {
+    "id",
+    "email",
+    "status",
+    "billing_status",
+    "attempt_count",
+    "last_smtp_code",
+    "last_smtp_response",
+    "delivered_at",
+    "bounced_at",
+}
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+def just_now(text: str) -> bool:
+    """Whether this is an RFC 3339 time in UTC within the last minute."""
+    assert TIME.fullmatch(text)
+    return 0 <= datetime.now(UTC).timestamp() - datetime.fromisoformat(text).timestamp() < 60
+
+
+def results(message: Any) -> dict[str, str]:
+    """What became of each recipient."""
+    return {each["email"]: each["status"] for each in message["recipients"]}
+
+
+def test_a_message_has_every_field_and_no_other(caller: Caller) -> None:
+    """The message object holds the fields of the interface in their types."""
+    sent = caller.send(from_="Shop <shop@example.com>", subject="Grüße", cc="cc@example.net", bcc="bcc@example.net")
+    found = caller.read(sent["id"])
+    assert {name: type(value) for name, value in found.items()} == MESSAGE
+    assert just_now(found["created_at"])
+    told = ("id", "source", "from", "subject", "recipient_count", "credits_reserved")
+    assert {name: found[name] for name in told} == {name: sent[name] for name in told}
+
+
+def test_recipients_are_told_in_the_order_of_to_cc_and_bcc(caller: Caller) -> None:
+    """Every unique recipient is there with every field, by its bare address, under an id of its own."""
+    sent = caller.send(to=["Zoe <z@example.net>", "b@example.net"], cc="c@example.net", bcc="a@example.net")
+    found = caller.read(sent["id"])["recipients"]
+    assert [each["email"] for each in found] == ["z@example.net", "b@example.net", "c@example.net", "a@example.net"]
+    assert all(set(each) == RECIPIENT for each in found)
+    assert len({each["id"] for each in found if each["id"].startswith("rcp_")}) == 4
+
+
+def test_a_delivered_message(caller: Caller) -> None:
+    """All recipients delivered: delivered and settled, with the server's answer and the time of it."""
+    found = caller.delivered(to=["a@example.net", "b@example.net"])
+    assert (found["status"], found["billing_status"], found["credits_reserved"]) == ("delivered", "settled", 2)
+    for each in found["recipients"]:
+        assert (each["status"], each["billing_status"], each["attempt_count"]) == ("delivered", "settled", 1)
+        assert (each["last_smtp_code"], each["last_smtp_response"][:4]) == (250, "250 ")
+        assert just_now(each["delivered_at"])
+        assert each["bounced_at"] is None
+
+
+def test_a_bounced_message(caller: Caller) -> None:
+    """All recipients bounced: failed and released; credits_reserved stays what it was."""
+    found = caller.delivered(to=["bounce1@example.net", "bounce2@example.net"])
+    assert (found["status"], found["billing_status"], found["credits_reserved"]) == ("failed", "released", 2)
+    for each in found["recipients"]:
+        assert (each["status"], each["billing_status"], each["attempt_count"]) == ("bounced", "released", 1)
+        assert (each["last_smtp_code"], each["last_smtp_response"][:10]) == (550, "550 5.1.1 ")
+        assert just_now(each["bounced_at"])
+        assert each["delivered_at"] is None
+
+
+def test_a_failed_message(caller: Caller) -> None:
+    """All recipients failed after every attempt: failed and settled, since that is no firm bounce."""
+    found = caller.delivered(to="fail@example.net")
+    assert (found["status"], found["billing_status"]) == ("failed", "settled")
+    (recipient,) = found["recipients"]
+    assert (recipient["status"], recipient["billing_status"]) == ("failed", "settled")
+    assert (recipient["delivered_at"], recipient["bounced_at"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("to", "status", "billing"),
+    [
+        (["a@example.net", "bounce@example.net"], "partial", "settled"),
+        (["a@example.net", "fail@example.net"], "partial", "settled"),
+        (["a@example.net", "bounce@example.net", "fail@example.net"], "partial", "settled"),
+        (["bounce@example.net", "fail@example.net"], "failed", "settled"),
+        (["fail@example.net", "fail2@example.net"], "failed", "settled"),
+        (["bounce@example.net", "bounce2@example.net"], "failed", "released"),
+        (["a@example.net", "b@example.net"], "delivered", "settled"),
+    ],
+)
+def test_recipients_make_the_message(caller: Caller, to: list[str], status: str, billing: str) -> None:
+    """A message is the sum of its recipients: their statuses, and whether all of their credits came back."""
+    found = caller.delivered(to=to)
+    assert (found["status"], found["billing_status"], found["credits_reserved"]) == (status, billing, len(to))
+
+
+def test_a_message_is_queued_until_its_last_recipient_is_final(caller: Caller) -> None:
+    """One recipient that is tried again keeps the message queued and reserved while the others are done."""
+    sent = caller.send(to=["a@example.net", "bounce@example.net", "defer@example.net"])
+    waiting = {"a@example.net": "delivered", "bounce@example.net": "bounced", "defer@example.net": "deferred"}
+    found = eventually(lambda: caller.read(sent["id"]), lambda found: results(found) == waiting)
+    assert (found["status"], found["billing_status"], found["credits_reserved"]) == ("queued", "reserved", 3)
+    assert [each["billing_status"] for each in found["recipients"]] == ["settled", "released", "reserved"]
+    found = caller.final(sent["id"])
+    assert results(found) == waiting | {"defer@example.net": "delivered"}
+    assert (found["status"], found["billing_status"], found["credits_reserved"]) == ("partial", "settled", 3)
+
+
+def test_a_result_is_final(caller: Caller) -> None:
+    """Once final, a message reads the same for good."""
+    first = caller.delivered(to=["a@example.net", "bounce@example.net"])
+    time.sleep(0.2)
+    assert caller.read(first["id"]) | {"request_id": ""} == first | {"request_id": ""}
+
+
+def test_every_reading_is_a_request_of_its_own(caller: Caller) -> None:
+    """request_id is that of the reading, equals the header, and is not that of the sending."""
+    sent = caller.send()
+    first, second = (caller.client.get(f"/emails/{sent['id']}") for _ in range(2))
+    assert first.headers["x-request-id"] == first.json()["request_id"]
+    assert len({sent["request_id"], first.json()["request_id"], second.json()["request_id"]}) == 3
+
+
+def test_reading_needs_no_idempotency_key(caller: Caller) -> None:
+    """An Idempotency-Key on a GET is not used, however odd."""
+    message_id = caller.send()["id"]
+    for key in ("", "x" * 300, "same", "same"):
+        assert caller.client.get(f"/emails/{message_id}", headers={"Idempotency-Key": key}).status_code == 200
+
+
+@pytest.mark.parametrize("message_id", ["msg_0", "0", "%00", "%FF", "msg_" + "0" * 32, "x" * 5000, "..", "%2e%2e", "a%2Fb", ""])
+def test_an_unknown_message_is_not_found(caller: Caller, message_id: str) -> None:
+    """Any id that is no message's gives 404."""
+    error(caller.client.get(f"/emails/{message_id}"), 404, "not_found")
+
+
+def test_an_id_is_exact(caller: Caller) -> None:
+    """An id in other letters, or with more behind it, is another id."""
+    message_id = caller.send()["id"]
+    for other in (message_id.upper(), f"{message_id} ", f"{message_id}%00", message_id[:-1], message_id[4:]):
+        error(caller.client.get(f"/emails/{other}"), 404, "not_found")
+
+
+def test_a_message_of_another_account_is_not_found(caller: Caller, new_account: NewAccount) -> None:
+    """Another account's message is answered with the same bytes as one that never was."""
+    message_id = caller.send()["id"]
+    other = new_account()
+    theirs = other.client.get(f"/emails/{message_id}")
+    never = other.client.get("/emails/msg_00000000000000000000000000")
+    assert error(theirs, 404, "not_found") == error(never, 404, "not_found")
+    assert [name for name in theirs.headers] == [name for name in never.headers]
+    assert len(theirs.content) == len(never.content)
+
+
+def test_messages_are_read_over_one_connection(caller: Caller) -> None:
+    """Polling keeps its connection: no answer to a GET ends it."""
+    message_id = caller.send()["id"]
+    with caller.running.client() as client:
+        for _ in range(5):
+            response = client.get(f"/emails/{message_id}")
+            assert "connection" not in response.headers
+            network = response.extensions["network_stream"]
+            assert client.head(f"/emails/{message_id}").extensions["network_stream"] is network
+            assert client.get("/emails/unknown").extensions["network_stream"] is network
