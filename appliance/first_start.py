@@ -11,9 +11,9 @@ import shlex
 import trio
 
 from appliance.config import Config
-from appliance.outside import Outside
 from appliance.passwords import hash_password
-from appliance.store.first_start import FirstAccount, any_account, create_first
+from appliance.store import Store
+from appliance.store.first_start import FirstAccount
 
 ACCOUNT = "default"
 EMAIL = "owner@example.com"
@@ -23,27 +23,25 @@ PASSWORD_BYTES = 12  # 96 random bits behind Argon2id, in 16 characters somebody
 CREATE_ACCOUNT = "account create NAME --email ADDRESS --password-stdin"
 
 
-async def greeting(config: Config, outside: Outside, url: str, program: str = "appliance") -> str:
+async def greeting(config: Config, store: Store, url: str, program: str = "appliance") -> str:
     """What to print, once, to stdout now that the server answers at `url`; it may hold secrets. "" for nothing.
 
     `program` is how the reader can call the commands that it names.
     """
-    name = any_account(config.server.data_dir)
+    name = store.first_start.any_account()
     if not config.embedded:
         return "" if name else _hint(config, program)
     if name is None:
         password = secrets.token_urlsafe(PASSWORD_BYTES)
-        made = await _create(config, outside, password)
+        made = await _create(store, password)
         if made is not None:
             return welcome(config, url, made, password)
     return welcome_back(config, url, name or ACCOUNT, program)
 
 
-async def _create(config: Config, outside: Outside, password: str) -> FirstAccount | None:
+async def _create(store: Store, password: str) -> FirstAccount | None:
     password_hash = await trio.to_thread.run_sync(hash_password, password)
-    return await create_first(
-        config.server.data_dir, outside, name=ACCOUNT, email=EMAIL, password_hash=password_hash, domain=DOMAIN
-    )
+    return await store.first_start.create(name=ACCOUNT, email=EMAIL, password_hash=password_hash, domain=DOMAIN)
 
 
 # ---- the texts

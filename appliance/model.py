@@ -284,7 +284,7 @@ class DueRecipient:
     envelope_from: str
     subject: str
     recipient_count: int
-    credits_reserved: int  # for the message; 0: nothing was charged, so a bounce returns nothing
+    charged: int  # credits taken for it, which a bounce gives back: 1, or 0 for a test or an unlimited account
 
 
 @dataclass(frozen=True, slots=True)

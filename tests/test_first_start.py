@@ -22,8 +22,8 @@ def told(text: str, label: str) -> str:
 
 async def greeted(settings: Config, outside: Outside | None = None) -> str:
     """The greeting of one start, while the server's own store is open."""
-    async with open_store(settings.server.data_dir, Outside()):
-        return await greeting(settings, outside or Outside(), URL)
+    async with open_store(settings.server.data_dir, outside or Outside()) as store:
+        return await greeting(settings, store, URL)
 
 
 async def test_the_first_start_creates_one_of_everything(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from appliance.cli.options import config_option, named_config
 
 if TYPE_CHECKING:
     from appliance.config import Config
-    from appliance.outside import Outside
+    from appliance.store import Store
 
 
 @click.command()
@@ -80,15 +81,10 @@ def _serve(settings: "Config") -> None:
     _calm_the_collector()
     outside = Outside()
 
-    async def everything() -> None:
-        async with trio.open_nursery() as nursery:
+    async def on_ready(store: "Store", urls: list[str]) -> None:
+        await _greet(settings, store, urls[0])
 
-            def on_ready(urls: list[str]) -> None:
-                nursery.start_soon(_greet, settings, outside, urls[0])
-
-            await supervisor.run(settings, outside, on_ready=on_ready)
-
-    trio.run(everything)
+    trio.run(partial(supervisor.run, settings, outside, on_ready=on_ready))
 
 
 def _calm_the_collector() -> None:
@@ -98,10 +94,10 @@ def _calm_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _greet(settings: "Config", outside: "Outside", url: str) -> None:
+async def _greet(settings: "Config", store: "Store", url: str) -> None:
     from appliance import first_start, log
 
-    text = await first_start.greeting(settings, outside, url, _program())
+    text = await first_start.greeting(settings, store, url, _program())
     try:
         click.echo(text, nl=False)
     except OSError as error:

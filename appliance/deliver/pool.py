@@ -1,11 +1,15 @@
 """In charge of who is delivered when: takes due recipients, tries them, records what came of it."""
 
+import trio
+
 from appliance.deliver.sandbox import simulate
+from appliance.errors import Refused
 from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.store import Store
 
 BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
+STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
 
 log = get_logger("deliver")
 
@@ -13,7 +17,15 @@ log = get_logger("deliver")
 async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
     """Simulate whatever is due, for ever. State is in the store, so a restart simply goes on."""
     while True:
-        if not await deliver_due(store, outside, attempts_allowed):
+        try:
+            worked = await deliver_due(store, outside, attempts_allowed)
+        except Refused as refused:
+            # The storage takes no writes for now (disk full, or locked from outside): nothing was recorded, so the
+            # same recipients are due again.
+            log.warning("delivery waits for the storage", reason=refused.text)
+            await trio.sleep(STORAGE_PAUSE)
+            continue
+        if not worked:
             await wake.wait(_seconds_until_due(store, outside))
 
 

@@ -12,6 +12,7 @@ from appliance.store.access import Access
 from appliance.store.accounts import Accounts
 from appliance.store.connection import open_writer
 from appliance.store.engine import CommitUnknown, Engine, GroupCommit, Inline
+from appliance.store.first_start import FirstStart
 from appliance.store.janitor import Janitor
 from appliance.store.messages import KeyTaken, Messages
 from appliance.store.migrate import NewerDatabase, migrate
@@ -35,6 +36,7 @@ class Store:
     queue: Queue
     suppressions: Suppressions
     janitor: Janitor
+    first_start: FirstStart
     engine: Engine
 
     async def check_writable(self) -> None:
@@ -70,6 +72,7 @@ async def open_store(
             Queue(engine, outside),
             Suppressions(engine, outside),
             Janitor(engine, outside),
+            FirstStart(engine, outside),
             engine,
         )
     finally:

@@ -11,8 +11,8 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.model import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
-from appliance.store.engine import Engine, statement
-from appliance.store.sql import first, rows
+from appliance.store.engine import Engine
+from appliance.store.sql import first, rows, run
 
 SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
@@ -61,6 +61,42 @@ def sha256(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
+# ---- steps of a transaction
+
+
+def add_domain(c: apsw.Connection, outside: Outside, account_id: str, name: str, *, usable: bool) -> None:
+    """Register a From domain; adding it again may make it usable, never the reverse."""
+    run(c, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": outside.now()})
+
+
+def add_credential(c: apsw.Connection, outside: Outside, account_id: str) -> tuple[str, str]:
+    """A new SMTP login: (username, password)."""
+    username, password = outside.identifier("smtp"), _new_secret(outside, "")
+    row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": outside.now()}
+    run(c, _ADD_CREDENTIAL, row)
+    return username, password
+
+
+def add_key(c: apsw.Connection, outside: Outside, account_id: str, scope: Scope, *, test: bool) -> tuple[str, str]:
+    """A new API key: (id, key)."""
+    key_id, key = outside.identifier("key"), _new_secret(outside, "ma_test_" if test else "ma_live_")
+    row = {
+        "id": key_id,
+        "account_id": account_id,
+        "sha256": sha256(key),
+        "hint": key[-4:],
+        "scope": scope.value,
+        "test": int(test),
+        "now": outside.now(),
+    }
+    run(c, _ADD_KEY, row)
+    return key_id, key
+
+
+def _new_secret(outside: Outside, prefix: str) -> str:
+    return prefix + pybase64.urlsafe_b64encode(outside.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Domains, credentials and keys of the accounts."""
@@ -68,15 +104,11 @@ class Access:
     engine: Engine
     outside: Outside
 
-    def _secret(self, prefix: str) -> str:
-        return prefix + pybase64.urlsafe_b64encode(self.outside.token_bytes(SECRET_BYTES)).decode().rstrip("=")
-
     # ---- domains
 
     async def add_domain(self, account_id: str, name: str, *, usable: bool) -> None:
         """Register a From domain; adding it again may make it usable, never the reverse."""
-        row = {"account_id": account_id, "name": name, "usable": int(usable), "now": self.outside.now()}
-        await self.engine.write(statement(_ADD_DOMAIN, row))
+        await self.engine.write(lambda c: add_domain(c, self.outside, account_id, name, usable=usable))
 
     def domains(self, account_id: str) -> list[Domain]:
         """The registered domains of an account."""
@@ -87,10 +119,7 @@ class Access:
 
     async def create_credential(self, account_id: str) -> tuple[str, str]:
         """A new SMTP login: (username, password). The password is known only now."""
-        username, password = self.outside.identifier("smtp"), self._secret("")
-        row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": self.outside.now()}
-        await self.engine.write(statement(_ADD_CREDENTIAL, row))
-        return username, password
+        return await self.engine.write(lambda c: add_credential(c, self.outside, account_id))
 
     def credentials(self, account_id: str) -> list[SmtpCredential]:
         """The SMTP logins of an account, revoked ones too."""
@@ -107,18 +136,7 @@ class Access:
 
     async def create_key(self, account_id: str, *, scope: Scope, test: bool) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now."""
-        key_id, key = self.outside.identifier("key"), self._secret("ma_test_" if test else "ma_live_")
-        row = {
-            "id": key_id,
-            "account_id": account_id,
-            "sha256": sha256(key),
-            "hint": key[-4:],
-            "scope": scope.value,
-            "test": int(test),
-            "now": self.outside.now(),
-        }
-        await self.engine.write(statement(_ADD_KEY, row))
-        return key_id, key
+        return await self.engine.write(lambda c: add_key(c, self.outside, account_id, scope, test=test))
 
     def keys(self, account_id: str | None = None) -> list[ApiKey]:
         """The API keys of one account, or of all."""

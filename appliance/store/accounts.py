@@ -86,6 +86,25 @@ def write_ledger(
     )
 
 
+def create_account(
+    c: apsw.Connection, outside: Outside, name: str, email: str, password_hash: str, role: Role, credit: int | None
+) -> Account:
+    """An account with its first user, as a step of a transaction."""
+    now, account_id = outside.now(), outside.identifier("acc")
+    if credit is not None and not 0 <= credit <= MAX_CREDITS:
+        raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
+    account = {"id": account_id, "name": name, "credits": credit, "now": now}
+    if first(c, _INSERT_ACCOUNT, account) is None:
+        raise Refused(Code.CONFLICT, f"an account named {name!r} already exists")
+    user = {"id": outside.identifier("usr"), "account_id": account_id, "email": email.lower(), "now": now}
+    user |= {"password_hash": password_hash, "role": role.value}
+    if first(c, _INSERT_USER, user) is None:
+        raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
+    if credit:
+        write_ledger(c, outside, account_id, LedgerKind.GRANT, credit, credit)
+    return Account(account_id, name, email.lower(), credit, None, False, now)
+
+
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """The accounts and their users."""
@@ -97,24 +116,9 @@ class Accounts:
         self, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
     ) -> Account:
         """Create an account with its first user; `credit` None means unlimited."""
-        return await self.engine.write(lambda c: self._create(c, name, email, password_hash, role, credit))
-
-    def _create(
-        self, c: apsw.Connection, name: str, email: str, password_hash: str, role: Role, credit: int | None
-    ) -> Account:
-        now, account_id = self.outside.now(), self.outside.identifier("acc")
-        if credit is not None and not 0 <= credit <= MAX_CREDITS:
-            raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
-        account = {"id": account_id, "name": name, "credits": credit, "now": now}
-        if first(c, _INSERT_ACCOUNT, account) is None:
-            raise Refused(Code.CONFLICT, f"an account named {name!r} already exists")
-        user = {"id": self.outside.identifier("usr"), "account_id": account_id, "email": email.lower(), "now": now}
-        user |= {"password_hash": password_hash, "role": role.value}
-        if first(c, _INSERT_USER, user) is None:
-            raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
-        if credit:
-            write_ledger(c, self.outside, account_id, LedgerKind.GRANT, credit, credit)
-        return Account(account_id, name, email.lower(), credit, None, False, now)
+        return await self.engine.write(
+            lambda c: create_account(c, self.outside, name, email, password_hash, role, credit)
+        )
 
     def all(self) -> list[Account]:
         """Every account, by name."""

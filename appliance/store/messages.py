@@ -60,8 +60,9 @@ VALUES (:account_id, :id, :request_id, :source, 'queued', 'reserved', :sender, :
 """
 _INSERT_BODY = "INSERT INTO message_bodies (message_id, mime, receipt) VALUES (:id, :mime, :receipt)"
 _INSERT_RECIPIENT = """
-INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, status, billing_status, next_attempt_at)
-VALUES (:message_id, :id, :account_id, :address, :domain, :simulated, 'queued', 'reserved', :now)
+INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status, billing_status,
+    next_attempt_at)
+VALUES (:message_id, :id, :account_id, :address, :domain, :simulated, :charged, 'queued', 'reserved', :now)
 """
 _SUPPRESSED = "SELECT address FROM suppressions WHERE account_id = :account_id AND address = :address"
 _MESSAGE = """
@@ -127,10 +128,10 @@ def _accept(c: apsw.Connection, outside: Outside, new: NewMessage) -> None:
     standing = _standing(c, new)
     _check(new, standing)
     _claim_key(c, new)
-    _charge(c, outside, new, standing)
-    _insert(c, new)
+    charged = _charge(c, outside, new, standing)
+    _insert(c, new, charged)
     if standing.has_suppressions:
-        _bounce_suppressed(c, outside, new)
+        _bounce_suppressed(c, outside, new, charged)
 
 
 def _standing(c: apsw.Connection, new: NewMessage) -> _Standing:
@@ -180,19 +181,22 @@ def _claim_key(c: apsw.Connection, new: NewMessage) -> None:
     )
 
 
-def _charge(c: apsw.Connection, outside: Outside, new: NewMessage, standing: _Standing) -> None:
+def _charge(c: apsw.Connection, outside: Outside, new: NewMessage, standing: _Standing) -> int:
+    """Take what the message costs; how many credits that was for each recipient."""
     if new.source is Source.TEST:
-        return
+        return 0
     if standing.daily_cap is not None:
         row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
         run(c, _COUNT_DAY, row)
-    if standing.balance is not None and new.credits:
-        run(c, _TAKE_CREDITS, {"account_id": new.account_id, "amount": new.credits})
-        balance = standing.balance - new.credits
-        write_ledger(c, outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id)
+    if standing.balance is None or not new.credits:
+        return 0
+    run(c, _TAKE_CREDITS, {"account_id": new.account_id, "amount": new.credits})
+    balance = standing.balance - new.credits
+    write_ledger(c, outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id)
+    return 1
 
 
-def _insert(c: apsw.Connection, new: NewMessage) -> None:
+def _insert(c: apsw.Connection, new: NewMessage, charged: int) -> None:
     run(
         c,
         _INSERT_MESSAGE,
@@ -214,23 +218,23 @@ def _insert(c: apsw.Connection, new: NewMessage) -> None:
         },
     )
     run(c, _INSERT_BODY, {"id": new.id, "mime": new.mime, "receipt": new.receipt})
-    shared = {"message_id": new.id, "account_id": new.account_id, "simulated": int(new.simulated)}
+    shared = {"message_id": new.id, "account_id": new.account_id, "simulated": int(new.simulated), "charged": charged}
     for recipient in new.recipients:
         row = {"id": recipient.id, "address": recipient.address, "domain": recipient.domain, "now": new.created_at}
         run(c, _INSERT_RECIPIENT, row | shared)
 
 
-def _bounce_suppressed(c: apsw.Connection, outside: Outside, new: NewMessage) -> None:
+def _bounce_suppressed(c: apsw.Connection, outside: Outside, new: NewMessage, charged: int) -> None:
     bounced = []
     for recipient in new.recipients:
         wanted = {"account_id": new.account_id, "address": recipient.key}
         if first(c, _SUPPRESSED, wanted) is not None:
-            bounced.append(_suppressed(new, recipient))
+            bounced.append(_suppressed(new, recipient, charged))
     if bounced:
         record(c, outside, bounced)
 
 
-def _suppressed(new: NewMessage, recipient: NewRecipient) -> Outcome:
+def _suppressed(new: NewMessage, recipient: NewRecipient, charged: int) -> Outcome:
     due = DueRecipient(
         id=recipient.id,
         message_id=new.id,
@@ -243,7 +247,7 @@ def _suppressed(new: NewMessage, recipient: NewRecipient) -> Outcome:
         envelope_from=new.envelope_from,
         subject=new.subject,
         recipient_count=len(new.recipients),
-        credits_reserved=new.credits,
+        charged=charged,
     )
     return Outcome(due, RecipientStatus.BOUNCED, (), at=new.created_at, note=SUPPRESSED_NOTE)
 

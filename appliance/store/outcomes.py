@@ -22,7 +22,7 @@ from appliance.store.suppressions import ADD_SUPPRESSION
 
 _DUE = """
 SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code, r.last_smtp_response,
-    m.envelope_from, m.subject, m.recipient_count, m.credits_reserved
+    m.envelope_from, m.subject, m.recipient_count, r.charged
 FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
 WHERE r.simulated = :simulated AND r.next_attempt_at <= :now ORDER BY r.next_attempt_at LIMIT :most
 """
@@ -120,7 +120,7 @@ def _record_one(c: apsw.Connection, outside: Outside, result: Outcome) -> bool:
     _insert_attempts(c, result)
     if result.status in TYPES:
         _insert_event(c, outside, result, code, response)
-    if result.status is RecipientStatus.BOUNCED and recipient.credits_reserved:
+    if result.status is RecipientStatus.BOUNCED and recipient.charged:
         _return_credit(c, outside, recipient)
     if result.suppress is not None:
         entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}

@@ -120,6 +120,7 @@ CREATE TABLE recipients (
     address TEXT NOT NULL,                      -- as the caller spelled it
     domain TEXT NOT NULL,                       -- A-labels, lower case
     simulated INTEGER NOT NULL,                 -- never leaves the machine: a test key's, or sandbox delivery
+    charged INTEGER NOT NULL,                   -- a credit was taken for it, so a bounce gives one back
     status TEXT NOT NULL CHECK (status IN ('queued', 'deferred', 'delivered', 'bounced', 'failed')),
     billing_status TEXT NOT NULL CHECK (billing_status IN ('reserved', 'settled', 'released')),
     attempt_count INTEGER NOT NULL DEFAULT 0,

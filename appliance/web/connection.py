@@ -84,23 +84,23 @@ class Connection(TCPServer):
             self.app, self.config, self.context, requests, _STATE, secure, client, server, self.protocol_send
         )
         self.protocol.listen(self._new_request_id, self._read_more)
-        while not self._closing and (data := await self._read_more()):
+        while not self._closing and not self.context.terminated.is_set() and (data := await self._read_more()):
             await self.protocol.handle(RawData(data))
-        if self._closing:
+        if self._closing and self.protocol.connection.our_state is not h11.SEND_RESPONSE:
             await self._linger()
 
     async def _shook_hands(self) -> bool:
-        try:
-            with trio.fail_after(TLS_HANDSHAKE):
+        with trio.move_on_after(TLS_HANDSHAKE) as self._reading:
+            try:
                 await self.stream.do_handshake()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            return False
-        return True
+                return True
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+        return False
 
     def drain(self) -> None:
         """The process is stopping: an idle connection ends now, a busy one soon."""
         if not self._busy:
-            self._closing = True
             self._reading.cancel()
         soon = trio.current_time() + DRAIN_GRACE
         self._reading.deadline = min(self._reading.deadline, soon)

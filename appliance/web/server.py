@@ -1,5 +1,6 @@
 """In charge of the HTTP listeners: hypercorn's connections, guarded and counted, and their orderly end."""
 
+import errno
 import logging
 import ssl
 from collections import Counter
@@ -21,6 +22,8 @@ from appliance.web.http1 import Application
 
 HEADER_BYTES = 16 * 1024
 BACKLOG = 1_024
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+NO_ROOM_PAUSE = 0.1  # seconds
 REQUESTS_PER_CONNECTION = 1_000_000  # effectively no limit: reconnecting costs clients more than it saves us
 
 log = get_logger("web")
@@ -82,8 +85,25 @@ async def serve(
 
 
 async def _accept(listener: trio.abc.Listener[Any], connected: Callable[[Any], Any], connections: trio.Nursery) -> None:
-    # serve_listeners also waits out a descriptor table that is full, and tries again.
-    await trio.serve_listeners(connected, [listener], handler_nursery=connections)
+    """Accept for ever, and wait out a descriptor table that is full.
+
+    As trio.serve_listeners does, which would write a traceback to the log ten times a second until there is room.
+    """
+    full = False
+    async with listener:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                if not full:
+                    log.warning("no more connections can be opened", reason=error.strerror)
+                full = True
+                await trio.sleep(NO_ROOM_PAUSE)
+            else:
+                full = False
+                connections.start_soon(connected, stream)
 
 
 async def _guarded(connection: Connection, doorkeeper: Doorkeeper) -> None:

@@ -20,9 +20,9 @@ _STATEMENTS = (
     SELECT :account_id, {_MESSAGE}, 'req_' || i, 'api', 'delivered', 'settled', 'Shop <orders@example.com>',
         'orders@example.com', 'On its way', '[]', 1, 1, length(:mime), {_TIME} FROM n""",
     f"""INSERT INTO message_bodies (message_id, mime, receipt) SELECT {_MESSAGE}, :mime, :receipt FROM n""",
-    f"""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, status, billing_status,
+    f"""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status, billing_status,
         attempt_count, last_smtp_code, last_smtp_response, delivered_at)
-    SELECT {_MESSAGE}, {_RECIPIENT}, :account_id, 'ada@example.net', 'example.net', 1, 'delivered', 'settled',
+    SELECT {_MESSAGE}, {_RECIPIENT}, :account_id, 'ada@example.net', 'example.net', 1, 1, 'delivered', 'settled',
         1, 250, '250 2.0.0 OK', {_TIME} FROM n""",
     f"""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code, smtp_response)
     SELECT {_RECIPIENT}, 1, {_TIME}, {_TIME}, 250, '250 2.0.0 OK' FROM n""",
