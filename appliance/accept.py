@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Literal, TypeVar, TypeVarTuple, Unpack
 
 import msgspec
 import trio
@@ -13,7 +13,7 @@ from appliance.message.compose import compose
 from appliance.message.draft import Draft, draft
 from appliance.message.request import SendRequest, fingerprint
 from appliance.message.template import Template
-from appliance.model import Caller, IdempotencyClaim, NewMessage, NewRecipient, Source
+from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, Source
 from appliance.outside import Outside, Wake
 from appliance.store import KeyTaken, Store
 
@@ -37,15 +37,15 @@ class Receipt(msgspec.Struct, rename={"sender": "from"}):
     """The body of a 202: what was accepted, in the caller's own spelling."""
 
     id: str
-    status: str
-    source: str
+    status: Literal["queued"]
+    source: Literal["api"]
     request_id: str
     sender: str
     to: list[str]
     cc: list[str]
     bcc: list[str]
     subject: str
-    billing_status: str
+    billing_status: Billing
     recipient_count: int
     credits_reserved: int
     headers: dict[str, str]
@@ -147,10 +147,7 @@ class FrontDoor:
             template_version=template.version if template else None,
             mime=mime,
             receipt=encoded,
-            recipients=tuple(
-                NewRecipient(self._outside.identifier("rcp"), address.spelling, address.key, address.domain)
-                for address in drafted.recipients
-            ),
+            recipients=self._recipients(drafted),
             credits=credits_needed,
             created_at=now,
             idempotency=IdempotencyClaim(caller.idempotency_scope, key, print_of_body, now + KEY_LIFETIME),
@@ -158,6 +155,15 @@ class FrontDoor:
         await self._store.messages.accept(new)
         self._wake_delivery.set()
         return Accepted(encoded)
+
+    def _recipients(self, drafted: Draft) -> tuple[NewRecipient, ...]:
+        # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
+        addresses = drafted.recipients
+        ids = sorted(self._outside.identifier("rcp") for _ in addresses)
+        return tuple(
+            NewRecipient(recipient_id, address.spelling, address.key, address.domain)
+            for recipient_id, address in zip(ids, addresses, strict=True)
+        )
 
     def _template(self, caller: Caller, request: SendRequest) -> Template | None:
         if request.template is msgspec.UNSET:
@@ -203,7 +209,7 @@ def _receipt(drafted: Draft, request: SendRequest, message_id: str, request_id: 
         bcc=[address.text for address in drafted.bcc],
         reply_to=drafted.reply_to.text if drafted.reply_to else msgspec.UNSET,
         subject=drafted.subject,
-        billing_status="reserved",
+        billing_status=Billing.RESERVED,
         recipient_count=len(drafted.recipients),
         credits_reserved=credits_needed,
         headers=dict(drafted.headers),

@@ -1,6 +1,7 @@
 """In charge of the shape of answers: JSON bytes, their headers, and the error object."""
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
@@ -20,6 +21,10 @@ SECURITY_HEADERS: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
+
+
+# A time in an answer: RFC 3339, UTC, to the millisecond.
+Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 
 
 class ErrorObject(msgspec.Struct):

@@ -69,11 +69,19 @@ class Authenticator:
         return found
 
     async def wrong_guess(self, address: str) -> Refused:
-        """The answer to a wrong credential: slow, and later a request to wait for an address that goes on."""
-        self.guesses.check_address(address)
-        self.guesses.failed(address)
+        """The answer to a wrong credential: slow, and with a request to wait for an address that goes on.
+
+        Always a 401, as the interface has it: a 429 would tell a client whose key was revoked to try it again.
+        """
+        wait: int | None = None
+        try:
+            self.guesses.check_address(address)
+        except Refused as refused:
+            wait = refused.retry_after
+        else:
+            self.guesses.failed(address)
         await trio.sleep(FAILURE_DELAY)
-        return Refused(Code.UNAUTHORIZED, WRONG)
+        return Refused(Code.UNAUTHORIZED, WRONG, retry_after=wait)
 
     def _remember(self, digest: bytes, caller: Caller, now: int) -> None:
         if len(self._callers) >= CACHED:

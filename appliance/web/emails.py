@@ -4,6 +4,7 @@ import msgspec
 
 from appliance.events import rfc3339
 from appliance.model import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
+from appliance.web.answer import Time
 
 
 class RecipientObject(msgspec.Struct):
@@ -16,8 +17,8 @@ class RecipientObject(msgspec.Struct):
     attempt_count: int
     last_smtp_code: int | None
     last_smtp_response: str | None
-    delivered_at: str | None
-    bounced_at: str | None
+    delivered_at: Time | None
+    bounced_at: Time | None
 
 
 class MessageObject(msgspec.Struct, rename={"sender": "from"}):
@@ -31,7 +32,7 @@ class MessageObject(msgspec.Struct, rename={"sender": "from"}):
     billing_status: Billing
     recipient_count: int
     credits_reserved: int
-    created_at: str
+    created_at: Time
     recipients: list[RecipientObject]
     request_id: str
 

@@ -40,6 +40,7 @@ class Operation:
     body: type | None = None
     security: tuple[Json, ...] = ()
     parameters: tuple[Json, ...] = ()
+    headers: tuple[str, ...] = ()  # of the success, beside the one every answer has
 
 
 def _parameter(name: str, place: str, description: str, schema: Json, *, required: bool = False) -> Json:
@@ -97,6 +98,7 @@ OPERATIONS = (
         SendRequest,
         tuple(SEND),
         (_KEY,),
+        ("Idempotent-Replayed", "Original-Request-ID"),
     ),
     Operation(
         "get",
@@ -220,7 +222,9 @@ def document(base_url: str) -> Json:
     types = [operation.success[1] for operation in OPERATIONS]
     types += [operation.body for operation in OPERATIONS if operation.body is not None]
     schemas, components = msgspec.json.schema_components([*types, ErrorObject], ref_template=REFERENCE)
-    components |= request_schema.components(REFERENCE)  # with the rules between fields, which no type can say
+    # With the rules between fields, which no type can say.
+    components |= request_schema.components(REFERENCE)
+    components["TemplateRequest"]["anyOf"] = [{"required": ["text"]}, {"required": ["html"]}]
     references = dict(zip([*types, ErrorObject], schemas, strict=True))
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
@@ -243,19 +247,33 @@ _SECURITY_SCHEMES: Json = {
     "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, `ma_live_…` or `ma_test_…`."},
     "customer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "From /v1/auth/login."},
 }
-_REQUEST_ID: Json = {
+# Every header an answer may tell something by; those that are always there when they are listed are required.
+_HEADERS: Json = {
     "X-Request-ID": {
         "description": "Equals `request_id` in the body.",
         "required": True,
         "schema": {"type": "string"},
-    }
+    },
+    "WWW-Authenticate": {
+        "description": "The schemes that are understood.",
+        "required": True,
+        "schema": {"type": "string"},
+    },
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+    "Idempotent-Replayed": {"description": "On a retry only.", "schema": {"type": "string", "const": "true"}},
+    "Original-Request-ID": {
+        "description": "On a retry only: the `request_id` of the first request.",
+        "schema": {"type": "string"},
+    },
 }
-_RETRY_AFTER: Json = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+_ALWAYS_RETRY_AFTER = (429, 503)
+_MAY_RETRY_AFTER = (401, 409)  # to an address that goes on guessing; `idempotency_in_progress`
 
 
 def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     status, success, description = operation.success
-    responses = {str(status): _response(description, references[success], _REQUEST_ID)}
+    headers = {name: _HEADERS[name] for name in ("X-Request-ID", *operation.headers)}
+    responses = {str(status): _response(description, references[success], headers)}
     for code in operation.errors:
         responses.setdefault(str(ANSWERS[code].status), _error_response(operation, code, references[ErrorObject]))
     described: Json = {
@@ -276,9 +294,19 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
 def _error_response(operation: Operation, code: Code, reference: Json) -> Json:
     status = ANSWERS[code].status
     codes = [other.value for other in operation.errors if ANSWERS[other].status == status]
-    headers = _REQUEST_ID | (_RETRY_AFTER if status in (429, 503) else {})
     schema = {"allOf": [reference, {"properties": {"code": {"enum": codes}}}]}
-    return _response(" or ".join(f"`{each}`" for each in codes), schema, headers)
+    return _response(" or ".join(f"`{each}`" for each in codes), schema, _error_headers(status))
+
+
+def _error_headers(status: int) -> Json:
+    headers = {"X-Request-ID": _HEADERS["X-Request-ID"]}
+    if status == 401:
+        headers["WWW-Authenticate"] = _HEADERS["WWW-Authenticate"]
+    if status in _ALWAYS_RETRY_AFTER:
+        headers["Retry-After"] = {**_HEADERS["Retry-After"], "required": True}
+    elif status in _MAY_RETRY_AFTER:
+        headers["Retry-After"] = _HEADERS["Retry-After"]
+    return headers
 
 
 def _response(description: str, schema: Json, headers: Json) -> Json:

@@ -1,6 +1,6 @@
 """In charge of logging in and out: /v1/auth."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import trio
@@ -12,6 +12,7 @@ from appliance.events import rfc3339
 from appliance.guesses import FAILURE_DELAY, Guesses
 from appliance.model import Role, User
 from appliance.passwords import MAX_BYTES, hash_password, password_matches
+from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, request_id
 from appliance.web.tokens import Tokens
 
@@ -48,8 +49,8 @@ class TokenObject(msgspec.Struct):
     """The answer to a login or a refresh."""
 
     token: str
-    token_type: str
-    expires_at: str
+    token_type: Literal["Bearer"]
+    expires_at: Time
     account: AccountObject
     request_id: str
 

@@ -9,8 +9,10 @@ from quart import Blueprint, Response, request
 from appliance.errors import Code, Refused, invalid
 from appliance.events import rfc3339
 from appliance.message.addresses import parse
-from appliance.message.characters import fault_in_line
+from appliance.message.characters import LINE_PATTERN, fault_in_line
+from appliance.message.fields import Mailbox
 from appliance.model import Suppression
+from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.templates import DeletedAnswer
 
@@ -20,8 +22,8 @@ BY_HAND = "added by hand"
 class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST."""
 
-    address: Annotated[str, Meta(min_length=1, max_length=320, examples=["ada@example.net"])]
-    reason: Annotated[str, Meta(min_length=1, max_length=200)] = BY_HAND
+    address: Annotated[Mailbox, Meta(examples=["ada@example.net"])]
+    reason: Annotated[str, Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN})] = BY_HAND
 
 
 class SuppressionObject(msgspec.Struct):
@@ -29,7 +31,7 @@ class SuppressionObject(msgspec.Struct):
 
     address: str
     reason: str
-    created_at: str
+    created_at: Time
 
 
 class SuppressionAnswer(SuppressionObject):

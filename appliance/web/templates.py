@@ -8,18 +8,27 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
 from appliance.events import rfc3339
+from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model import StoredTemplate
+from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
+
+# For the schema only: the rules themselves stand in check_template, where each has a sentence of its own.
+_LINE = {"pattern": LINE_PATTERN}
+_BODY = {"pattern": BODY_PATTERN}
 
 
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PUT: at least one of text and html."""
 
-    subject: Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{name}}"])] | UnsetType = UNSET
-    text: Annotated[str, Meta(examples=["Hello {{name}}!"])] | UnsetType = UNSET
-    html: Annotated[str, Meta(examples=["<p>Hello {{name}}!</p>"])] | UnsetType = UNSET
+    subject: (
+        Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{name}}"], extra_json_schema=_LINE)]
+        | UnsetType
+    ) = UNSET
+    text: Annotated[str, Meta(examples=["Hello {{name}}!"], extra_json_schema=_BODY)] | UnsetType = UNSET
+    html: Annotated[str, Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=_BODY)] | UnsetType = UNSET
 
 
 class TemplateObject(msgspec.Struct):
@@ -31,8 +40,8 @@ class TemplateObject(msgspec.Struct):
     text: str | None
     html: str | None
     variables: list[str]
-    created_at: str
-    updated_at: str
+    created_at: Time
+    updated_at: Time
 
 
 class TemplateAnswer(TemplateObject):

@@ -5,9 +5,12 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
+
+import trustme
 
 from tests.running import Running
 
@@ -55,11 +58,15 @@ class Client:
         self.socket.settimeout(timeout)
         if buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        if source:
-            self.socket.bind((source, 0))
-        self.socket.connect((parts.hostname, parts.port))
-        if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_hostname=parts.hostname)
+        try:
+            if source:
+                self.socket.bind((source, 0))
+            self.socket.connect((parts.hostname, parts.port))
+            if tls is not None:
+                self.socket = tls.wrap_socket(self.socket, server_hostname=parts.hostname)
+        except OSError:
+            self.socket.close()
+            raise
         self._unread = b""
         self._answers: list[Answer] = []
 
@@ -135,6 +142,19 @@ def bearer(running: Running) -> str:
 def sending(running: Running, key: str, *headers: str) -> tuple[str, ...]:
     """The header lines of a POST /emails."""
     return bearer(running), f"Idempotency-Key: {key}", "Content-Type: application/json", *headers
+
+
+def certified(directory: Path) -> tuple[str, ssl.SSLContext]:
+    """The `[http]` settings of a server behind TLS, and a client's context that trusts it and would prefer HTTP/2."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(directory / "key.pem")
+    for pem in certificate.cert_chain_pems:
+        pem.write_to_path(directory / "cert.pem", append=True)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return f'tls_cert = "{directory / "cert.pem"}"\ntls_key = "{directory / "key.pem"}"', context
 
 
 MESSAGE = json.dumps({"from": "a@example.com", "to": "b@example.net", "subject": "s", "text": "t"}).encode()

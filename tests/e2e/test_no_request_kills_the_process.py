@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-import trustme
 
-from tests.e2e.raw import MESSAGE, Answer, Client, bearer, check_error, parsed, request, sending
+from tests.e2e.raw import MESSAGE, Answer, Client, bearer, certified, check_error, parsed, request, sending
 from tests.running import Running, appliance
 
 MUTATED = 300  # requests, over plain TCP
@@ -52,15 +51,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     """The same behind TLS, and a client that trusts it and offers HTTP/2 first."""
     directory = tmp_path_factory.mktemp("secure")
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(directory / "key.pem")
-    for pem in certificate.cert_chain_pems:
-        pem.write_to_path(directory / "cert.pem", append=True)
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    http = f'tls_cert = "{directory / "cert.pem"}"\ntls_key = "{directory / "key.pem"}"'
+    http, context = certified(directory)
     with appliance(directory, http=http) as running:
         yield Door(running, context)
 

@@ -8,14 +8,9 @@ import httpx
 import pytest
 
 from tests.e2e.contract.service import Caller
-from tests.running import Provisioned, Running, add_account, appliance
+from tests.running import Running, add_account, appliance
 
 NewAccount = Callable[..., Caller]
-
-
-def caller_of(running: Running, account: Provisioned, authorization: dict[str, str]) -> Caller:
-    """Somebody who calls with that header."""
-    return Caller(running, account, running.client(headers=authorization))
 
 
 @pytest.fixture(scope="session")
@@ -28,32 +23,31 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
-def caller(running: Running) -> Iterator[Caller]:
-    """The account `demo` with its API key of scope full."""
-    made = caller_of(running, running.account, running.account.bearer)
-    with made.client:
-        yield made
+def client(running: Running) -> Iterator[httpx.Client]:
+    """The connections all callers share."""
+    limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
+    with running.client(headers={}, limits=limits) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
-def customer(running: Running) -> Iterator[Caller]:
+def caller(running: Running, client: httpx.Client) -> Caller:
+    """The account `demo` with its API key of scope full."""
+    return Caller(running, running.account, client, running.account.bearer)
+
+
+@pytest.fixture(scope="session")
+def customer(running: Running, client: httpx.Client) -> Caller:
     """The account `demo` with a customer token."""
-    made = caller_of(running, running.account, running.login())
-    with made.client:
-        yield made
+    return Caller(running, running.account, client, running.login())
 
 
 @pytest.fixture
-def new_account(running: Running) -> Iterator[NewAccount]:
+def new_account(running: Running, client: httpx.Client) -> NewAccount:
     """Makes accounts nobody else uses, each called through its API key of scope full."""
-    clients: list[httpx.Client] = []
 
     def make(**options: Any) -> Caller:
         account = add_account(running.data_dir, f"account-{uuid.uuid4().hex[:12]}", **options)
-        made = caller_of(running, account, account.bearer)
-        clients.append(made.client)
-        return made
+        return Caller(running, account, client, account.bearer)
 
-    yield make
-    for client in clients:
-        client.close()
+    return make

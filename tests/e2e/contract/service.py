@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +46,18 @@ class Caller:
 
     running: Running
     account: Provisioned
-    client: httpx.Client
+    client: httpx.Client  # shared by all, and so without a credential
+    authorization: dict[str, str]
+
+    def request(
+        self, method: str, path: str, *, headers: dict[str, str] | None = None, **options: Any
+    ) -> httpx.Response:
+        """One request with this caller's credential."""
+        return self.client.request(method, path, headers=self.authorization | (headers or {}), **options)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        """One GET."""
+        return self.request("GET", path, **options)
 
     def post(
         self, body: Any, *, key: str | None = None, headers: dict[str, str] | None = None, content: bytes | None = None
@@ -54,7 +65,7 @@ class Caller:
         """One POST /emails with this JSON, or with these very bytes."""
         data = json.dumps(body).encode("ascii") if content is None else content
         sent = {"Content-Type": "application/json", "Idempotency-Key": new_key() if key is None else key}
-        return self.client.post("/emails", content=data, headers=sent | (headers or {}))
+        return self.request("POST", "/emails", content=data, headers=sent | (headers or {}))
 
     def send(self, **changes: Any) -> Any:
         """Send a valid request with changes, which must be accepted; the response's body."""
@@ -66,7 +77,7 @@ class Caller:
 
     def read(self, message_id: str) -> Any:
         """The message as GET /emails/{id} tells it now."""
-        response = self.client.get(f"/emails/{message_id}")
+        response = self.get(f"/emails/{message_id}")
         assert response.status_code == 200, response.text
         return response.json()
 
@@ -90,12 +101,12 @@ class Caller:
 
     def using(self, authorization: dict[str, str]) -> "Caller":
         """The same account with another credential."""
-        return Caller(self.running, self.account, self.running.client(headers=authorization))
+        return replace(self, authorization=authorization)
 
     def login(self, password: str = PASSWORD) -> httpx.Response:
         """One POST /v1/auth/login."""
         body = {"email": self.account.email, "password": password}
-        return httpx.post(f"{self.running.url}/v1/auth/login", json=body, trust_env=False, timeout=30)
+        return self.client.post("/v1/auth/login", json=body)
 
     def token(self) -> str:
         """A fresh customer token."""

@@ -138,7 +138,7 @@ def test_a_result_is_final(caller: Caller) -> None:
 def test_every_reading_is_a_request_of_its_own(caller: Caller) -> None:
     """request_id is that of the reading, equals the header, and is not that of the sending."""
     sent = caller.send()
-    first, second = (caller.client.get(f"/emails/{sent['id']}") for _ in range(2))
+    first, second = (caller.get(f"/emails/{sent['id']}") for _ in range(2))
     assert first.headers["x-request-id"] == first.json()["request_id"]
     assert len({sent["request_id"], first.json()["request_id"], second.json()["request_id"]}) == 3
 
@@ -147,30 +147,32 @@ def test_reading_needs_no_idempotency_key(caller: Caller) -> None:
     """An Idempotency-Key on a GET is not used, however odd."""
     message_id = caller.send()["id"]
     for key in ("", "x" * 300, "same", "same"):
-        assert caller.client.get(f"/emails/{message_id}", headers={"Idempotency-Key": key}).status_code == 200
+        assert caller.get(f"/emails/{message_id}", headers={"Idempotency-Key": key}).status_code == 200
 
 
-@pytest.mark.parametrize("message_id", ["msg_0", "0", "%00", "%FF", "msg_" + "0" * 32, "x" * 5000, "..", "%2e%2e", "a%2Fb", ""])
+@pytest.mark.parametrize(
+    "message_id", ["msg_0", "0", "%00", "%FF", "msg_" + "0" * 32, "x" * 5000, "..", "%2e%2e", "a%2Fb", ""]
+)
 def test_an_unknown_message_is_not_found(caller: Caller, message_id: str) -> None:
     """Any id that is no message's gives 404."""
-    error(caller.client.get(f"/emails/{message_id}"), 404, "not_found")
+    error(caller.get(f"/emails/{message_id}"), 404, "not_found")
 
 
 def test_an_id_is_exact(caller: Caller) -> None:
     """An id in other letters, or with more behind it, is another id."""
     message_id = caller.send()["id"]
     for other in (message_id.upper(), f"{message_id} ", f"{message_id}%00", message_id[:-1], message_id[4:]):
-        error(caller.client.get(f"/emails/{other}"), 404, "not_found")
+        error(caller.get(f"/emails/{other}"), 404, "not_found")
 
 
 def test_a_message_of_another_account_is_not_found(caller: Caller, new_account: NewAccount) -> None:
     """Another account's message is answered with the same bytes as one that never was."""
     message_id = caller.send()["id"]
     other = new_account()
-    theirs = other.client.get(f"/emails/{message_id}")
-    never = other.client.get("/emails/msg_00000000000000000000000000")
+    theirs = other.get(f"/emails/{message_id}")
+    never = other.get("/emails/msg_00000000000000000000000000")
     assert error(theirs, 404, "not_found") == error(never, 404, "not_found")
-    assert [name for name in theirs.headers] == [name for name in never.headers]
+    assert list(theirs.headers) == list(never.headers)
     assert len(theirs.content) == len(never.content)
 
 

@@ -1,0 +1,145 @@
+"""In charge of who is delivered when: due recipients at once, deferrals at their time, after a wake without delay."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.deliver import pool
+from appliance.model import Account, RecipientStatus
+from appliance.outside import Outside, Wake
+from appliance.store import Store, open_store
+from tests.store.samples import CREDITS, HASH, MORNING, FailingDisk, Faults, Messages
+
+ATTEMPTS = 12
+# Each test names the virtual clock itself, because only then pytest-trio runs it on that.
+
+
+@pytest.fixture
+def outside() -> Outside:
+    """A world whose time is the virtual clock's."""
+    return Outside(now=lambda: MORNING + round(trio.current_time() * 1_000_000))
+
+
+@pytest.fixture
+async def store(tmp_path: Path, outside: Outside) -> AsyncIterator[Store]:
+    """A new database; every write is made on this thread, so that the virtual clock sees it."""
+    async with open_store(tmp_path / "data", outside, inline=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def account(store: Store) -> Account:
+    """Who sends."""
+    return await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+
+
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    """What the disk under every database opened from now on does wrong: nothing, until a test says so."""
+    disk = FailingDisk()
+    yield disk.faults
+    disk.unregister()
+
+
+def statuses(store: Store, account: Account, message_id: str) -> list[RecipientStatus]:
+    """How the recipients of a message stand."""
+    message = store.messages.read(account.id, message_id)
+    assert message is not None
+    return [recipient.status for recipient in message.recipients]
+
+
+async def test_a_deferral_is_delivered_two_seconds_later(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """Not a moment before, and without anybody waking the pool."""
+    new = Messages(outside, account.id).new("defer@example.net")
+    await store.messages.accept(new)
+    nursery.start_soon(pool.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    await trio.sleep(1.9)
+    assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+    await trio.sleep(0.2)
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    message = store.messages.read(account.id, new.id)
+    assert message is not None
+    assert message.recipients[0].attempt_count == 2
+
+
+async def test_a_wake_ends_the_sleep(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """What is accepted while the pool sleeps is delivered at once, not when the sleep would have ended."""
+    wake = Wake()
+    nursery.start_soon(pool.run_sandbox, store, outside, wake, ATTEMPTS)
+    await trio.sleep(10)
+    new = Messages(outside, account.id).new()
+    await store.messages.accept(new)
+    began = trio.current_time()
+    wake.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    assert trio.current_time() == began
+
+
+async def test_without_a_wake_it_looks_once_a_minute(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """A wake that is lost, as at a restart, costs a minute at most."""
+    nursery.start_soon(pool.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    await trio.sleep(10)
+    new = Messages(outside, account.id).new()
+    await store.messages.accept(new)
+    await trio.sleep(61)
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+
+
+async def test_more_than_a_batch_is_delivered(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account
+) -> None:
+    """A queue longer than one transaction is worked off in several, each recipient once."""
+    await store.accounts.set_credits(account.id, 10 * pool.BATCH)
+    messages = Messages(outside, account.id)
+    for _ in range(3):
+        await store.messages.accept(messages.new(*(f"r{number}@x.example" for number in range(pool.BATCH // 2 + 1))))
+    counts = []
+    while count := await pool.deliver_due(store, outside, ATTEMPTS):
+        counts.append(count)
+    assert counts == [pool.BATCH, 3 * (pool.BATCH // 2 + 1) - pool.BATCH]
+    assert await pool.deliver_due(store, outside, ATTEMPTS) == 0
+
+
+async def test_real_mail_is_left_alone(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account
+) -> None:
+    """The sandbox touches nothing that is not simulated."""
+    new = Messages(outside, account.id).new(simulated=False)
+    await store.messages.accept(new)
+    assert await pool.deliver_due(store, outside, ATTEMPTS) == 0
+    assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+
+
+async def test_storage_that_refuses_delays_and_stops_nothing(
+    autojump_clock: MockClock,
+    faults: Faults,
+    tmp_path: Path,
+    outside: Outside,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While the disk is full results wait; with room again they are recorded, each once."""
+    async with open_store(tmp_path / "full", outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+        new = Messages(outside, account.id).new()
+        await store.messages.accept(new)
+        async with trio.open_nursery() as inner:
+            with faults.raising(on_write=apsw.FullError):
+                inner.start_soon(pool.run_sandbox, store, outside, Wake(), ATTEMPTS)
+                await trio.sleep(5)
+                assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+            await trio.sleep(2)
+            assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+            inner.cancel_scope.cancel()
+    assert "delivery waits for the storage" in caplog.text

@@ -1,0 +1,226 @@
+"""Errors: the object, the code and the status, the header, on every way a request can go wrong."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from appliance.errors import Code
+from tests.e2e import raw
+from tests.e2e.contract.service import Caller, any_error, at_once, bearer, error, message
+from tests.running import PASSWORD, Running, appliance
+
+# The interface's list, word for word.
+CODES = [
+    "invalid_request",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "conflict",
+    "insufficient_credits",
+    "rate_limited",
+    "warmup_limited",
+    "account_suspended",
+    "payload_too_large",
+    "service_unavailable",
+    "temporary_failure",
+    "internal_error",
+    "idempotency_conflict",
+    "idempotency_in_progress",
+]
+ROUTES = {
+    "/emails": "POST",
+    "/emails/msg_0": "GET, HEAD",
+    "/v1/auth/login": "POST",
+    "/v1/auth/refresh": "POST",
+    "/v1/auth/logout": "POST",
+    "/v1/auth/password": "POST",
+    "/v1/templates": "GET, HEAD",
+    "/v1/templates/welcome": "DELETE, GET, HEAD, PUT",
+    "/v1/suppressions": "GET, HEAD, POST",
+    "/v1/suppressions/a@example.net": "DELETE",
+    "/healthz": "GET, HEAD",
+    "/readyz": "GET, HEAD",
+    "/openapi.json": "GET, HEAD",
+}
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
+
+
+def test_the_list_of_codes_is_closed() -> None:
+    """The service knows exactly the codes of the interface."""
+    assert sorted(code.value for code in Code) == sorted(CODES)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_wrong_method_is_405_and_told_the_right_ones(customer: Caller, path: str) -> None:
+    """Any other method gives 405, invalid_request, and the header Allow."""
+    allowed = ROUTES[path].split(", ")
+    for method in METHODS:
+        if method in allowed:
+            continue
+        response = customer.request(method, path)
+        assert response.headers["allow"] == ROUTES[path]
+        if method != "HEAD":
+            error(response, 405, "invalid_request")
+        assert response.status_code == 405
+        assert response.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/email",
+        "/Emails",
+        "/emails/a/b",
+        "/v1",
+        "/v1/",
+        "/v1/nothing",
+        "/v1/templates/a/b",
+        "/v2/emails",
+        "//",
+        "/%00",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_an_unknown_path_is_404(customer: Caller, method: str, path: str) -> None:
+    """Where there is nothing, every method gives 404."""
+    error(customer.request(method, path), 404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/templates", "/v1/suppressions"])
+def test_success_carries_the_request_id_too(customer: Caller, path: str) -> None:
+    """X-Request-ID equals request_id in the body of a success."""
+    response = customer.get(path)
+    assert response.status_code == 200
+    assert response.json()["request_id"] == response.headers["x-request-id"]
+
+
+def test_the_description_carries_a_request_id(customer: Caller) -> None:
+    """Even /openapi.json, which has no request_id in its body, has the header."""
+    assert customer.get("/openapi.json").headers["x-request-id"].startswith("req_")
+
+
+def test_a_head_is_a_get_without_its_body(caller: Caller) -> None:
+    """HEAD has the status and the headers of GET, and no body."""
+    message_id = caller.delivered()["id"]
+    for path in (f"/emails/{message_id}", "/emails/unknown", "/healthz"):
+        got, head = caller.get(path), caller.request("HEAD", path)
+        assert (head.status_code, head.content) == (got.status_code, b"")
+        assert head.headers["content-length"] == str(len(got.content))
+        assert head.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nHost: a\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nBad Header: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n",
+        b"POST /emails HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST /emails HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_gets_the_error_object(running: Running, data: bytes) -> None:
+    """A request that cannot be read is answered with 400, the error object and the header, and the end."""
+    with raw.Client(running.url) as client:
+        client.send(data)
+        (answer,) = client.rest()
+    raw.check_error(answer)
+    assert (answer.status, answer.json()["code"]) == (400, "invalid_request")
+
+
+def test_request_ids_are_never_the_caller_s(caller: Caller) -> None:
+    """An X-Request-ID that the caller sends is not taken over."""
+    response = caller.post(message(), headers={"X-Request-ID": "req_mine"})
+    assert response.headers.get_list("x-request-id") == [response.json()["request_id"]]
+    assert response.json()["request_id"] != "req_mine"
+
+
+def test_an_error_tells_nothing_about_the_inside(customer: Caller) -> None:
+    """No answer names the server software, a file or a cause."""
+    for response in (
+        customer.get("/nothing"),
+        customer.post(None, content=b"{"),
+        customer.get("/v1/templates?limit=x"),
+    ):
+        any_error(response)
+        assert "server" not in response.headers
+        assert not any(word in response.text for word in ("Traceback", ".py", "Error(", "sqlite", "msgspec", "quart"))
+
+
+# ---- a server with little to give
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An appliance behind a proxy, which takes five requests a second from a credential."""
+    behind = 'trusted_proxies = ["127.0.0.0/8"]'
+    with appliance(tmp_path_factory.mktemp("narrow"), http=behind, requests_per_second=5) as started:
+        yield started
+
+
+def send_from(running: Running, authorization: dict[str, str], key: str) -> httpx.Response:
+    """One plain message."""
+    with running.client(headers=authorization) as client:
+        return client.post("/emails", json=message(), headers={"Idempotency-Key": key})
+
+
+def test_too_many_requests_are_told_when_to_come_back(narrow: Running) -> None:
+    """A credential may burst to twice its rate; then 429, rate_limited and Retry-After, while others go on."""
+    responses = at_once(lambda index: send_from(narrow, narrow.account.bearer, f"burst-{index}"), range(40))
+    refused = [response for response in responses if response.status_code != 202]
+    assert 0 < len(refused) <= 30
+    for response in refused:
+        error(response, 429, "rate_limited")
+        assert int(response.headers["retry-after"]) >= 1
+    (first, *_) = (response for response in responses if response.status_code == 202)
+    assert send_from(narrow, narrow.account.basic, "another").status_code == 202
+    with narrow.client() as client:
+        assert client.get(f"/emails/{first.json()['id']}").status_code == 200
+
+
+def test_an_address_that_goes_on_guessing_is_asked_to_wait(narrow: Running) -> None:
+    """A wrong credential is always 401; after ten in a minute with Retry-After. The right key works, but no login."""
+    here = {"X-Forwarded-For": "203.0.113.9"}
+    with narrow.client(headers=bearer("ma_live_wrong")) as client:
+        first = at_once(lambda _: client.get("/emails/x", headers=here), range(10))
+        later = at_once(lambda path: client.get(path, headers=here), ("/emails/x", "/emails/y"))
+    for response in (*first, *later):
+        error(response, 401, "unauthorized")
+    assert not any("retry-after" in response.headers for response in first)
+    assert all(1 <= int(response.headers["retry-after"]) <= 60 for response in later)
+    with narrow.client() as client:
+        error(client.get("/emails/x", headers=here), 404, "not_found")
+        login = {"email": narrow.account.email, "password": PASSWORD}
+        refused = client.post("/v1/auth/login", json=login, headers=here)
+        error(refused, 429, "rate_limited")
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert client.post("/v1/auth/login", json=login).status_code == 200
+
+
+def test_a_full_disk_refuses_mail_for_now(narrow: Running) -> None:
+    """Below the watermark sends get 503, temporary_failure and Retry-After, nothing is kept, and reading goes on."""
+    with narrow.client(headers=narrow.account.basic) as client:
+        message_id = client.post("/emails", json=message(), headers={"Idempotency-Key": "before"}).json()["id"]
+    narrow.terminate()
+    settings = narrow.config_file.read_text()
+    narrow.config_file.write_text(settings.replace('min_free_disk = "0"', 'min_free_disk = "9000000GiB"'))
+    narrow.start()
+    with narrow.client() as client:
+        response = client.post("/emails", json=message(), headers={"Idempotency-Key": "full"})
+        error(response, 503, "temporary_failure")
+        assert int(response.headers["retry-after"]) >= 1
+        assert client.get(f"/emails/{message_id}").json()["status"] == "delivered"
+    narrow.terminate()
+    narrow.config_file.write_text(settings)
+    narrow.start()
+    with narrow.client() as client:
+        response = client.post("/emails", json=message(), headers={"Idempotency-Key": "full"})
+        assert response.status_code == 202
+        assert "idempotent-replayed" not in response.headers

@@ -1,0 +1,387 @@
+"""Input made to break things: refused with 400 by the field's name, or carried harmlessly; never a 500."""
+
+import json
+from collections.abc import Callable
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.e2e.contract.service import Caller, accepted, any_error, bearer, error, message
+from tests.running import Running, add_account
+
+EXAMPLES = 40
+FILE = {"filename": "a.txt", "content": "aGk="}
+CONTROLS = [
+    "\0",
+    "\x01",
+    "\x08",
+    "\x0b",
+    "\x0c",
+    "\x1b",
+    "\x1f",
+    "\x7f",
+    "\x80",
+    "\x85",
+    "\x9f",
+]
+BREAKS = ["\r", "\n", "\r\n", "\u2028", "\u2029"]
+
+# Every place of a send request that holds text, and how it gets there.
+PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "from": lambda text: message(from_=text),
+    "from name": lambda text: message(from_=f"{text} <a@example.com>"),
+    "to": lambda text: message(to=text),
+    "to list": lambda text: message(to=["a@example.net", text]),
+    "to local part": lambda text: message(to=f"{text}@example.net"),
+    "to domain": lambda text: message(to=f"a@{text}.example"),
+    "cc": lambda text: message(cc=text),
+    "bcc": lambda text: message(bcc=[text]),
+    "reply_to": lambda text: message(reply_to=text),
+    "subject": lambda text: message(subject=text),
+    "text": lambda text: message(text=text),
+    "html": lambda text: message(html=text),
+    "template": lambda text: message(text=..., template=text),
+    "variable name": lambda text: message(text=..., template="hostile", variables={"v": "x", text: 1}),
+    "variable value": lambda text: message(text=..., subject=..., template="hostile", variables={"v": text}),
+    "header name": lambda text: message(headers={text: "x"}),
+    "header value": lambda text: message(headers={"X-A": text}),
+    "tags": lambda text: message(tags=text),
+    "tag list": lambda text: message(tags=["a", text]),
+    "filename": lambda text: message(attachments=[FILE | {"filename": text}]),
+    "content": lambda text: message(attachments=[FILE | {"content": text}]),
+    "content_type": lambda text: message(attachments=[FILE | {"content_type": text}]),
+    "content_id": lambda text: message(attachments=[FILE | {"content_id": text}]),
+    "field name": lambda text: message() | {text: "x"},
+}
+# One line each: control characters and every kind of line break are refused there.
+LINES = [
+    "from name",
+    "to local part",
+    "to domain",
+    "reply_to",
+    "subject",
+    "header name",
+    "header value",
+    "tags",
+    "filename",
+    "content_type",
+    "content_id",
+    "content",
+    "template",
+]
+TEXTS = ["text", "html", "variable value"]
+
+hostile_text = st.one_of(
+    st.text(st.characters(), max_size=80),  # surrogates too
+    st.text(
+        st.sampled_from([*CONTROLS, *"\r\n\t \"'\\<>@,;:=?_{}[]().%&", "\u2028", "\ufeff", "ä", "😀", "\u202e"]),
+        max_size=30,
+    ),
+    st.lists(
+        st.sampled_from(
+            [
+                "\r\nBcc: evil@example.net",
+                "=?utf-8?q?a=0ABcc:_x?=",
+                "=?utf-8?b?DQpCY2M6IHg=?=",
+                "{{v}}",
+                "a@example.net",
+                "Name <a@example.com>",
+                "<script>",
+                "' OR 1=1 --",
+                "../../etc/passwd",
+                "\n.\n",
+                "x" * 1000,
+                "%0d%0a",
+                "a;b=c",
+            ]
+        ),
+        max_size=4,
+    ).map("".join),
+)
+lightly = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def template(customer: Caller) -> None:
+    """A template with one placeholder everywhere."""
+    body = {"subject": "s{{v}}", "text": "t{{v}}", "html": "<p>{{v}}</p>"}
+    assert customer.request("PUT", "/v1/templates/hostile", json=body).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def stranger(running: Running, client: httpx.Client) -> Caller:
+    """A customer of an account of its own, whose suppressions stop nobody else's mail."""
+    account = add_account(running.data_dir, "stranger")
+    caller = Caller(running, account, client, account.bearer)
+    return caller.using(bearer(caller.token()))
+
+
+def proper(response: httpx.Response) -> bool:
+    """Whether it was accepted; anything but a 2xx must be a proper error of the caller's."""
+    if response.status_code in (200, 201, 202):
+        assert response.json()["request_id"] == response.headers["x-request-id"]
+        return True
+    any_error(response)
+    assert response.status_code < 500
+    return False
+
+
+def headers_of(caller: Caller, message_id: str) -> EmailMessage:
+    """The message as the standard library reads it."""
+    built = message_from_bytes(caller.mime(message_id), policy=policy.default)
+    assert isinstance(built, EmailMessage)
+    return built
+
+
+# ---- any text anywhere
+
+
+@pytest.mark.parametrize("place", PLACES)
+@lightly
+@given(text=hostile_text)
+def test_any_text_is_accepted_or_refused_properly(caller: Caller, place: str, text: str) -> None:
+    """Whatever text stands in a field, the answer is a 202 or a 4xx with the error object."""
+    proper(caller.post(PLACES[place](text)))
+
+
+@lightly
+@given(subject=hostile_text, name=hostile_text, value=hostile_text, tag=hostile_text, filename=hostile_text)
+def test_what_is_accepted_has_exactly_the_headers_asked_for(
+    caller: Caller, subject: str, name: str, value: str, tag: str, filename: str
+) -> None:
+    """No text that passes can add a header, end the headers early, or change what another field says."""
+    for changes in (
+        {"subject": subject},
+        {"from_": f"{name} <a@example.com>"},
+        {"headers": {"X-A": value}},
+        {"tags": [tag]},
+        {"attachments": [FILE | {"filename": filename}]},
+    ):
+        response = caller.post(message(**changes))
+        if not proper(response):
+            continue
+        built = headers_of(caller, response.json()["id"])
+        asked = {"From", "To", "Subject", "Date", "Message-ID", "MIME-Version", "Content-Type"}
+        optional = {"X-A", "X-Service-Tag", "Content-Transfer-Encoding"}
+        assert asked <= set(built.keys()) <= asked | optional
+        assert len(built.keys()) == len(set(built.keys()))
+        if "subject" in changes:
+            assert built["Subject"] == subject
+
+
+@pytest.mark.parametrize("name", ["subject", "text", "html"])
+@lightly
+@given(text=hostile_text)
+def test_any_text_in_a_template_is_stored_or_refused_properly(customer: Caller, name: str, text: str) -> None:
+    """A template's fields are stored as they are, or refused with 400."""
+    response = customer.request(
+        "PUT",
+        "/v1/templates/fuzzed",
+        content=json.dumps({"text": "t"} | {name: text}),
+        headers={"Content-Type": "application/json"},
+    )
+    if proper(response):
+        assert customer.get("/v1/templates/fuzzed").json()[name] == text
+
+
+@lightly
+@given(address=hostile_text, reason=hostile_text)
+def test_any_text_in_a_suppression_is_stored_or_refused_properly(stranger: Caller, address: str, reason: str) -> None:
+    """An entry is stored with its reason, or refused with 400."""
+    headers = {"Content-Type": "application/json"}
+    for body in ({"address": address}, {"address": "a@example.net", "reason": reason}):
+        proper(stranger.request("POST", "/v1/suppressions", content=json.dumps(body), headers=headers))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/emails/{}", "/v1/templates/{}", "/v1/suppressions/{}", "/v1/templates?after={}", "/v1/suppressions?limit={}"],
+)
+@lightly
+@given(data=st.binary(max_size=40))
+def test_any_bytes_in_a_path_are_answered_properly(customer: Caller, path: str, data: bytes) -> None:
+    """Whatever is percent-encoded in a path or a query, the answer is proper."""
+    url = path.format("".join(f"%{octet:02x}" for octet in data))
+    for method in ("GET", "DELETE"):
+        proper(customer.request(method, url))
+
+
+@lightly
+@given(key=st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF), max_size=300))
+def test_any_idempotency_key_is_accepted_or_refused_properly(caller: Caller, key: str) -> None:
+    """Printable ASCII of the right length is a key; anything else is refused by name."""
+    stripped = key.strip(" ")  # as HTTP does
+    response = caller.client.post(
+        "/emails",
+        json=message(),
+        headers=[
+            (b"Authorization", caller.authorization["Authorization"].encode()),
+            (b"Idempotency-Key", stripped.encode("latin-1")),
+        ],
+    )
+    right = 1 <= len(stripped) <= 255 and stripped.isascii() and stripped.isprintable()
+    if not proper(response):
+        assert not right
+        assert response.json()["error"].startswith("Idempotency-Key:")
+    else:
+        assert right
+
+
+@lightly
+@given(
+    body=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.sampled_from([*message(), "cc", "tags", "headers", "x"]), inner, max_size=5)
+        ),
+        max_leaves=20,
+    )
+)
+def test_any_json_is_answered_properly(caller: Caller, body: Any) -> None:
+    """Any JSON value whatsoever gets a proper answer."""
+    assert not proper(caller.post(body))
+
+
+@lightly
+@given(content=st.binary(max_size=200))
+def test_any_bytes_are_answered_properly(caller: Caller, content: bytes) -> None:
+    """Any bytes whatsoever get a proper answer."""
+    assert not proper(caller.post(None, content=content))
+
+
+# ---- characters that break lines
+
+
+@pytest.mark.parametrize("character", [*CONTROLS, *BREAKS])
+@pytest.mark.parametrize("place", LINES)
+def test_a_line_takes_no_control_character_and_no_break(caller: Caller, place: str, character: str) -> None:
+    """C0, C1, DEL, CR, LF, U+2028 and U+2029 are refused wherever text must stay on one line."""
+    error(caller.post(PLACES[place](f"a{character}b")), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("character", CONTROLS)
+@pytest.mark.parametrize("place", TEXTS)
+def test_a_body_takes_no_control_character(caller: Caller, place: str, character: str) -> None:
+    """Of the control characters a body may hold tab and newline only."""
+    error(caller.post(PLACES[place](f"a{character}b")), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("place", TEXTS)
+def test_a_body_takes_no_lone_carriage_return(caller: Caller, place: str) -> None:
+    """CR without LF is how mail is smuggled, and is refused."""
+    for text in ("a\rb", "\r.\r", "a\r\r\nb", "\r"):
+        error(caller.post(PLACES[place](text)), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place not in ("content", "field name")])
+@pytest.mark.parametrize("half", [chr(0xD800), chr(0xDFFF), "a" + chr(0xDBFF), chr(0xDC00) + chr(0xD800)])
+def test_half_a_surrogate_pair_is_refused(caller: Caller, place: str, half: str) -> None:
+    """A lone surrogate is no text anywhere."""
+    error(caller.post(PLACES[place](half)), 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "=?utf-8?q?a=0ABcc:_x?=",
+        "=?utf-8?b?DQpCY2M6IHg=?=",
+        "=?us-ascii?Q?=0D=0A=0D=0Abody?= =?utf-8?q?=0A?=",
+        "=?x?=",
+        "=?",
+    ],
+)
+def test_what_looks_like_an_encoded_word_is_text(caller: Caller, subject: str) -> None:
+    """Encoded words in a subject or a header are encoded once more, so that no reader finds a line break in them."""
+    built = headers_of(caller, caller.send(subject=subject, headers={"X-A": subject})["id"])
+    assert built["Subject"] == subject
+    assert built["Bcc"] is None
+    assert built["X-A"] == subject
+
+
+# ---- JSON bombs
+
+
+BODY = json.dumps(message()).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        (b"[" * 100_000, ""),
+        (b'{"a":' * 100_000, ""),
+        (b'{"headers":' * 100_000, ""),
+        (b'{"variables": ' + b"[" * 33 + b"]" * 33 + b"}", ""),
+        (BODY.replace(b'"Hello"', b"[" * 40 + b"]" * 40), ""),
+        (BODY.replace(b'"Hello"', b"NaN"), "subject"),
+        (BODY.replace(b'"Hello"', b"Infinity"), "subject"),
+        (BODY.replace(b'"Hello"', b"-Infinity"), "subject"),
+        (BODY.replace(b'"Hello"', b'"\\ud800"'), "subject"),
+        (BODY.replace(b'"Hello"', b'"\xff"'), "subject"),
+        (BODY.replace(b'"Hello"', b'"\xc0\x80"'), "subject"),
+        (BODY.replace(b'"Hello"', b'"\xed\xa0\x80"'), "subject"),
+        (BODY.replace(b'"Hello"', b'"\\u0000"'), "subject"),
+        (BODY.replace(b'"Hello"', b'"a\nb"'), "subject"),
+        (BODY.replace(b'"Hello"', b'"\\x41"'), "subject"),
+        (BODY.replace(b'"Hello"', b"'Hello'"), "subject"),
+        (BODY.replace(b'"Hello"', b'"Hello'), ""),
+        (BODY.replace(b'"Hello"', b"9223372036854775808"), "subject"),
+        (BODY.replace(b'"Hello"', b"1" * 5000), "subject"),
+        (BODY.replace(b'"Hello"', b"1e999999"), "subject"),
+        (BODY[:-1] + b', "subject": "Hello"}', "subject"),
+        (BODY[:-1] + b', "\\u0073ubject": "Hello"}', "subject"),
+        (BODY[:-1] + b', "headers": {"X-A": "1", "X-A": "2"}}', "headers.X-A"),
+        (
+            BODY[:-1] + b', "attachments": [{"filename": "a", "content": "", "filename": "b"}]}',
+            "attachments[0].filename",
+        ),
+        (BODY[:-1] + b",}", ""),
+        (BODY + BODY, ""),
+        (b"\xef\xbb\xbf" + BODY, ""),
+        (BODY.decode().encode("utf-16"), ""),
+        (BODY[:-1] + b', "tags": [' + b'"a",' * 200_000 + b'"a"]}', ""),
+        (BODY[:-1] + b', "tags": [' + b"1," * 1_000_000 + b"1]}", ""),
+    ],
+)
+def test_a_json_bomb_is_400(caller: Caller, content: bytes, field: str) -> None:
+    """Depth, bad UTF-8, NaN, duplicate keys, lone surrogates and huge numbers are refused, naming the field."""
+    assert error(caller.post(None, content=content), 400, "invalid_request").startswith(field)
+
+
+def test_nesting_is_limited_to_32(customer: Caller) -> None:
+    """The same holds for the bodies of /v1."""
+    headers = {"Content-Type": "application/json"}
+    for content in (
+        b"[" * 60_000,
+        b'{"text": ' + b"[" * 33 + b"]" * 33 + b"}",
+        b'{"text": "\\ud800"}',
+        b'{"text": NaN}',
+    ):
+        response = customer.request("PUT", "/v1/templates/deep", content=content, headers=headers)
+        error(response, 400, "invalid_request")
+    duplicate = customer.request("PUT", "/v1/templates/deep", content=b'{"text": "a", "text": "b"}', headers=headers)
+    assert error(duplicate, 400, "invalid_request").startswith("text:")
+
+
+@pytest.mark.parametrize("number", [b"9223372036854775808", b"-9223372036854775809", b"1e400", b"1" * 400])
+def test_a_number_has_its_bounds(caller: Caller, number: bytes) -> None:
+    """Integers beyond 63 bits and floats beyond a double are no variables."""
+    body = json.dumps(message(text=..., subject=..., template="hostile", variables={"v": 0})).encode()
+    content = body.replace(b'"v": 0', b'"v": ' + number)
+    assert error(caller.post(None, content=content), 400, "invalid_request").startswith("variables.v:")
+
+
+def test_the_service_is_none_the_worse(caller: Caller) -> None:
+    """After all of that a plain message goes through."""
+    assert accepted(caller.post(message()))["status"] == "queued"

@@ -1,0 +1,253 @@
+"""The Idempotency-Key: one key, one message, whoever repeats what."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.e2e.contract.conftest import NewAccount
+from tests.e2e.contract.service import Caller, accepted, any_error, bearer, change, error, message, new_key
+
+DAY = 86_400_000_000  # microseconds
+PARALLEL = 50
+
+
+def messages_of(caller: Caller) -> int:
+    """How many messages the account has."""
+    count = "SELECT count(*) FROM messages WHERE account_id = ?"
+    rows = caller.stored(
+        lambda store: store.engine.read(lambda c: list(c.execute(count, (caller.account.account_id,))))
+    )
+    return int(rows[0][0])
+
+
+def test_the_key_is_required(caller: Caller) -> None:
+    """A send without Idempotency-Key is an invalid request that says so."""
+    response = caller.request("POST", "/emails", json=message())
+    assert "Idempotency-Key" in error(response, 400, "invalid_request")
+
+
+def test_there_is_one_key(caller: Caller) -> None:
+    """Two Idempotency-Key headers are refused: nobody could say which one counts."""
+    headers = [*caller.authorization.items(), ("Idempotency-Key", new_key()), ("Idempotency-Key", new_key())]
+    response = caller.client.post("/emails", json=message(), headers=headers)
+    assert error(response, 400, "invalid_request").startswith("Idempotency-Key:")
+
+
+def test_a_retry_is_the_first_answer_again(caller: Caller) -> None:
+    """Same key and same body: 202, the same fields, a new request_id, and headers that name the first request."""
+    key = new_key()
+    first, second, third = (caller.post(message(), key=key) for _ in range(3))
+    told, again, once_more = accepted(first), accepted(second), accepted(third)
+    assert again | {"request_id": ""} == told | {"request_id": ""} == once_more | {"request_id": ""}
+    assert len({each["request_id"] for each in (told, again, once_more)}) == 3
+    for retry in (second, third):
+        assert retry.headers["idempotent-replayed"] == "true"
+        assert retry.headers["original-request-id"] == told["request_id"]
+
+
+def test_a_first_answer_is_no_replay(caller: Caller) -> None:
+    """Only retries carry the headers of a retry."""
+    response = caller.post(message())
+    assert not {"idempotent-replayed", "original-request-id"} & set(response.headers)
+
+
+def test_a_retry_costs_and_sends_nothing(new_account: NewAccount) -> None:
+    """Ten sends with one key reserve the credits of one message, and make one."""
+    caller, key = new_account(credit=10), new_key()
+    ids = {accepted(caller.post(message(cc="b@example.net"), key=key))["id"] for _ in range(10)}
+    assert len(ids) == messages_of(caller) == 1
+    assert caller.credits() == 8
+
+
+def test_a_retry_after_delivery_still_says_what_was_accepted(caller: Caller) -> None:
+    """The first answer is repeated even when the message is final by now."""
+    key = new_key()
+    first = accepted(caller.post(message(to="bounce@example.net"), key=key))
+    caller.final(first["id"])
+    again = accepted(caller.post(message(to="bounce@example.net"), key=key))
+    assert (again["status"], again["billing_status"], again["id"]) == ("queued", "reserved", first["id"])
+
+
+def test_a_retry_works_when_the_credits_are_gone(new_account: NewAccount) -> None:
+    """What was accepted once stays accepted, even if it could not be paid for now."""
+    caller, key = new_account(credit=1), new_key()
+    first = accepted(caller.post(message(), key=key))
+    error(caller.post(message()), 402, "insufficient_credits")
+    assert accepted(caller.post(message(), key=key))["id"] == first["id"]
+
+
+def test_a_retry_works_when_the_template_is_gone(new_account: NewAccount) -> None:
+    """The same holds for a template that was changed or deleted since."""
+    caller, key = new_account(), new_key()
+    customer = caller.using(bearer(caller.token()))
+    body = message(text=..., template="short-lived")
+    customer.request("PUT", "/v1/templates/short-lived", json={"text": "t"}).raise_for_status()
+    first = accepted(caller.post(body, key=key))
+    customer.request("PUT", "/v1/templates/short-lived", json={"text": "{{name}}"}).raise_for_status()
+    assert accepted(caller.post(body, key=key))["id"] == first["id"]
+    customer.request("DELETE", "/v1/templates/short-lived").raise_for_status()
+    assert accepted(caller.post(body, key=key))["id"] == first["id"]
+
+
+BODY = message(
+    html="<p>é</p>", headers={"X-A": "1", "X-B": "2"}, tags=["a"], attachments=[{"filename": "ä", "content": "aGk="}]
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(BODY, indent=3).encode(),
+        json.dumps(dict(reversed(BODY.items()))).encode(),
+        json.dumps(BODY | {"headers": dict(reversed(BODY["headers"].items()))}).encode(),
+        json.dumps(BODY, ensure_ascii=False, separators=(",", ":")).encode(),
+        json.dumps(BODY).replace("Hello", "\\u0048ello").replace("/", "\\/").encode(),
+    ],
+)
+def test_bodies_are_equal_as_json(caller: Caller, content: bytes) -> None:
+    """White space, the order of keys and escapes make no other body."""
+    key = new_key()
+    first = accepted(caller.post(BODY, key=key))
+    response = caller.post(None, key=key, content=content)
+    assert accepted(response)["id"] == first["id"]
+    assert response.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"subject": "Hullo"},
+        {"subject": "hello"},
+        {"to": ["ada@example.net"]},
+        {"to": "Ada@example.net"},
+        {"text": "Hi Ada "},
+        {"html": "<p>"},
+        {"cc": []},
+        {"tags": "a"},
+        {"headers": {}},
+        {"attachments": []},
+    ],
+)
+def test_another_body_is_a_conflict(caller: Caller, other: dict[str, Any]) -> None:
+    """A key reused with a body that is not equal as JSON is refused, and the first message stays."""
+    key = new_key()
+    first = accepted(caller.post(message(), key=key))
+    error(caller.post(message(**other), key=key), 409, "idempotency_conflict")
+    assert accepted(caller.post(message(), key=key))["id"] == first["id"]
+
+
+def test_a_bad_body_under_a_used_key_is_refused(caller: Caller) -> None:
+    """A body that is invalid is a conflict or invalid, but never the first answer."""
+    key = new_key()
+    accepted(caller.post(message(), key=key))
+    for body in (message(to=[]), message(subject=...), {}):
+        assert caller.post(body, key=key).status_code in (400, 409)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (message(to=[]), 400),
+        (message(from_="a@example.org"), 403),
+        (message(template="unknown", text=...), 400),
+        (message(attachments=[{"filename": "a", "content": "A" * 12_000_000}]), 413),
+    ],
+)
+def test_a_refusal_does_not_burn_the_key(caller: Caller, body: dict[str, Any], status: int) -> None:
+    """Only 202s are remembered: after a refusal the key is free for the corrected body."""
+    key = new_key()
+    assert caller.post(body, key=key).status_code == status
+    assert "idempotent-replayed" not in caller.post(message(), key=key).headers
+
+
+def test_a_402_does_not_burn_the_key(new_account: NewAccount) -> None:
+    """The same request with the same key is accepted once there are credits."""
+    caller, key = new_account(credit=0), new_key()
+    error(caller.post(message(), key=key), 402, "insufficient_credits")
+    change(caller.running.data_dir, lambda store: store.accounts.change_credits(caller.account.account_id, 1))
+    response = caller.post(message(), key=key)
+    accepted(response)
+    assert "idempotent-replayed" not in response.headers
+
+
+def test_a_key_belongs_to_its_credential(new_account: NewAccount) -> None:
+    """Each SMTP credential and each API key has keys of its own; all tokens of an account share theirs."""
+    caller, key = new_account(), new_key()
+    account = caller.account
+    headers = [account.basic, bearer(account.send_key), bearer(account.full_key), bearer(account.test_key)]
+    tokens = [bearer(caller.token()) for _ in range(2)]
+    ids = [accepted(caller.using(each).post(message(), key=key))["id"] for each in (*headers, *tokens)]
+    assert len(set(ids[:5])) == 5
+    assert ids[4] == ids[5]
+
+
+def test_two_accounts_never_share_a_key(caller: Caller, new_account: NewAccount) -> None:
+    """The same key of two accounts makes two messages."""
+    key = new_key()
+    other = new_account()
+    assert accepted(caller.post(message(), key=key))["id"] != accepted(other.post(message(), key=key))["id"]
+
+
+def test_a_key_is_taken_literally(caller: Caller) -> None:
+    """Keys that differ in case or in inner spaces are different keys."""
+    key = new_key()
+    keys = [f"{key}A b", f"{key}a b", f"{key}A  b", f"{key}A b'--", f"{key}*"]
+    assert len({accepted(caller.post(message(), key=each))["id"] for each in keys}) == len(keys)
+
+
+def test_a_key_is_good_for_a_day(new_account: NewAccount) -> None:
+    """The key is remembered for 24 hours, and after them it is free again."""
+    caller, key = new_account(), new_key()
+    first = accepted(caller.post(message(), key=key))
+
+    def age(microseconds: int) -> None:
+        sooner = "UPDATE idempotency_keys SET expires_at = expires_at - ? WHERE key = ?"
+        change(
+            caller.running.data_dir,
+            lambda store: store.engine.write(lambda c: c.execute(sooner, (microseconds, key)) and None),
+        )
+
+    age(DAY - 60_000_000)
+    assert accepted(caller.post(message(), key=key))["id"] == first["id"]
+    age(60_000_000)
+    later = caller.post(message(subject="Another day"), key=key)
+    assert accepted(later)["id"] != first["id"]
+    assert "idempotent-replayed" not in later.headers
+
+
+def test_fifty_at_once_make_one_message(new_account: NewAccount) -> None:
+    """Of 50 concurrent sends with one key one is accepted; the rest are its replay, or told to come back."""
+    caller, key = new_account(credit=100), new_key()
+    with ThreadPoolExecutor(PARALLEL) as threads:
+        responses = list(threads.map(lambda _: caller.post(message(), key=key), range(PARALLEL)))
+    taken = [response for response in responses if response.status_code == 202]
+    assert len({response.json()["id"] for response in taken}) == messages_of(caller) == 1
+    assert len([response for response in taken if "idempotent-replayed" not in response.headers]) == 1
+    for response in responses:
+        if response.status_code != 202:
+            error(response, 409, "idempotency_in_progress")
+            assert response.headers["retry-after"] == "1"
+    assert caller.credits() == 99
+    assert accepted(caller.post(message(), key=key))["id"] == taken[0].json()["id"]
+
+
+def test_while_the_first_runs_others_are_told_to_wait(caller: Caller) -> None:
+    """During a large send, its key is in progress: 409 with Retry-After 1, whatever the second body says."""
+    seen: set[str] = set()
+    large = message(text="all wörk and no play\n" * 350_000)
+    for _ in range(10):
+        key = new_key()
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(caller.post, large, key=key)
+            while not first.done():
+                second = caller.post(message(text=...), key=key)
+                any_error(second)
+                seen.add(second.json()["code"])
+                if second.json()["code"] == "idempotency_in_progress":
+                    assert (second.status_code, second.headers["retry-after"]) == (409, "1")
+            accepted(first.result())
+        if "idempotency_in_progress" in seen:
+            return
+    pytest.fail(f"no request met the first one running: {seen}")

@@ -1,0 +1,324 @@
+"""Templates: storing them, their versions, and filling them in."""
+
+import uuid
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.contract.conftest import NewAccount
+from tests.e2e.contract.service import Caller, bearer, error, message
+
+FIELDS = {
+    "alias": str,
+    "version": int,
+    "subject": str,
+    "text": str,
+    "html": str,
+    "variables": list,
+    "created_at": str,
+    "updated_at": str,
+}
+
+
+def put(caller: Caller, alias: str, **fields: Any) -> httpx.Response:
+    """One PUT of a template."""
+    return caller.request("PUT", f"/v1/templates/{alias}", json=fields)
+
+
+def saved(caller: Caller, **fields: Any) -> str:
+    """The alias of a new template."""
+    alias = f"t-{uuid.uuid4().hex[:12]}"
+    assert put(caller, alias, **fields).status_code == 200
+    return alias
+
+
+def filled(caller: Caller, alias: str, **changes: Any) -> EmailMessage:
+    """The message made of a template, as the standard library reads it."""
+    sent = caller.send(**({"text": ..., "subject": ..., "template": alias} | changes))
+    built = message_from_bytes(caller.mime(sent["id"]), policy=policy.default)
+    assert isinstance(built, EmailMessage)
+    return built
+
+
+# ---- storing
+
+
+def test_a_template_is_stored_and_read(customer: Caller) -> None:
+    """PUT and GET tell every field, with the names of the placeholders."""
+    alias = saved(customer, subject="Hi {{name}}", text="{{ greeting }}, {{name}}", html="<p>{{name}}</p>")
+    response = customer.get(f"/v1/templates/{alias}")
+    body = response.json()
+    assert body.pop("request_id") == response.headers["x-request-id"]
+    assert {name: type(value) for name, value in body.items()} == FIELDS
+    assert (body["alias"], body["version"]) == (alias, 1)
+    assert (body["subject"], body["text"]) == ("Hi {{name}}", "{{ greeting }}, {{name}}")
+    assert body["variables"] == ["greeting", "name"]
+
+
+@pytest.mark.parametrize("fields", [{"text": "t"}, {"html": "h"}, {"text": "", "html": ""}])
+def test_one_body_is_enough(customer: Caller, fields: dict[str, str]) -> None:
+    """A template needs a text or an html, and no subject; what was not given is null."""
+    body = put(customer, "one-body", **fields).json()
+    every = {"subject": None, "text": None, "html": None}
+    assert {name: body[name] for name in every} == every | fields
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"subject": "s"},
+        {"text": None},
+        {"text": 1},
+        {"text": "t", "subject": None},
+        {"text": "t", "name": "x"},
+        {"text": "t", "subject": "x" * 501},
+        {"text": "t", "subject": "a\r\nb"},
+        {"text": "a\0b"},
+        {"html": "a\x1bb"},
+    ],
+)
+def test_what_could_not_be_sent_is_not_stored(customer: Caller, fields: dict[str, Any]) -> None:
+    """A template without a body, with unknown fields or wrong types, or with control characters is refused."""
+    error(put(customer, "refused", **fields), 400, "invalid_request")
+    error(customer.get("/v1/templates/refused"), 404, "not_found")
+
+
+@pytest.mark.parametrize("alias", ["a", "0", "a" * 64, "a-b_c", "0-_"])
+def test_an_alias_may_be(customer: Caller, alias: str) -> None:
+    """1 to 64 of a-z, 0-9, underscore and hyphen, the first a letter or digit."""
+    assert put(customer, alias, text="t").json()["alias"] == alias
+
+
+@pytest.mark.parametrize("alias", ["A", "-a", "_a", "a" * 65, "a.b", "a%20b", "%C3%A4", "a%0A", "a%00"])
+def test_an_alias_may_not_be(customer: Caller, alias: str) -> None:
+    """Any other alias cannot be stored, and there is nothing under it."""
+    error(put(customer, alias, text="t"), 400, "invalid_request")
+    error(customer.get(f"/v1/templates/{alias}"), 404, "not_found")
+    error(customer.request("DELETE", f"/v1/templates/{alias}"), 404, "not_found")
+
+
+def test_a_put_makes_a_new_version(caller: Caller, customer: Caller) -> None:
+    """Each PUT counts the version up, replaces every field, and is used from then on."""
+    alias = saved(customer, subject="first", text="one")
+    assert filled(caller, alias)["Subject"] == "first"
+    body = put(customer, alias, subject="second", html="two").json()
+    assert (body["version"], body["text"], body["html"]) == (2, None, "two")
+    built = filled(caller, alias)
+    assert (built["Subject"], built.get_content_type()) == ("second", "text/html")
+    assert put(customer, alias, text="three").json()["version"] == 3
+
+
+def test_a_message_remembers_alias_and_version(caller: Caller, customer: Caller) -> None:
+    """What was sent can be traced to the version it was made with, also after the next one."""
+    alias = saved(customer, subject="s", text="t")
+    put(customer, alias, subject="s", text="t2")
+    message_id = caller.send(text=..., subject=..., template=alias)["id"]
+    put(customer, alias, subject="s", text="t3")
+    query = "SELECT template_alias, template_version FROM messages WHERE id = ?"
+    assert caller.stored(lambda store: store.engine.read(lambda c: list(c.execute(query, (message_id,))))) == [
+        (alias, 2)
+    ]
+
+
+def test_a_deleted_template_is_gone(caller: Caller, customer: Caller) -> None:
+    """DELETE answers {deleted: true} once, then 404; the template can be neither read, listed nor sent."""
+    alias = saved(customer, subject="s", text="t")
+    response = customer.request("DELETE", f"/v1/templates/{alias}")
+    assert response.json() == {"deleted": True, "request_id": response.headers["x-request-id"]}
+    error(customer.request("DELETE", f"/v1/templates/{alias}"), 404, "not_found")
+    error(customer.get(f"/v1/templates/{alias}"), 404, "not_found")
+    assert alias not in [each["alias"] for each in customer.get("/v1/templates").json()["templates"]]
+    assert caller.refused(text=..., template=alias).startswith("template:")
+
+
+def test_a_deleted_alias_can_be_used_again(caller: Caller, customer: Caller) -> None:
+    """A PUT after a DELETE stores the template anew, under a version nothing was sent with before."""
+    alias = saved(customer, subject="s", text="old")
+    customer.request("DELETE", f"/v1/templates/{alias}")
+    assert put(customer, alias, subject="s", text="new").json()["version"] > 1
+    assert filled(caller, alias).get_content().strip() == "new"
+
+
+# ---- listing
+
+
+def test_templates_are_listed_in_pages(new_account: NewAccount) -> None:
+    """The list is sorted by alias; `limit` and `after` walk through it, and the last page has next null."""
+    caller = new_account()
+    customer = caller.using(bearer(caller.token()))
+    assert customer.get("/v1/templates").json()["templates"] == []
+    aliases = [f"t{index}" for index in range(5)]
+    for alias in reversed(aliases):
+        put(customer, alias, text="t")
+    pages: list[list[str]] = []
+    after: str | None = ""
+    while after is not None:
+        body = customer.get("/v1/templates", params={"limit": 2, "after": after}).json()
+        assert set(body) == {"templates", "next", "request_id"}
+        pages.append([each["alias"] for each in body["templates"]])
+        after = body["next"]
+    assert pages == [["t0", "t1"], ["t2", "t3"], ["t4"]]
+    whole = customer.get("/v1/templates").json()
+    assert ([each["alias"] for each in whole["templates"]], whole["next"]) == (aliases, None)
+    assert all(set(each) == set(FIELDS) for each in whole["templates"])
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "-1", "x", "", "1.0", "1e1", "٣", "99999999999999999999", "+1", " 1"])
+@pytest.mark.parametrize("path", ["/v1/templates", "/v1/suppressions"])
+def test_a_limit_lies_between_1_and_100(customer: Caller, path: str, limit: str) -> None:
+    """Any other limit is refused by name."""
+    assert error(customer.get(path, params={"limit": limit}), 400, "invalid_request").startswith("limit:")
+
+
+# ---- filling in
+
+
+def test_placeholders_are_filled_in(caller: Caller, customer: Caller) -> None:
+    """{{name}}, with or without spaces inside, takes its value in subject, text and html."""
+    alias = saved(customer, subject="Hi {{ name }}", text="{{name}}/{{  name  }}/{{n.a-b_1}}", html="<b>{{name}}</b>")
+    built = filled(caller, alias, variables={"name": "Ada", "n.a-b_1": "x"})
+    assert built["Subject"] == "Hi Ada"
+    plain, html = (part.get_content().strip() for part in built.iter_parts())
+    assert (plain, html) == ("Ada/Ada/x", "<b>Ada</b>")
+
+
+def test_values_are_escaped_in_html_only(caller: Caller, customer: Caller) -> None:
+    """A value is HTML-escaped in html and literal in text and subject."""
+    alias = saved(customer, subject="{{v}}", text="{{v}}", html="<i>{{v}}</i>")
+    value = "<script>\"'&"
+    built = filled(caller, alias, variables={"v": value})
+    plain, html = (part.get_content().strip() for part in built.iter_parts())
+    assert (built["Subject"], plain) == (value, value)
+    assert html == "<i>&lt;script&gt;&quot;&#x27;&amp;</i>"
+
+
+def test_line_breaks_of_a_value_do_not_reach_the_subject(caller: Caller, customer: Caller) -> None:
+    """CR and LF are removed in the subject, so a value cannot begin a header."""
+    alias = saved(customer, subject="a{{v}}b", text="t")
+    sent = caller.send(text=..., subject=..., template=alias, variables={"v": "\r\nBcc: evil@example.net\n"})
+    assert sent["subject"] == "aBcc: evil@example.netb"
+    assert b"\r\nBcc:" not in caller.mime(sent["id"])
+
+
+def test_a_value_is_never_expanded_again(caller: Caller, customer: Caller) -> None:
+    """Placeholders inside values stay as they are: filling in is one pass."""
+    alias = saved(customer, subject="s", text="{{a}}{{b}}")
+    built = filled(caller, alias, variables={"a": "{{b}}{", "b": "{a}}"})
+    assert built.get_content().strip() == "{{b}}{{a}}"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("x", "x"),
+        ("", ""),
+        (0, "0"),
+        (-7, "-7"),
+        (2**63 - 1, "9223372036854775807"),
+        (1.5, "1.5"),
+        (1.0, "1"),
+        (1e21, "1e+21"),
+        (1e-7, "1e-7"),
+        (True, "true"),
+        (False, "false"),
+    ],
+)
+def test_values_are_written_as_json_would(caller: Caller, customer: Caller, value: Any, written: str) -> None:
+    """Strings literally; numbers and booleans as JavaScript writes them."""
+    alias = saved(customer, subject="s", text="[{{v}}]")
+    assert filled(caller, alias, variables={"v": value}).get_content().strip() == f"[{written}]"
+
+
+@pytest.mark.parametrize("value", [None, [], {}, ["a"], 2**63, -(2**63) - 1, "a\0b", "a\x1b"])
+def test_other_values_are_refused_by_name(caller: Caller, customer: Caller, value: Any) -> None:
+    """null, lists, objects, integers beyond 63 bits, and control characters are no values."""
+    alias = saved(customer, subject="s", text="t")
+    assert caller.refused(text=..., template=alias, variables={"v": value}).startswith("variables.v:")
+
+
+def test_what_is_no_placeholder_stays(caller: Caller, customer: Caller) -> None:
+    """Braces that hold no name are text."""
+    text = "{{}} {{ }} {{1a}} {{a b}} {name} {{{ }}} {{ä}}"
+    alias = saved(customer, subject="s", text=text)
+    assert filled(caller, alias).get_content().strip() == text
+
+
+def test_a_given_subject_wins_literally(caller: Caller, customer: Caller) -> None:
+    """A subject beside the template replaces the template's, and is not filled in."""
+    alias = saved(customer, subject="template's {{missing}}", text="t {{name}}")
+    built = filled(caller, alias, subject="{{name}}", variables={"name": "Ada"})
+    assert (built["Subject"], built.get_content().strip()) == ("{{name}}", "t Ada")
+
+
+def test_a_subject_must_come_from_somewhere(caller: Caller, customer: Caller) -> None:
+    """A template without a subject needs one in the request."""
+    alias = saved(customer, text="t")
+    assert caller.refused(text=..., subject=..., template=alias).startswith("subject:")
+    assert filled(caller, alias, subject="mine")["Subject"] == "mine"
+
+
+def test_a_filled_in_subject_has_500_characters(caller: Caller, customer: Caller) -> None:
+    """The limit holds for the subject as it is sent."""
+    alias = saved(customer, subject="{{v}}", text="t")
+    assert filled(caller, alias, variables={"v": "x" * 500})["Subject"] == "x" * 500
+    assert caller.refused(text=..., subject=..., template=alias, variables={"v": "x" * 501}).startswith("subject:")
+
+
+def test_variables_that_no_placeholder_names_are_fine(caller: Caller, customer: Caller) -> None:
+    """More variables than placeholders do no harm."""
+    alias = saved(customer, subject="s", text="t")
+    filled(caller, alias, variables={"unused": 1})
+
+
+# ---- what is refused, before credits
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"template": "unknown-alias"}, "template"),
+        ({"template": "NOT AN ALIAS"}, "template"),
+        ({"template": ""}, "template"),
+        ({"template": "needs"}, "variables.name"),
+        ({"template": "needs", "variables": {"Name": "x"}}, "variables.name"),
+        ({"template": "needs", "variables": {"name": "x"}, "text": "t"}, "text"),
+        ({"template": "needs", "variables": {"name": "x"}, "html": "h"}, "html"),
+        ({"template": "needs", "variables": {"name": "x"}, "html": ""}, "html"),
+        ({"variables": {"name": "x"}, "text": "t"}, "variables"),
+        ({"variables": {}, "text": "t"}, "variables"),
+    ],
+)
+def test_a_template_that_cannot_be_filled_in_costs_nothing(
+    new_account: NewAccount, changes: dict[str, Any], field: str
+) -> None:
+    """Unknown aliases, missing values, bodies beside a template and variables without one are 400, before credits."""
+    caller = new_account(credit=0)
+    put(caller.using(bearer(caller.token())), "needs", subject="s", text="{{name}}")
+    response = caller.post(message(**({"text": ...} | changes)))
+    assert error(response, 400, "invalid_request").startswith(f"{field}:")
+
+
+def test_a_template_may_have_attachments_beside_it(caller: Caller, customer: Caller) -> None:
+    """Only text and html exclude a template."""
+    alias = saved(customer, subject="s", text="t")
+    (part,) = filled(caller, alias, attachments=[{"filename": "a.txt", "content": "aGk="}]).iter_attachments()
+    assert part.get_filename() == "a.txt"
+
+
+def test_templates_belong_to_one_account(customer: Caller, new_account: NewAccount) -> None:
+    """Another account's alias is as unknown as one that never was: read, deleted or sent, with the same words."""
+    alias = saved(customer, subject="s", text="t")
+    other = new_account()
+    theirs = other.using(bearer(other.token()))
+    for method in ("GET", "DELETE"):
+        taken, never = (theirs.request(method, f"/v1/templates/{name}") for name in (alias, "t-000000000000"))
+        assert error(taken, 404, "not_found") == error(never, 404, "not_found")
+        assert len(taken.content) == len(never.content)
+    assert other.refused(text=..., template=alias) == other.refused(text=..., template="t-000000000000")
+    assert theirs.get("/v1/templates").json()["templates"] == []
+    assert put(theirs, alias, text="mine").json()["version"] == 1
+    assert customer.get(f"/v1/templates/{alias}").json()["text"] == "t"

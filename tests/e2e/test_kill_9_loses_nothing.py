@@ -1,0 +1,225 @@
+"""Thirty times `kill -9` under load: nothing acknowledged is lost, nothing doubled, every credit accounted for."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from appliance.model import RecipientStatus
+from appliance.store import FILE_NAME
+from appliance.store.outcomes import message_result
+from tests.e2e.raw import Client, request, sending
+from tests.running import Running, appliance
+
+ROUNDS = 30
+SENDERS = 8
+SEED = 9
+CREDITS = 1_000_000
+LONGEST = 0.6  # seconds of load before a kill
+FINAL_WITHIN = 15  # seconds after the last restart
+
+LOCAL_PARTS = ("somebody", "somebody", "somebody", "bounce", "defer", "fail")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message a client wants to get through, however often it has to ask."""
+
+    key: str
+    recipients: int
+    body: bytes = field(repr=False)
+
+
+@dataclass
+class Clients:
+    """Everybody who sends: what was acknowledged (by key, with the message's id), and what nobody knows."""
+
+    choose: random.Random
+    acknowledged: dict[str, str] = field(default_factory=dict)
+    all: dict[str, Sent] = field(default_factory=dict)
+    unknown: list[Sent] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def new(self) -> Sent:
+        """A message nobody has sent yet."""
+        number = next(self._numbers)
+        parts = self.choose.choices(LOCAL_PARTS, k=self.choose.choice([1, 1, 1, 2, 5]))
+        recipients = [f"{part}{place}@example.net" for place, part in enumerate(parts)]
+        message = {"from": "a@example.com", "to": recipients, "subject": f"number {number}", "text": f"<{number}>"}
+        made = Sent(f"key {number}", len(parts), json.dumps(message).encode())
+        self.all[made.key] = made
+        return made
+
+    def send(self, running: Running, client: Client, message: Sent) -> None:
+        """Send it and remember what came of it; raises when the server is gone."""
+        try:
+            client.send(request("POST", "/emails", *sending(running, message.key), body=message.body))
+            answer = client.answer()
+        except OSError:
+            self.unknown.append(message)
+            raise
+        if answer.status != 202:
+            self.wrong.append(f"{message}: {answer.status} {answer.body!r}")
+        elif self.acknowledged.setdefault(message.key, answer.json()["id"]) != answer.json()["id"]:
+            self.wrong.append(f"{message}: accepted twice")
+
+    def send_until_killed(self, running: Running) -> None:
+        """What one sender does in a round: new messages, and now and then one that was acknowledged already."""
+        try:
+            with Client(running.url) as client:
+                while True:
+                    self.send(running, client, self.new())
+                    if self.choose.random() < 0.05:
+                        again = self.all[self.choose.choice(list(self.acknowledged) or [next(iter(self.all))])]
+                        self.send(running, client, again)
+        except OSError:
+            return
+
+    def retry(self, running: Running) -> None:
+        """Ask again, under the same keys, for everything that nobody knows of."""
+        waiting, self.unknown = self.unknown, []
+        with Client(running.url) as client:
+            for message in waiting:
+                self.send(running, client, message)
+
+
+@contextmanager
+def database(running: Running) -> Iterator[apsw.Connection]:
+    """The file itself, while no server has it open."""
+    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def rows(connection: apsw.Connection, query: str) -> list[tuple[Any, ...]]:
+    """The answer to a question about the whole of it."""
+    return connection.execute(query).fetchall()
+
+
+# What must be the same for each message or recipient: (id, number) told by one table, and by another.
+THE_SAME = {
+    "bytes": (
+        "SELECT id, 1 FROM messages",
+        "SELECT message_id, 1 FROM message_bodies",
+    ),
+    "recipients": (
+        "SELECT id, recipient_count FROM messages",
+        "SELECT message_id, count(*) FROM recipients GROUP BY message_id",
+    ),
+    "keys": (
+        "SELECT id, 1 FROM messages",
+        "SELECT message_id, count(*) FROM idempotency_keys GROUP BY message_id",
+    ),
+    "credits taken": (
+        "SELECT id, -recipient_count FROM messages",
+        "SELECT message_id, sum(amount) FROM credit_ledger WHERE kind = 'reserve' GROUP BY message_id",
+    ),
+    "credits returned": (
+        "SELECT id, 1 FROM recipients WHERE status = 'bounced'",
+        "SELECT recipient_id, sum(amount) FROM credit_ledger WHERE kind = 'release' GROUP BY recipient_id",
+    ),
+    "events": (
+        "SELECT id, 1 FROM recipients WHERE next_attempt_at IS NULL",
+        "SELECT recipient_id, count(*) FROM events GROUP BY recipient_id",
+    ),
+    "attempts": (
+        "SELECT id, attempt_count FROM recipients WHERE attempt_count > 0",
+        "SELECT recipient_id, count(*) FROM attempts GROUP BY recipient_id",
+    ),
+}
+
+
+def check_what_is_there(connection: apsw.Connection, clients: Clients) -> None:
+    """Whatever is in the file is there whole, and whatever was acknowledged is there."""
+    assert rows(connection, "PRAGMA quick_check") == [("ok",)]
+    for name, (told, found) in THE_SAME.items():
+        assert dict(rows(connection, told)) == dict(rows(connection, found)), name
+    query = "SELECT k.key, k.message_id, b.mime FROM idempotency_keys k JOIN message_bodies b USING (message_id)"
+    stored = {key: (message_id, mime) for key, message_id, mime in rows(connection, query)}
+    for key, message_id in clients.acknowledged.items():
+        assert stored[key][0] == message_id
+        assert f"<{key.removeprefix('key ')}>".encode() in stored[key][1]
+
+
+def check_the_end(connection: apsw.Connection, clients: Clients) -> None:
+    """Every message is there once, every recipient final with one event, and the accounts add up."""
+    assert rows(connection, "SELECT count(*) FROM messages") == [(len(clients.all),)]
+    assert rows(connection, "SELECT count(*) FROM recipients WHERE next_attempt_at IS NOT NULL") == [(0,)]
+    ((charged,),) = rows(connection, "SELECT count(*) FROM recipients")
+    ((released,),) = rows(connection, "SELECT count(*) FROM recipients WHERE status = 'bounced'")
+    ((balance,),) = rows(connection, "SELECT credits FROM accounts")
+    assert charged == sum(message.recipients for message in clients.all.values())
+    assert released > 0
+    assert balance == CREDITS - charged + released
+    ledger = rows(connection, "SELECT amount, balance FROM credit_ledger ORDER BY id")
+    assert sum(amount for amount, _ in ledger) == balance
+    running_balance = 0
+    for amount, noted in ledger:
+        running_balance += amount
+        assert noted == running_balance
+    check_statuses(connection)
+
+
+def check_statuses(connection: apsw.Connection) -> None:
+    """Every message says what its recipients make of it."""
+    counts: dict[str, dict[RecipientStatus, int]] = {}
+    for message_id, status, number in rows(
+        connection, "SELECT message_id, status, count(*) FROM recipients GROUP BY message_id, status"
+    ):
+        counts.setdefault(message_id, {})[RecipientStatus(status)] = number
+    for message_id, status, billing in rows(connection, "SELECT id, status, billing_status FROM messages"):
+        assert (status, billing) == message_result(counts[message_id])
+
+
+def wait_until_all_are_final(running: Running) -> None:
+    """Wait for the last deferral."""
+    deadline = time.monotonic() + FINAL_WITHIN
+    with database(running) as connection:
+        while rows(connection, "SELECT 1 FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 1"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_kill_9_loses_nothing(tmp_path: Path) -> None:
+    """After each of thirty kills what was acknowledged is there, and at the end everything is there exactly once."""
+    choose = random.Random(SEED)
+    clients = Clients(random.Random(SEED))
+    with appliance(tmp_path, credit=CREDITS) as running:
+        for number in range(ROUNDS):
+            if number:
+                running.start()
+                clients.retry(running)
+            threads = [threading.Thread(target=clients.send_until_killed, args=(running,)) for _ in range(SENDERS)]
+            for thread in threads:
+                thread.start()
+            time.sleep(choose.uniform(0.0, LONGEST))
+            running.kill()
+            for thread in threads:
+                thread.join()
+            assert clients.wrong == []
+            with database(running) as connection:
+                check_what_is_there(connection, clients)
+        running.start()
+        clients.retry(running)
+        wait_until_all_are_final(running)
+        assert running.terminate() == 0
+        assert running.complaints() == []
+        assert clients.wrong == []
+        assert len(clients.acknowledged) == len(clients.all) > 10 * ROUNDS
+        with database(running) as connection:
+            check_what_is_there(connection, clients)
+            check_the_end(connection, clients)

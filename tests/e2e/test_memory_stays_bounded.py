@@ -1,0 +1,235 @@
+"""Large, many, unfinished and hostile bodies: the process stays small, answers, and serves others meanwhile."""
+
+import base64
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.raw import MESSAGE, Answer, Client, check_error, request, sending
+from tests.running import Running, appliance
+
+MIB = 1024 * 1024
+IDLE = 120 * MIB  # resident, after a start and one message
+AT_ONCE = 256 * MIB  # above idle, whatever arrives
+TIMES_ITS_SIZE = 6  # above idle, for one large message
+MESSAGE_SIZE = 10 * MIB
+NOTICED = 1.0  # seconds after which another client would call us slow
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells how much memory a process has had"
+)
+
+
+@dataclass
+class Measured:
+    """A running server, what it weighs idle, and its peak of late."""
+
+    running: Running
+    idle: int = 0
+
+    def now(self) -> int:
+        """Resident bytes."""
+        return self._status("VmRSS")
+
+    def peak(self) -> int:
+        """The most it had since `forget_peak`, above what it has idle."""
+        return self._status("VmHWM") - self.idle
+
+    def forget_peak(self) -> None:
+        """Begin a new measurement."""
+        (self._proc / "clear_refs").write_text("5")
+
+    @property
+    def _proc(self) -> Path:
+        assert self.running.process is not None
+        return Path(f"/proc/{self.running.process.pid}")
+
+    def _status(self, name: str) -> int:
+        for line in (self._proc / "status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+        raise LookupError(name)
+
+    def post(self, key: str, body: bytes) -> Answer:
+        """Send one message on a connection of its own."""
+        with Client(self.running.url, timeout=60) as client:
+            client.send(request("POST", "/emails", *sending(self.running, key), body=body))
+            return client.answer()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    """One server for all; it has taken one small message."""
+    with appliance(tmp_path_factory.mktemp("running"), http='body_timeout = "8s"') as running:
+        started = Measured(running)
+        assert started.post("first", MESSAGE).status == 202
+        started.idle = started.now()
+        yield started
+        assert running.complaints() == []
+
+
+@contextmanager
+def others_are_served(running: Running) -> Iterator[None]:
+    """Somebody else asks all the while and is answered in time."""
+    done = threading.Event()
+    waits: list[float] = []
+
+    def ask() -> None:
+        with Client(running.url, timeout=60) as client:
+            while not done.is_set():
+                began = time.monotonic()
+                client.send(request("GET", "/healthz"))
+                assert client.answer().status == 200
+                waits.append(time.monotonic() - began)
+                time.sleep(0.01)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        done.set()
+        asking.join()
+    assert max(waits) < NOTICED
+
+
+def sent(**fields: object) -> bytes:
+    """A message with some fields its own."""
+    return json.dumps({"from": "a@example.com", "to": "b@example.net", "subject": "s", **fields}).encode()
+
+
+def large() -> bytes:
+    """A message that is 10 MiB when it is assembled, nearly all of it one attachment."""
+    content = random.Random(1).randbytes(7_660_000)
+    attachment = {"filename": "large.bin", "content": base64.b64encode(content).decode()}
+    return sent(text="t", attachments=[attachment])
+
+
+LARGE = large()
+
+
+def test_an_idle_process_is_small(server: Measured) -> None:
+    """Nothing but what every request needs is kept."""
+    assert server.idle < IDLE
+
+
+def test_one_large_message_takes_a_few_times_its_size(server: Measured) -> None:
+    """10 MiB are accepted without more than six copies of them, and given back."""
+    server.forget_peak()
+    with others_are_served(server.running):
+        answer = server.post("large", LARGE)
+    assert answer.status == 202
+    assert server.peak() < TIMES_ITS_SIZE * MESSAGE_SIZE
+    (size,) = [file["size"] for file in answer.json()["attachments"]]
+    assert size == 7_660_000
+
+
+def test_twenty_large_messages_at_once_share_what_there_is(server: Measured) -> None:
+    """Each is taken, or told when to come back; together they stay within bounds, and afterwards nothing is left."""
+    server.forget_peak()
+    with others_are_served(server.running), ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda number: server.post(f"at once {number}", LARGE), range(20)))
+    assert server.peak() < AT_ONCE
+    assert server.now() < server.idle + 64 * MIB
+    for answer in answers:
+        assert answer.status in (202, 503)
+        assert (answer.status == 503) == ("retry-after" in answer.headers)
+
+
+def test_bodies_that_never_end_share_what_there_is(server: Measured) -> None:
+    """Of twenty unfinished bodies some wait in memory until they are cut, and the others are told to come back."""
+    server.forget_peak()
+    with others_are_served(server.running), ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.running.url, timeout=30)) for _ in range(20)]
+        for number, client in enumerate(clients):
+            head = request("POST", "/emails", *sending(server.running, f"endless {number}"), "Content-Length: 14000000")
+            client.send(head)
+        began = time.monotonic()
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(lambda client: client.offer(b" " * 13_900_000), clients))
+            ends = list(pool.map(Client.rest, clients))
+        assert time.monotonic() - began < 8 + 2
+    refusals = [answers[0] for answers in ends if answers]
+    assert 0 < len(refusals) < 20
+    for refusal in refusals:
+        assert (refusal.status, refusal.headers["retry-after"]) == (503, "2")
+        check_error(refusal)
+    assert server.peak() < AT_ONCE
+    assert server.now() < server.idle + 64 * MIB
+
+
+def test_a_long_text_with_one_wide_character_is_no_trap(server: Measured) -> None:
+    """One emoji makes each character of a text take four bytes, and the message is accepted all the same."""
+    body = sent(text="").replace(b'"text": ""', b'"text": "' + b"a" * 10_000_000 + "😀".encode() + b'"')
+    server.forget_peak()
+    with others_are_served(server.running):
+        assert server.post("emoji", body).status == 202
+    assert server.peak() < AT_ONCE
+
+
+# ---- hostile JSON
+
+SMALL_STRINGS = pytest.mark.xfail(
+    reason="message.request._check_number_of_values takes the strings out of the body with re.sub: 640 MB and 1.8 s"
+)
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "brackets": lambda: b"[" * 15_000_000,
+    "brackets in a field": lambda: b'{"to": ' + b"[" * 15_000_000,
+    "objects": lambda: b'{"variables": ' + b'{"a": ' * 2_500_000,
+    "empty strings, no commas": lambda: b'{"to": [' + b'""' * 7_400_000,
+    "blank space": lambda: b"{" + b" " * 15_000_000 + b"}",
+    "escapes": lambda: b'{"text": "' + b"\\u003a" * 2_500_000 + b'"}',
+    "a number": lambda: b'{"variables": {"a": ' + b"1" * 15_000_000 + b"}}",
+    "surrogates": lambda: b'{"text": "' + rb"\ud83d\ude00" * 1_200_000 + rb'\ud800"}',
+    "bad UTF-8 at the end": lambda: b'{"text": "' + b"a" * 15_000_000 + b'\xff"}',
+}
+STRINGS: dict[str, Callable[[], bytes]] = {
+    "recipients": lambda: sent(text="t", to=[]).replace(b"[]", b"[" + b'"a",' * 3_700_000 + b'"a"]'),
+    "variables": lambda: b'{"variables": {' + b",".join(b'"%d":1' % n for n in range(1_200_000)) + b"}}",
+    "commas in strings": lambda: b'{"to": [' + b'"a,,,,,,,,,,,",' * 900_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "bomb"),
+    [*BOMBS.items(), *(pytest.param(*bomb, marks=SMALL_STRINGS) for bomb in STRINGS.items())],
+    ids=[*BOMBS, *STRINGS],
+)
+def test_a_json_bomb_is_refused_at_little_cost(server: Measured, name: str, bomb: Callable[[], bytes]) -> None:
+    """15 MB of JSON that means nothing are a 400, take a few times their size, and nobody else waits for it."""
+    body = bomb()
+    server.forget_peak()
+    with others_are_served(server.running):
+        answer = server.post(f"bomb {name}", body)
+    assert answer.status == 400
+    check_error(answer)
+    assert server.peak() < 128 * MIB
+
+
+def test_refused_bodies_are_forgotten(server: Measured) -> None:
+    """However many large bodies are refused, none stays in memory."""
+    for number in range(10):
+        for body in (b"{" + b" " * 15_000_000 + b"}", b'{"text": "' + b"a" * 15_000_000 + b'\xff"}'):
+            assert server.post(f"refused {number}", body).status == 400
+        foreign = sent(text="a" * 8_000_000).replace(b"a@example.com", b"a@example.org")
+        assert server.post(f"foreign {number}", foreign).status == 403
+    assert server.now() < server.idle + 64 * MIB
+
+
+@pytest.mark.xfail(
+    reason="in store.engine a job that raised keeps its exception and is kept by it, so that each repeat leaves 17 MB"
+)
+def test_repeated_messages_are_forgotten(server: Measured) -> None:
+    """However often a large message is sent again under its key, no copy of it stays in memory."""
+    for _ in range(15):
+        assert server.post("large", LARGE).status == 202
+    assert server.now() < server.idle + 64 * MIB

@@ -1,0 +1,361 @@
+"""/openapi.json is true: whatever schemathesis makes of it, the running service answers as it says."""
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.config import SchemathesisConfig
+
+from appliance.errors import ANSWERS, Code
+from appliance.web.openapi import document
+from tests.running import PASSWORD, Running, add_account, appliance
+
+EXAMPLES = 25  # for each operation, beside the cases that cover its schema
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+CONFIG = SchemathesisConfig.from_dict(
+    {
+        "generation": {"deterministic": True, "max-examples": EXAMPLES, "with-security-parameters": False},
+        "phases": {"stateful": {"enabled": False}},
+        # Wrong credentials are refused slowly, by design; tests/e2e/contract/test_authentication.py has them all.
+        "checks": {
+            "ignored_auth": {"enabled": False},
+            "positive_data_acceptance": {"expected-statuses": ["2xx", "404"]},
+        },
+    }
+)
+DOCUMENT = document("http://127.0.0.1")
+schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all, with a template to send."""
+    with appliance(tmp_path_factory.mktemp("openapi"), credit=None) as started:
+        template = {"subject": "s", "text": "t"}
+        url = f"{started.url}/v1/templates/order-shipped"
+        httpx.put(url, json=template, headers=started.login(), trust_env=False).raise_for_status()
+        yield started
+    assert '"level": "error"' not in started.log_file.read_text()
+
+
+@pytest.fixture(scope="module")
+def customer(running: Running) -> dict[str, str]:
+    """A token for all of /v1 but what ends tokens."""
+    return running.login()
+
+
+@pytest.fixture(scope="module")
+def fickle(running: Running) -> Running:
+    """The same server, for somebody else, who changes passwords and logs out all the time."""
+    return replace(running, account=add_account(running.data_dir, "fickle"))
+
+
+# ---- against the running service
+
+
+def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
+    """Put into a case what no schema can know: a key nobody used, addresses that are real, what this account has."""
+    body: Any = case.body
+    if case.path == "/emails":
+        case.headers["Idempotency-Key"] = uuid.uuid4().hex
+        body["from"] = "Shop <orders@example.com>"
+        for name in ("to", "cc", "bcc", "reply_to"):
+            if name in body:
+                body[name] = real_addresses(name, body[name])
+        for index, file in enumerate(body.get("attachments", ())):
+            if "content_id" in file:
+                file["content_id"] = f"{index}-{file['content_id']}"[:128]
+        if "template" in body:
+            body["template"] = "order-shipped"
+    elif case.path == "/v1/auth/login":
+        body |= {"email": running.account.email, "password": PASSWORD}
+    elif case.path == "/v1/auth/password":
+        body |= {"current_password": PASSWORD, "new_password": PASSWORD}
+    elif case.path == "/v1/suppressions":
+        body["address"] = f"{uuid.uuid4().hex}@example.net"
+
+
+def real_addresses(name: str, value: Any) -> Any:
+    """As many addresses as there were, up to a third of what a message may have."""
+    if isinstance(value, str):
+        return f"{name}@example.net"
+    return [f"{name}{index}@example.net" for index in range(min(16, len(value)))]
+
+
+@schema.parametrize()
+@settings(
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@pytest.mark.slow
+def test_every_answer_is_described(
+    case: schemathesis.Case[Any], running: Running, fickle: Running, customer: dict[str, str]
+) -> None:
+    """For data that fits the description and data that does not: no 5xx, and no undescribed status, header or body."""
+    if case.path in ("/v1/auth/logout", "/v1/auth/password"):
+        headers = fickle.login()
+    else:
+        headers = running.account.bearer if case.path.startswith("/emails") else customer
+    if case.meta is not None and case.meta.generation.mode.is_positive and isinstance(case.body, dict):
+        made_acceptable(case, running)
+    case.call_and_validate(base_url=running.url, headers=headers)
+
+
+def test_every_success_is_described(running: Running, fickle: Running, customer: dict[str, str]) -> None:
+    """One success of every operation, and a retry, have exactly the status, headers and fields that are described."""
+    sent = check(running, "POST", "/emails", running.account.bearer, SEND, {"Idempotency-Key": "success"})
+    again = check(running, "POST", "/emails", running.account.bearer, SEND, {"Idempotency-Key": "success"})
+    assert again.headers["idempotent-replayed"] == "true"
+    check(running, "GET", f"/emails/{sent.json()['id']}", running.account.bearer)
+    check(running, "POST", "/v1/auth/login", {}, {"email": running.account.email, "password": PASSWORD})
+    check(running, "POST", "/v1/auth/refresh", customer)
+    check(running, "POST", "/v1/auth/logout", fickle.login())
+    passwords = {"current_password": PASSWORD, "new_password": PASSWORD}
+    check(running, "POST", "/v1/auth/password", fickle.login(), passwords)
+    check(running, "PUT", "/v1/templates/a", customer, {"text": "t"})
+    check(running, "GET", "/v1/templates/a", customer)
+    check(running, "GET", "/v1/templates", customer)
+    check(running, "DELETE", "/v1/templates/a", customer)
+    check(running, "POST", "/v1/suppressions", customer, {"address": "a@example.net"})
+    check(running, "GET", "/v1/suppressions", customer)
+    check(running, "DELETE", "/v1/suppressions/a@example.net", customer)
+    check(running, "GET", "/healthz", {})
+    check(running, "GET", "/readyz", {})
+    assert {(method.upper(), path) for path, method, _ in operations()} == CHECKED
+
+
+SEND = {
+    "from": "Shop <orders@example.com>",
+    "to": ["ada@example.net", "bounce@example.net", "fail@example.net", "defer@example.net"],
+    "reply_to": "help@example.com",
+    "subject": "s",
+    "text": "t",
+    "headers": {"X-A": "b"},
+    "tags": "order",
+    "attachments": [{"filename": "a.txt", "content": "aGk=", "content_id": "a"}],
+}
+CHECKED: set[tuple[str, str]] = set()
+
+
+def check(
+    running: Running,
+    method: str,
+    path: str,
+    authorization: dict[str, str],
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> httpx.Response:
+    """Make one request, and hold its answer against the description, in which no field may be missing."""
+    with running.client(headers=authorization) as client:
+        response = client.request(method, path, json=body, headers=headers)
+    template, operation = described(method, path)
+    CHECKED.add((method, template))
+    answer = operation["responses"][str(response.status_code)]
+    assert response.is_success
+    assert set(answer["content"]) == {response.headers["content-type"]}
+    for name, header in answer["headers"].items():
+        assert name in response.headers or not header.get("required")
+    told = response.json()
+    jsonschema_rs.validator_for(
+        {"components": DOCUMENT["components"], **answer["content"]["application/json"]["schema"]}, validate_formats=True
+    ).validate(told)
+    name = answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    assert set(told) <= set(DOCUMENT["components"]["schemas"][name]["properties"])
+    return response
+
+
+def described(method: str, path: str) -> tuple[str, Any]:
+    """The operation that a path belongs to."""
+    for template, methods in DOCUMENT["paths"].items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and method.lower() in methods:
+            return template, methods[method.lower()]
+    raise AssertionError(f"{method} {path} is not described")
+
+
+# ---- the document itself
+
+
+def test_the_service_serves_this_document(running: Running) -> None:
+    """/openapi.json is the document that the tests here were made from, but for its server's address."""
+    with running.client(headers={}) as client:
+        response = client.get("/openapi.json")
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() | {"servers": []} == json.loads(json.dumps(DOCUMENT)) | {"servers": []}
+    assert response.json()["servers"][0]["url"].startswith("http")
+
+
+def nodes(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a document."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from nodes(inner)
+
+
+def operations() -> Iterator[tuple[str, str, Any]]:
+    """Every operation with its path and method."""
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+TEXT = {"type": "string", "minLength": 1}
+HEADER = {
+    "type": "object",
+    "properties": {"description": TEXT, "required": {"type": "boolean"}, "schema": {"type": "object"}},
+    "required": ["description", "schema"],
+    "additionalProperties": False,
+}
+CONTENT = {
+    "type": "object",
+    "properties": {"application/json": {"type": "object", "required": ["schema"]}},
+    "required": ["application/json"],
+    "additionalProperties": False,
+}
+# What OpenAPI 3.1 asks of a document, as far as this one makes use of it; anything else is refused.
+SHAPE = {
+    "type": "object",
+    "properties": {
+        "openapi": {"const": "3.1.0"},
+        "info": {
+            "type": "object",
+            "properties": {"title": TEXT, "version": {"const": "1.0.0"}, "description": TEXT},
+            "required": ["title", "version"],
+            "additionalProperties": False,
+        },
+        "servers": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["url"]}},
+        "paths": {
+            "type": "object",
+            "propertyNames": {"pattern": "^/"},
+            "additionalProperties": {
+                "type": "object",
+                "propertyNames": {"enum": list(METHODS)},
+                "additionalProperties": {"$ref": "#/$defs/operation"},
+            },
+        },
+        "components": {
+            "type": "object",
+            "properties": {"schemas": {"type": "object"}, "securitySchemes": {"type": "object"}},
+            "additionalProperties": False,
+        },
+    },
+    "required": ["openapi", "info", "servers", "paths", "components"],
+    "additionalProperties": False,
+    "$defs": {
+        "operation": {
+            "type": "object",
+            "properties": {
+                "summary": TEXT,
+                "operationId": TEXT,
+                "parameters": {"type": "array", "items": {"$ref": "#/$defs/parameter"}},
+                "requestBody": {
+                    "type": "object",
+                    "properties": {"required": {"const": True}, "content": CONTENT},
+                    "required": ["content"],
+                    "additionalProperties": False,
+                },
+                "responses": {
+                    "type": "object",
+                    "minProperties": 1,
+                    "propertyNames": {"pattern": "^[1-5][0-9][0-9]$"},
+                    "additionalProperties": {
+                        "type": "object",
+                        "properties": {
+                            "description": TEXT,
+                            "headers": {"type": "object", "required": ["X-Request-ID"], "additionalProperties": HEADER},
+                            "content": CONTENT,
+                        },
+                        "required": ["description", "headers", "content"],
+                        "additionalProperties": False,
+                    },
+                },
+                "security": {"type": "array", "items": {"type": "object", "maxProperties": 1}},
+            },
+            "required": ["summary", "operationId", "responses"],
+            "additionalProperties": False,
+        },
+        "parameter": {
+            "type": "object",
+            "properties": {
+                "name": TEXT,
+                "in": {"enum": ["path", "query", "header", "cookie"]},
+                "required": {"type": "boolean"},
+                "description": TEXT,
+                "schema": {"type": "object"},
+            },
+            "required": ["name", "in", "required", "schema"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def test_the_document_has_the_shape_of_openapi() -> None:
+    """Every object in it is one that OpenAPI 3.1 knows, with what it must have and nothing else."""
+    jsonschema_rs.validator_for(SHAPE).validate(DOCUMENT)
+
+
+def test_its_schemas_are_json_schema() -> None:
+    """Every schema is a valid schema of JSON Schema 2020-12, and its patterns are regular expressions."""
+    for _, _, operation in operations():
+        for node in nodes(operation):
+            if isinstance(node.get("schema"), dict):
+                jsonschema_rs.meta.validate(node["schema"])
+    for schema_of_one in DOCUMENT["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(schema_of_one)
+        jsonschema_rs.validator_for({"components": DOCUMENT["components"], **schema_of_one})
+
+
+def test_its_references_lead_somewhere() -> None:
+    """Every $ref names a schema that is there, every security scheme is declared, and nothing is there unused."""
+    schemas, schemes = DOCUMENT["components"]["schemas"], DOCUMENT["components"]["securitySchemes"]
+    named = {node["$ref"].removeprefix("#/components/schemas/") for node in nodes(DOCUMENT) if "$ref" in node}
+    assert named == set(schemas)
+    assert {name for *_, each in operations() for need in each.get("security", ()) for name in need} == set(schemes)
+
+
+def test_its_operations_have_names_of_their_own() -> None:
+    """operationId is unique, and every parameter of a path is declared and required."""
+    ids = [operation["operationId"] for *_, operation in operations()]
+    assert len(set(ids)) == len(ids)
+    for path, _, operation in operations():
+        declared = {
+            each["name"] for each in operation.get("parameters", ()) if each["in"] == "path" and each["required"]
+        }
+        assert declared == set(re.findall(r"\{(\w+)\}", path))
+
+
+def test_its_statuses_are_those_of_the_interface() -> None:
+    """POST and GET /emails tell of exactly the statuses that the interface lists."""
+    send, read = DOCUMENT["paths"]["/emails"]["post"], DOCUMENT["paths"]["/emails/{id}"]["get"]
+    assert set(send["responses"]) == {"202", "400", "401", "402", "403", "409", "413", "429", "500", "503"}
+    assert set(read["responses"]) == {"200", "401", "404"}
+
+
+def test_its_examples_fit_their_schemas() -> None:
+    """What the document shows as an example is an example."""
+    for node in nodes(DOCUMENT["components"]["schemas"]):
+        for example in node.get("examples", ()):
+            jsonschema_rs.validator_for({"components": DOCUMENT["components"], **node}).validate(example)
+
+
+def test_every_error_tells_its_codes() -> None:
+    """The codes of an error response are those whose status it has; every code but `conflict` is told somewhere."""
+    told: set[str] = set()
+    for _, _, operation in operations():
+        for status, response in operation["responses"].items():
+            parts = response["content"]["application/json"]["schema"].get("allOf", ())
+            codes = {code for part in parts for code in part.get("properties", {}).get("code", {}).get("enum", ())}
+            assert all(str(ANSWERS[Code(code)].status) == status for code in codes)
+            assert bool(codes) == (status >= "400")
+            told |= codes
+    assert told >= {code.value for code in Code} - {"conflict"}  # which only further resources of /v1 may need

@@ -1,0 +1,245 @@
+"""A client that sends, reads or stays too slowly, or comes too often, is cut, and nobody else notices."""
+
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from appliance.web.connection import SLOW_START
+from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
+from tests.running import Running, appliance
+
+LIMIT = 1.0  # seconds, of every phase below
+MARGIN = 1.5  # seconds that a busy machine may add
+TIMEOUTS = """
+header_timeout = "1s"
+body_timeout = "1s"
+write_timeout = "1s"
+keep_alive_timeout = "1s"
+"""
+NOTICED = 1.0  # seconds after which another client would call us slow
+
+
+def sockets(running: Running) -> int:
+    """How many sockets the process has open."""
+    assert running.process is not None
+    found = 0
+    for entry in Path(f"/proc/{running.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += entry.readlink().name.startswith("socket:")
+    return found
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server without patience."""
+    with appliance(tmp_path_factory.mktemp("running"), http=TIMEOUTS) as started:
+        yield started
+        assert started.complaints() == []
+
+
+@pytest.fixture(scope="module")
+def own_sockets(running: Running) -> int:
+    """How many it has while nobody is connected."""
+    return sockets(running)
+
+
+@contextmanager
+def others_are_served(running: Running) -> Iterator[None]:
+    """Somebody else asks all the while, on new connections, and is answered at once."""
+    done = threading.Event()
+    waits: list[float] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            began = time.monotonic()
+            with Client(running.url) as client:
+                client.send(request("GET", "/healthz"))
+                assert client.answer().status == 200
+            waits.append(time.monotonic() - began)
+            time.sleep(0.02)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        done.set()
+        asking.join()
+    assert waits
+    assert max(waits) < NOTICED
+
+
+def seconds_of_dripping(client: Client, data: bytes, pause: float, most: float) -> float:
+    """Send a byte at a time until the other side closes; how long it let us."""
+    began = time.monotonic()
+    client.socket.settimeout(pause)
+    for at in range(len(data)):
+        if not client.offer(data[at : at + 1]) or time.monotonic() - began > most:
+            break
+        try:
+            if not client.socket.recv(1):
+                break
+        except TimeoutError:
+            pass  # still open
+        except ConnectionError:
+            break
+    return time.monotonic() - began
+
+
+# ---- each phase
+
+
+@pytest.mark.usefixtures("own_sockets")
+def test_headers_that_drip_are_cut(running: Running) -> None:
+    """The headers of a request have a deadline, however steadily they come."""
+    with others_are_served(running), Client(running.url) as client:
+        lasted = seconds_of_dripping(client, request("GET", "/" + "x" * 100), 0.1, 5)
+    assert LIMIT / 2 < lasted < LIMIT + MARGIN
+
+
+def test_a_client_that_says_nothing_is_cut(running: Running) -> None:
+    """A connection without a request does not stay."""
+    with others_are_served(running), Client(running.url) as client:
+        assert LIMIT / 2 < client.seconds_until_closed() < LIMIT + MARGIN
+
+
+def test_the_next_headers_have_the_same_deadline(running: Running) -> None:
+    """A kept connection gains nothing by beginning its next request slowly."""
+    with others_are_served(running), Client(running.url) as client:
+        client.send(request("GET", "/healthz"))
+        assert client.answer().status == 200
+        lasted = seconds_of_dripping(client, request("GET", "/" + "x" * 100), 0.1, 5)
+    assert LIMIT / 2 < lasted < 2 * LIMIT + MARGIN
+
+
+def test_a_body_that_drips_is_cut(running: Running) -> None:
+    """A body has a deadline, however steadily it comes; nothing of it was accepted."""
+    with others_are_served(running), Client(running.url) as client:
+        client.send(request("POST", "/emails", *sending(running, "drip"), f"Content-Length: {len(MESSAGE)}"))
+        lasted = seconds_of_dripping(client, MESSAGE[:-1], 0.1, 5)
+    assert LIMIT / 2 < lasted < LIMIT + MARGIN
+
+
+def test_an_idle_connection_is_closed(running: Running) -> None:
+    """A kept connection on which nothing is asked ends, without an answer that nobody asked for."""
+    with others_are_served(running), Client(running.url) as client:
+        client.send(request("GET", "/healthz"))
+        assert client.answer().status == 200
+        assert LIMIT / 2 < client.seconds_until_closed() < LIMIT + MARGIN
+
+
+def wait_for_sockets(running: Running, most: int, seconds: float) -> None:
+    """Wait until the process has no more sockets than that."""
+    deadline = time.monotonic() + seconds
+    while sockets(running) > most:
+        assert time.monotonic() < deadline, f"{sockets(running)} sockets are still open"
+        time.sleep(0.05)
+
+
+def test_a_client_that_does_not_read_is_cut(running: Running, own_sockets: int) -> None:
+    """Answers that nobody takes end the connection and free what it held."""
+    wait_for_sockets(running, own_sockets, LIMIT + MARGIN)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(running.url, buffer=4_096)) for _ in range(5)]
+        for client in clients:
+            client.send(request("GET", "/openapi.json"))
+            client.answer()
+            client.send(request("GET", "/openapi.json") * 1_000)
+        assert sockets(running) == own_sockets + len(clients)
+        with others_are_served(running):
+            # Until the network's own buffers are full, answers do get written.
+            wait_for_sockets(running, own_sockets + 1, 3 * LIMIT + MARGIN)  # one is the other client's
+
+
+def test_a_body_may_be_slow_but_not_slower_than_the_least_rate(tmp_path: Path) -> None:
+    """Under a generous body timeout a body of 20 bytes a second is cut after the slow start, one of 20 KB/s is not."""
+    with ExitStack() as stack:
+        running = stack.enter_context(appliance(tmp_path, http='body_timeout = "60s"'))
+        stack.enter_context(others_are_served(running))
+        slow, steady = (stack.enter_context(Client(running.url)) for _ in range(2))
+        slow.send(request("POST", "/emails", *sending(running, "slow"), "Content-Length: 100000"))
+        body = MESSAGE + b" " * 240_000
+        steady.send(request("POST", "/emails", *sending(running, "steady"), f"Content-Length: {len(body)}"))
+        with ThreadPoolExecutor() as pool:
+            lasted = pool.submit(seconds_of_dripping, slow, b" " * 1_000, 0.05, 20)
+            for at in range(0, len(body), 2_000):
+                steady.send(body[at : at + 2_000])
+                time.sleep(0.1)
+        assert steady.answer().status == 202
+    assert SLOW_START <= lasted.result() < SLOW_START + MARGIN
+
+
+# ---- how many
+
+
+def is_let_in(running: Running, source: str) -> bool:
+    """Whether a request on a new connection from that address is answered."""
+    with Client(running.url, source=source) as client:
+        try:
+            client.send(request("GET", "/healthz"))
+            return client.answer().status == 200
+        except ConnectionError:
+            return False
+
+
+def is_let_in_soon(running: Running, source: str, seconds: float) -> bool:
+    """Whether that is so within a time."""
+    deadline = time.monotonic() + seconds
+    while not is_let_in(running, source):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def held(running: Running, clients: ExitStack, source: str, count: int) -> None:
+    """Open connections that stay, each seen by the server before the next."""
+    for _ in range(count):
+        client = clients.enter_context(Client(running.url, source=source))
+        client.send(request("GET", "/healthz"))
+        assert client.answer().status == 200
+
+
+def test_connections_are_limited_by_address_and_in_all(tmp_path: Path) -> None:
+    """One address cannot have more than its share, all together not more than the total; who leaves makes room."""
+    limits = "max_connections = 12\nmax_connections_per_address = 5"
+    with appliance(tmp_path, http=limits) as running:
+        with ExitStack() as first:
+            held(running, first, "127.0.0.1", 5)
+            assert not is_let_in(running, "127.0.0.1")
+            assert is_let_in(running, "127.0.0.2")
+            with ExitStack() as more:
+                held(running, more, "127.0.0.2", 5)
+                held(running, more, "127.0.0.3", 2)
+                assert not is_let_in(running, "127.0.0.4")
+            assert is_let_in_soon(running, "127.0.0.4", 2)
+            assert not is_let_in(running, "127.0.0.1")
+        assert is_let_in_soon(running, "127.0.0.1", 2)
+        assert running.complaints() == []
+
+
+def test_a_full_descriptor_table_is_waited_out(tmp_path: Path) -> None:
+    """Where every descriptor is taken, kept connections are served, and everybody again soon after the flood."""
+    with appliance(tmp_path, http="max_connections_per_address = 1000") as running, Client(running.url) as kept:
+        assert running.process is not None
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (60, 60))
+        with ExitStack() as clients:
+            flood = [clients.enter_context(Client(running.url)) for _ in range(200)]
+            for number in range(20):
+                kept.send(request("POST", "/emails", *sending(running, f"kept {number}"), body=MESSAGE))
+                assert kept.answer().status == 202
+            assert len(flood) == 200
+        assert is_let_in_soon(running, "127.0.0.1", 5)
+        assert running.process.poll() is None
+        kept.send(request("GET", "/emails/none", bearer(running)))
+        check_error(kept.answer())
+        complaints = running.complaints()
+        assert complaints
+        assert all("no more connections can be opened" in line for line in complaints)
+        assert len(complaints) < 20

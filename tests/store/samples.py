@@ -1,0 +1,161 @@
+"""What the tests of the store are made of: a clock of their own, messages, results, and a disk that can fail."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from appliance.model import (
+    Attempt,
+    DueRecipient,
+    IdempotencyClaim,
+    NewMessage,
+    NewRecipient,
+    Outcome,
+    RecipientStatus,
+    Source,
+)
+from appliance.outside import Outside
+from appliance.store import Store
+
+SECOND = 1_000_000  # microseconds
+DAY = 86_400 * SECOND
+MORNING = 20_000 * DAY + 9 * 3600 * SECOND  # nine o'clock of a day in 2024
+CREDITS = 100  # of the account that tests use
+HASH = "$argon2id$not-a-real-one"
+REPLIES = {
+    RecipientStatus.DELIVERED: (250, "250 2.0.0 OK"),
+    RecipientStatus.BOUNCED: (550, "550 5.1.1 User unknown"),
+    RecipientStatus.DEFERRED: (451, "451 4.3.0 Try again later"),
+    RecipientStatus.FAILED: (451, "451 4.3.0 Try again later"),
+}
+
+
+@dataclass
+class Clock:
+    """A time that goes on by a microsecond with every look at it, so that ids sort as they were made."""
+
+    now: int = MORNING
+
+    def __call__(self) -> int:
+        """The time."""
+        self.now += 1
+        return self.now
+
+
+@dataclass
+class Messages:
+    """Makes messages of one account, ready to be accepted."""
+
+    outside: Outside
+    account_id: str
+
+    def new(
+        self, *addresses: str, key: str | None = None, test: bool = False, simulated: bool = True, size: int = 100
+    ) -> NewMessage:
+        """A message to these addresses."""
+        now = self.outside.now()
+        recipients = tuple(
+            NewRecipient(self.outside.identifier("rcp"), address, address.lower(), address.partition("@")[2])
+            for address in addresses or ("b@example.net",)
+        )
+        claim = None if key is None else IdempotencyClaim("key:1", key, b"print of " + key.encode(), now + DAY)
+        return NewMessage(
+            id=self.outside.identifier("msg"),
+            account_id=self.account_id,
+            request_id=self.outside.identifier("req"),
+            source=Source.TEST if test else Source.API,
+            simulated=simulated,
+            sender="A <a@example.com>",
+            envelope_from="a@example.com",
+            subject="A subject",
+            tags=("one", "two"),
+            template_alias=None,
+            template_version=None,
+            mime=b"m" * size,
+            receipt=b'{"status":"queued"}',
+            recipients=recipients,
+            credits=0 if test else len(recipients),
+            created_at=now,
+            idempotency=claim,
+        )
+
+
+def outcome(recipient: DueRecipient, status: RecipientStatus, at: int, *, tries: int = 1, **fields: Any) -> Outcome:
+    """What a server has said to one recipient, so many times."""
+    attempt = Attempt(at - SECOND, at, *REPLIES[status])
+    if status is RecipientStatus.DEFERRED:
+        fields.setdefault("next_attempt_at", at + 300 * SECOND)
+    return Outcome(recipient, status, (attempt,) * tries, at=at, **fields)
+
+
+async def record(store: Store, clock: Clock, statuses: Iterable[RecipientStatus]) -> list[DueRecipient]:
+    """Record these results, in order, for the recipients that are due; who those were."""
+    due = sorted(store.queue.due(simulated=True, most=100), key=lambda recipient: recipient.id)
+    results = [outcome(recipient, status, clock()) for recipient, status in zip(due, statuses, strict=False)]
+    await store.queue.record(results)
+    return due
+
+
+# ---- a disk that can fail
+
+
+@dataclass
+class Faults:
+    """What the disk does to the write-ahead log from now on, and how often it has been asked to be durable."""
+
+    on_sync: type[apsw.Error] | None = None
+    on_write: type[apsw.Error] | None = None
+    on_read: type[apsw.Error] | None = None
+    syncs: int = 0
+
+    @contextmanager
+    def raising(self, **faults: type[apsw.Error]) -> Iterator[None]:
+        """These faults, for a while."""
+        for name, fault in faults.items():
+            setattr(self, name, fault)
+        try:
+            yield
+        finally:
+            self.on_sync = self.on_write = self.on_read = None
+
+
+class FailingDisk(apsw.VFS):
+    """SQLite's own file system, with faults."""
+
+    NAME = "failing"
+    BASE = "unix"
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        super().__init__(self.NAME, self.BASE, makedefault=True)
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        """Open a file; the log gets the faults."""
+        return _File(self.faults, name, flags)
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, faults: Faults, name: Any, flags: list[int]) -> None:
+        self._faults = faults if flags[0] & apsw.SQLITE_OPEN_WAL else Faults()
+        super().__init__(FailingDisk.BASE, name, flags)
+
+    def xSync(self, flags: int) -> None:
+        self._faults.syncs += 1
+        _raise(self._faults.on_sync)
+        super().xSync(flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        _raise(self._faults.on_write)
+        super().xWrite(data, offset)
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        _raise(self._faults.on_read)
+        return super().xRead(amount, offset)
+
+
+def _raise(fault: type[apsw.Error] | None) -> None:
+    if fault is not None:
+        raise fault("simulated")

@@ -1,0 +1,173 @@
+"""In charge of who may send: domains, credentials, keys, and the callers they make."""
+
+import apsw
+import pytest
+
+from appliance.errors import Code, Refused
+from appliance.model import Account, CredentialKind, Scope
+from appliance.store import Store
+from appliance.store.access import sha256
+from tests.store.samples import HASH
+
+
+@pytest.fixture
+async def other(store: Store) -> Account:
+    """Somebody else."""
+    return await store.accounts.create("other", "other@example.org", HASH)
+
+
+def dump(store: Store) -> str:
+    """Everything in the tables that know credentials, as text."""
+    queries = [f"SELECT * FROM {table}" for table in ("smtp_credentials", "api_keys", "users")]
+    return str(store.engine.read(lambda c: [c.execute(query).fetchall() for query in queries]))
+
+
+# ---- domains
+
+
+async def test_only_usable_domains_are_a_callers(store: Store, account: Account) -> None:
+    """A domain that is registered but not proven is listed, and not sent from; proving it is for good."""
+    await store.access.add_domain(account.id, "b.example", usable=False)
+    await store.access.add_domain(account.id, "a.example", usable=True)
+    assert [(domain.name, domain.usable) for domain in store.access.domains(account.id)] == [
+        ("a.example", True),
+        ("b.example", False),
+    ]
+    caller = store.access.caller_by_account(account.id)
+    assert caller is not None
+    assert caller.domains == {"a.example"}
+    await store.access.add_domain(account.id, "b.example", usable=True)
+    await store.access.add_domain(account.id, "a.example", usable=False)
+    caller = store.access.caller_by_account(account.id)
+    assert caller is not None
+    assert caller.domains == {"a.example", "b.example"}
+
+
+async def test_a_domain_may_belong_to_several_accounts(store: Store, account: Account, other: Account) -> None:
+    """Who may use it is told account by account."""
+    await store.access.add_domain(account.id, "a.example", usable=True)
+    await store.access.add_domain(other.id, "a.example", usable=False)
+    assert [domain.usable for domain in store.access.domains(other.id)] == [False]
+
+
+async def test_nothing_belongs_to_an_account_that_is_not_there(store: Store) -> None:
+    """The database itself refuses rows of nobody."""
+    with pytest.raises(apsw.ConstraintError):
+        await store.access.add_domain("acc_none", "a.example", usable=True)
+
+
+# ---- SMTP credentials
+
+
+async def test_a_credential_makes_a_caller(store: Store, account: Account) -> None:
+    """Its username finds the account and the hash to hold the password against."""
+    username, password = await store.access.create_credential(account.id)
+    found = store.access.caller_by_credential(username)
+    assert found is not None
+    caller, digest = found
+    assert digest == sha256(password)
+    assert (caller.account_id, caller.kind, caller.idempotency_scope) == (
+        account.id,
+        CredentialKind.SMTP,
+        f"smtp:{username}",
+    )
+    assert (caller.may_read, caller.test, caller.suspended) == (True, False, False)
+    assert store.access.caller_by_credential("smtp_none") is None
+
+
+async def test_a_revoked_credential_is_nobody(store: Store, account: Account, other: Account) -> None:
+    """Its owner can revoke it, nobody else can, and it stays in the list with the time."""
+    username, _ = await store.access.create_credential(account.id)
+    with pytest.raises(Refused) as refused:
+        await store.access.revoke_credential(other.id, username)
+    assert refused.value.code is Code.NOT_FOUND
+    assert store.access.caller_by_credential(username) is not None
+    await store.access.revoke_credential(account.id, username)
+    assert store.access.caller_by_credential(username) is None
+    (listed,) = store.access.credentials(account.id)
+    first_time = listed.revoked_at
+    assert first_time is not None
+    await store.access.revoke_credential(account.id, username)
+    assert store.access.credentials(account.id)[0].revoked_at == first_time
+
+
+# ---- API keys
+
+
+@pytest.mark.parametrize("test", [True, False])
+@pytest.mark.parametrize("scope", list(Scope))
+async def test_a_key_makes_a_caller(store: Store, account: Account, scope: Scope, test: bool) -> None:
+    """Scope and mode of a key are its caller's, and the mode can be seen."""
+    key_id, key = await store.access.create_key(account.id, scope=scope, test=test)
+    assert key.startswith("ma_test_" if test else "ma_live_")
+    caller = store.access.caller_by_key(key)
+    assert caller is not None
+    assert (caller.kind, caller.idempotency_scope) == (CredentialKind.KEY, f"key:{key_id}")
+    assert (caller.may_read, caller.test) == (scope is Scope.FULL, test)
+    (listed,) = store.access.keys(account.id)
+    assert (listed.id, listed.account_name, listed.hint, listed.scope) == (key_id, "demo", key[-4:], scope)
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+async def test_a_revoked_key_is_nobody(store: Store, account: Account, other: Account, by_itself: bool) -> None:
+    """It is named by its id or by itself; another account cannot, and does not learn that it exists."""
+    key_id, key = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
+    name = key if by_itself else key_id
+    with pytest.raises(Refused) as foreign:
+        await store.access.revoke_key(name, other.id)
+    with pytest.raises(Refused) as absent:
+        await store.access.revoke_key("key_none", other.id)
+    assert (foreign.value.code, foreign.value.text) == (absent.value.code, absent.value.text)
+    assert store.access.caller_by_key(key) is not None
+    assert await store.access.revoke_key(name, account.id) == key_id
+    assert store.access.caller_by_key(key) is None
+
+
+async def test_keys_are_listed_by_account_or_all(store: Store, account: Account, other: Account) -> None:
+    """The operator sees all, an account its own."""
+    mine, _ = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
+    theirs, _ = await store.access.create_key(other.id, scope=Scope.SEND, test=False)
+    assert [key.id for key in store.access.keys(account.id)] == [mine]
+    everybodys = store.access.keys()
+    assert {key.id for key in everybodys} == {mine, theirs}
+
+
+# ---- callers
+
+
+async def test_a_suspended_account_is_known_by_every_credential(store: Store, account: Account) -> None:
+    """However a caller comes in, the suspension is seen."""
+    username, _ = await store.access.create_credential(account.id)
+    _, key = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
+    await store.accounts.set_suspended(account.id, True)
+    by_credential = store.access.caller_by_credential(username)
+    assert by_credential is not None
+    for caller in (by_credential[0], store.access.caller_by_key(key), store.access.caller_by_account(account.id)):
+        assert caller is not None
+        assert caller.suspended
+
+
+async def test_a_token_makes_a_caller_of_its_account(store: Store, account: Account) -> None:
+    """A dashboard user may send and read; an account that is not there makes nobody."""
+    caller = store.access.caller_by_account(account.id)
+    assert caller is not None
+    assert (caller.kind, caller.idempotency_scope, caller.may_read) == (
+        CredentialKind.TOKEN,
+        f"account:{account.id}",
+        True,
+    )
+    assert store.access.caller_by_account("acc_none") is None
+
+
+async def test_no_secret_is_stored(store: Store, account: Account) -> None:
+    """Passwords and keys are known to their owners only, have 256 random bits, and are never the same twice."""
+    secrets = set()
+    for _ in range(20):
+        secrets.add((await store.access.create_credential(account.id))[1])
+        secrets.add((await store.access.create_key(account.id, scope=Scope.SEND, test=False))[1])
+    assert len(secrets) == 40
+    stored = dump(store)
+    for secret in secrets:
+        assert len(secret.removeprefix("ma_live_")) == 43
+        assert secret not in stored
+        assert secret[:-4] not in stored

@@ -1,0 +1,158 @@
+"""In charge of accounts: balances that never lie, users, and what ends their tokens."""
+
+import pytest
+
+from appliance.errors import Code, Refused
+from appliance.model import Account, LedgerKind, Role
+from appliance.store import Store
+from appliance.store.accounts import MAX_CREDITS
+from tests.store.samples import CREDITS, HASH
+
+
+def ledger(store: Store, account: Account) -> list[tuple[LedgerKind, int, int]]:
+    """Kind, amount and balance of every entry, the oldest first."""
+    entries = reversed(store.accounts.ledger(account.id))
+    return [(entry.kind, entry.amount, entry.balance) for entry in entries]
+
+
+async def test_an_account_has_a_user_and_a_balance(store: Store, account: Account) -> None:
+    """What was created is found by name and by login, in lower case, with the grant in the ledger."""
+    assert store.accounts.named("demo") == account
+    assert (account.email, account.credits, account.daily_cap, account.suspended) == (
+        "demo@example.org",
+        CREDITS,
+        None,
+        False,
+    )
+    user = store.accounts.user_by_email("DEMO@Example.org")
+    assert user is not None
+    assert (user.account_id, user.role, user.password_hash, user.token_epoch) == (account.id, Role.CUSTOMER, HASH, 0)
+    assert store.accounts.user(user.id) == user
+    assert ledger(store, account) == [(LedgerKind.GRANT, CREDITS, CREDITS)]
+
+
+async def test_names_and_logins_are_taken_once(store: Store, account: Account) -> None:
+    """A second account of the name, or of the login in any case, is refused and leaves nothing behind."""
+    for name, email in (("demo", "new@example.org"), ("new", "DEMO@example.org")):
+        with pytest.raises(Refused) as refused:
+            await store.accounts.create(name, email, HASH)
+        assert refused.value.code is Code.CONFLICT
+    assert store.accounts.all() == [account]
+    assert store.accounts.user_by_email("new@example.org") is None
+
+
+async def test_accounts_are_listed_by_name(store: Store) -> None:
+    """The operator's list is in order."""
+    for name in ("b", "c", "a"):
+        await store.accounts.create(name, f"{name}@example.org", HASH)
+    assert [account.name for account in store.accounts.all()] == ["a", "b", "c"]
+
+
+async def test_what_is_not_there_is_not_found(store: Store) -> None:
+    """Names, logins and ids of nobody."""
+    with pytest.raises(Refused) as refused:
+        store.accounts.named("nobody")
+    assert refused.value.code is Code.NOT_FOUND
+    assert store.accounts.user_by_email("nobody@example.org") is None
+    assert store.accounts.user("usr_none") is None
+
+
+# ---- credits
+
+
+async def test_credits_are_added_and_taken(store: Store, account: Account) -> None:
+    """Each change has its line, and the lines add up."""
+    assert await store.accounts.change_credits(account.id, 50) == CREDITS + 50
+    assert await store.accounts.change_credits(account.id, -CREDITS) == 50
+    assert await store.accounts.change_credits(account.id, -50) == 0
+    entries = ledger(store, account)
+    assert [balance for _, _, balance in entries] == [CREDITS, CREDITS + 50, 50, 0]
+    assert sum(amount for _, amount, _ in entries) == 0
+
+
+@pytest.mark.parametrize("amount", [-CREDITS - 1, MAX_CREDITS, -(2**62), 2**62])
+async def test_a_balance_stays_within_its_limits(store: Store, account: Account, amount: int) -> None:
+    """Never below 0, never where a 64-bit number ends; a refused change has no line."""
+    with pytest.raises(Refused) as refused:
+        await store.accounts.change_credits(account.id, amount)
+    assert refused.value.code is Code.CONFLICT
+    assert store.accounts.named("demo").credits == CREDITS
+    assert len(ledger(store, account)) == 1
+
+
+@pytest.mark.parametrize("balance", [-1, MAX_CREDITS + 1])
+async def test_a_balance_cannot_be_set_beyond_its_limits(store: Store, account: Account, balance: int) -> None:
+    """The same for a balance that is set, or that an account begins with."""
+    with pytest.raises(Refused):
+        await store.accounts.set_credits(account.id, balance)
+    with pytest.raises(Refused):
+        await store.accounts.create("other", "other@example.org", HASH, credit=balance)
+    assert store.accounts.named("demo").credits == CREDITS
+
+
+async def test_counting_can_stop_and_begin_again(store: Store, account: Account) -> None:
+    """An unlimited account has no balance to change; a balance that is set is the ledger's next line."""
+    await store.accounts.set_unlimited(account.id)
+    assert store.accounts.named("demo").credits is None
+    with pytest.raises(Refused) as refused:
+        await store.accounts.change_credits(account.id, 1)
+    assert "unlimited" in refused.value.text
+    await store.accounts.set_credits(account.id, 7)
+    assert store.accounts.named("demo").credits == 7
+    assert ledger(store, account)[-1] == (LedgerKind.GRANT, 7, 7)
+    await store.accounts.set_credits(account.id, 3)
+    assert ledger(store, account)[-1] == (LedgerKind.GRANT, -4, 3)
+
+
+async def test_the_ledger_shows_its_newest_lines(store: Store, account: Account) -> None:
+    """As many as asked for, the newest first."""
+    for amount in (1, 2, 3):
+        await store.accounts.change_credits(account.id, amount)
+    assert [entry.amount for entry in store.accounts.ledger(account.id, most=2)] == [3, 2]
+
+
+async def test_suspension_and_cap_are_switched(store: Store, account: Account) -> None:
+    """The operator's other two switches."""
+    await store.accounts.set_suspended(account.id, True)
+    await store.accounts.set_daily_cap(account.id, 5)
+    assert (store.accounts.named("demo").suspended, store.accounts.named("demo").daily_cap) == (True, 5)
+    await store.accounts.set_suspended(account.id, False)
+    await store.accounts.set_daily_cap(account.id, None)
+    assert (store.accounts.named("demo").suspended, store.accounts.named("demo").daily_cap) == (False, None)
+
+
+# ---- users and tokens
+
+
+async def test_a_new_password_ends_every_token(store: Store, account: Account) -> None:
+    """Hash and epoch change together."""
+    user = store.accounts.user_by_email(account.email)
+    assert user is not None
+    await store.accounts.set_password(user.id, "another hash")
+    changed = store.accounts.user(user.id)
+    assert changed is not None
+    assert (changed.password_hash, changed.token_epoch) == ("another hash", 1)
+
+
+async def test_a_token_is_revoked_once_and_for_all(store: Store) -> None:
+    """Logging out is remembered, twice is the same as once, and no other token is touched."""
+    await store.accounts.revoke_token("tok_1", 10)
+    await store.accounts.revoke_token("tok_1", 20)
+    assert store.accounts.is_revoked("tok_1")
+    assert not store.accounts.is_revoked("tok_2")
+
+
+# ---- the first of all
+
+
+async def test_the_first_account_is_made_once(store: Store) -> None:
+    """One of everything when there is nobody, nothing once there is somebody."""
+    first = await store.first_start.create(name="first", email="a@example.org", password_hash=HASH, domain="x.example")
+    assert first is not None
+    assert store.first_start.any_account() == "first"
+    caller = store.access.caller_by_key(first.key)
+    assert caller is not None
+    assert caller.domains == {"x.example"}
+    again = await store.first_start.create(name="b", email="b@example.org", password_hash=HASH, domain="x.example")
+    assert again is None
+    assert [account.name for account in store.accounts.all()] == ["first"]

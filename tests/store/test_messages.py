@@ -1,0 +1,283 @@
+"""In charge of accepting: everything a message means is written together, or nothing of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from appliance.errors import Code, Refused
+from appliance.model import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
+from appliance.outside import Outside
+from appliance.store import KeyTaken, Store, open_store
+from appliance.store.messages import LARGE, SUPPRESSED_NOTE
+from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Messages
+
+
+def balance(store: Store) -> int | None:
+    """The credits of the account."""
+    return store.accounts.named("demo").credits
+
+
+def count(store: Store, table: str) -> int:
+    """How many rows a table has."""
+    return store.engine.read(lambda c: int(c.execute(f"SELECT count(*) FROM {table}").get))
+
+
+async def refused(store: Store, message: object) -> Refused:
+    """The refusal of a message that must be refused."""
+    with pytest.raises(Refused) as raised:
+        await store.messages.accept(message)  # type: ignore[arg-type]  # a NewMessage, as replace() gives it
+    return raised.value
+
+
+async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, account: Account) -> None:
+    """Message, recipients in their order and bytes are there, everything queued and reserved."""
+    new = messages.new("B@example.net", "c@example.net")
+    await store.messages.accept(new)
+    message = store.messages.read(account.id, new.id)
+    assert message is not None
+    assert (message.id, message.status, message.source) == (new.id, MessageStatus.QUEUED, Source.API)
+    assert (message.sender, message.subject, message.created_at) == (new.sender, new.subject, new.created_at)
+    assert (message.billing_status, message.recipient_count, message.credits_reserved) == (Billing.RESERVED, 2, 2)
+    assert [recipient.email for recipient in message.recipients] == ["B@example.net", "c@example.net"]
+    for recipient in message.recipients:
+        assert (recipient.status, recipient.billing_status) == (RecipientStatus.QUEUED, Billing.RESERVED)
+        assert (recipient.attempt_count, recipient.delivered_at, recipient.bounced_at) == (0, None, None)
+    assert store.messages.mime(new.id) == new.mime
+
+
+async def test_another_account_sees_nothing(store: Store, messages: Messages) -> None:
+    """A message of somebody else is as absent as one that never was."""
+    new = messages.new()
+    await store.messages.accept(new)
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    assert store.messages.read(other.id, new.id) is None
+    assert store.messages.read(other.id, "msg_never") is None
+    assert store.messages.mime("msg_never") is None
+
+
+# ---- credits
+
+
+async def test_a_message_takes_a_credit_for_each_recipient(store: Store, messages: Messages, account: Account) -> None:
+    """The balance goes down, and the ledger says why and what was left."""
+    new = messages.new("a@x.example", "b@x.example", "c@x.example")
+    await store.messages.accept(new)
+    assert balance(store) == CREDITS - 3
+    newest = store.accounts.ledger(account.id)[0]
+    assert (newest.kind, newest.amount, newest.balance) == (LedgerKind.RESERVE, -3, CREDITS - 3)
+    assert (newest.message_id, newest.recipient_id) == (new.id, None)
+
+
+async def test_the_last_credit_is_spent_once(store: Store, messages: Messages, account: Account) -> None:
+    """A balance reaches 0 and never goes below; what is refused leaves no trace."""
+    await store.accounts.set_credits(account.id, 2)
+    await store.messages.accept(messages.new("a@x.example"))
+    refusal = await refused(store, messages.new("a@x.example", "b@x.example", key="refused"))
+    assert refusal.code is Code.INSUFFICIENT_CREDITS
+    assert "needs 2 credits" in refusal.text
+    assert "has 1" in refusal.text
+    await store.messages.accept(messages.new("a@x.example"))
+    assert balance(store) == 0
+    assert (await refused(store, messages.new("a@x.example"))).code is Code.INSUFFICIENT_CREDITS
+    assert [count(store, table) for table in ("messages", "message_bodies", "recipients")] == [2, 2, 2]
+    assert count(store, "idempotency_keys") == 0
+
+
+async def test_parallel_sends_share_the_last_credits(tmp_path: Path, clock: Clock) -> None:
+    """Of fifty at once on ten credits exactly ten go through, in the engine of the real server."""
+    async with open_store(tmp_path / "data", Outside(now=clock)) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=10)
+        messages, results = Messages(Outside(now=clock), account.id), []
+
+        async def send(size: int) -> None:
+            try:
+                await store.messages.accept(messages.new(size=size))
+                results.append("accepted")
+            except Refused as refusal:
+                results.append(refusal.code.value)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(send, 2 * LARGE if number % 10 == 0 else 100)
+        assert sorted(results) == ["accepted"] * 10 + ["insufficient_credits"] * 40
+        assert balance(store) == 0
+        assert count(store, "messages") == 10
+
+
+async def test_an_unlimited_account_keeps_no_ledger(store: Store, messages: Messages, account: Account) -> None:
+    """Without a balance nothing is taken and nothing noted."""
+    await store.accounts.set_unlimited(account.id)
+    entries = len(store.accounts.ledger(account.id))
+    await store.messages.accept(messages.new())
+    assert balance(store) is None
+    assert len(store.accounts.ledger(account.id)) == entries
+
+
+async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, messages: Messages, account: Account) -> None:
+    """A test key's message is accepted without credits and beyond the day's cap, and not counted."""
+    await store.accounts.set_credits(account.id, 0)
+    await store.accounts.set_daily_cap(account.id, 0)
+    new = messages.new(test=True)
+    await store.messages.accept(new)
+    message = store.messages.read(account.id, new.id)
+    assert message is not None
+    assert (message.source, message.credits_reserved, balance(store)) == (Source.TEST, 0, 0)
+    assert count(store, "daily_volume WHERE recipients > 0") == 0
+
+
+# ---- idempotency
+
+
+async def test_a_key_is_good_for_one_message(store: Store, messages: Messages, account: Account) -> None:
+    """The second message under a key is not written, and the first is remembered word for word."""
+    new = messages.new(key="once")
+    await store.messages.accept(new)
+    with pytest.raises(KeyTaken):
+        await store.messages.accept(messages.new(key="once"))
+    assert count(store, "messages") == 1
+    assert balance(store) == CREDITS - 1
+    first = store.messages.remembered(account.id, "key:1", "once")
+    assert first is not None
+    assert (first.fingerprint, first.request_id, first.receipt) == (b"print of once", new.request_id, new.receipt)
+
+
+async def test_a_key_belongs_to_its_scope(store: Store, messages: Messages, account: Account) -> None:
+    """Another credential may use the same key for something else, and remembers nothing of the first."""
+    new = messages.new(key="shared")
+    await store.messages.accept(new)
+    assert new.idempotency is not None
+    other = replace(messages.new(key="shared"), idempotency=replace(new.idempotency, scope="key:2"))
+    assert store.messages.remembered(account.id, "key:2", "shared") is None
+    await store.messages.accept(other)
+    assert count(store, "messages") == 2
+
+
+async def test_an_expired_key_is_free_again(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """After 24 hours a key means nothing, whether or not the janitor has come by."""
+    await store.messages.accept(messages.new(key="daily"))
+    clock.now += DAY - SECOND
+    with pytest.raises(KeyTaken):
+        await store.messages.accept(messages.new(key="daily"))
+    clock.now += 2 * SECOND
+    assert store.messages.remembered(account.id, "key:1", "daily") is None
+    again = messages.new(key="daily")
+    await store.messages.accept(again)
+    first = store.messages.remembered(account.id, "key:1", "daily")
+    assert first is not None
+    assert first.request_id == again.request_id
+    assert count(store, "messages") == 2
+
+
+async def test_a_key_that_was_refused_stays_free(store: Store, messages: Messages, account: Account) -> None:
+    """A refusal is not remembered: the same key works once the reason is gone."""
+    await store.accounts.set_suspended(account.id, True)
+    new = messages.new(key="later")
+    assert (await refused(store, new)).code is Code.ACCOUNT_SUSPENDED
+    assert store.messages.remembered(account.id, "key:1", "later") is None
+    await store.accounts.set_suspended(account.id, False)
+    await store.messages.accept(new)
+
+
+async def test_fifty_at_once_under_one_key_make_one_message(tmp_path: Path, clock: Clock) -> None:
+    """In the engine of the real server, one wins and the others find the key taken."""
+    async with open_store(tmp_path / "data", Outside(now=clock)) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
+        messages, results = Messages(Outside(now=clock), account.id), []
+
+        async def send() -> None:
+            try:
+                await store.messages.accept(messages.new(key="one"))
+                results.append("accepted")
+            except KeyTaken:
+                results.append("taken")
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(send)
+        assert sorted(results) == ["accepted"] + ["taken"] * 49
+        assert (count(store, "messages"), balance(store)) == (1, 99)
+
+
+# ---- the day's cap
+
+
+async def test_the_cap_counts_recipients_of_the_day(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Up to the cap, then no more until midnight (UTC), and the refusal says when that is."""
+    await store.accounts.set_daily_cap(account.id, 3)
+    await store.messages.accept(messages.new("a@x.example", "b@x.example"))
+    refusal = await refused(store, messages.new("a@x.example", "b@x.example"))
+    assert refusal.code is Code.WARMUP_LIMITED
+    assert refusal.retry_after is not None
+    assert 14 * 3600 < refusal.retry_after <= 15 * 3600  # it is shortly after nine
+    await store.messages.accept(messages.new("c@x.example"))
+    assert (await refused(store, messages.new())).code is Code.WARMUP_LIMITED
+    assert balance(store) == CREDITS - 3
+    clock.now += (refusal.retry_after + 1) * SECOND
+    await store.messages.accept(messages.new("a@x.example", "b@x.example"))
+
+
+@pytest.mark.xfail(reason="_check rounds the wait down: who comes back then is up to a second early")
+async def test_the_refusal_of_a_cap_says_when_to_come_back(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Who waits as long as told is let in."""
+    await store.accounts.set_daily_cap(account.id, 1)
+    await store.messages.accept(messages.new())
+    refusal = await refused(store, messages.new())
+    assert refusal.retry_after is not None
+    clock.now += refusal.retry_after * SECOND
+    await store.messages.accept(messages.new())
+
+
+async def test_a_new_cap_counts_what_was_sent_before_it(store: Store, messages: Messages, account: Account) -> None:
+    """Today's volume is known although nobody counted it at the time; tests do not count."""
+    await store.messages.accept(messages.new("a@x.example", "b@x.example"))
+    await store.messages.accept(messages.new(test=True))
+    await store.accounts.set_daily_cap(account.id, 3)
+    assert (await refused(store, messages.new("c@x.example", "d@x.example"))).code is Code.WARMUP_LIMITED
+    await store.messages.accept(messages.new("c@x.example"))
+
+
+# ---- suppressed recipients
+
+
+async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Messages, account: Account) -> None:
+    """It is charged and returned in the same breath, gets its event, and never becomes due."""
+    await store.suppressions.add(account.id, "gone@x.example", "manual")
+    new = messages.new("Gone@x.example", "here@x.example")
+    await store.messages.accept(new)
+    message = store.messages.read(account.id, new.id)
+    assert message is not None
+    gone, here = message.recipients
+    assert (gone.status, gone.billing_status, gone.attempt_count) == (RecipientStatus.BOUNCED, Billing.RELEASED, 0)
+    assert (gone.last_smtp_code, gone.last_smtp_response, gone.bounced_at) == (None, SUPPRESSED_NOTE, new.created_at)
+    assert here.status is RecipientStatus.QUEUED
+    assert message.status is MessageStatus.QUEUED
+    assert balance(store) == CREDITS - 1
+    assert [due.id for due in store.queue.due(simulated=True, most=10)] == [here.id]
+    assert count(store, "events") == 1
+
+
+async def test_a_message_to_suppressed_recipients_only_has_failed(
+    store: Store, messages: Messages, account: Account
+) -> None:
+    """With nobody left to send to it is final and free when it is accepted."""
+    await store.suppressions.add(account.id, "gone@x.example", "manual")
+    new = messages.new("gone@x.example")
+    await store.messages.accept(new)
+    message = store.messages.read(account.id, new.id)
+    assert message is not None
+    assert (message.status, message.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
+    assert balance(store) == CREDITS
+
+
+async def test_another_accounts_suppressions_do_not_count(store: Store, messages: Messages) -> None:
+    """Each account has its own list."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    await store.suppressions.add(other.id, "b@example.net", "manual")
+    await store.messages.accept(messages.new("b@example.net"))
+    assert len(store.queue.due(simulated=True, most=10)) == 1

@@ -1,0 +1,44 @@
+"""In charge of the suppression list: an address is on it once, with its first reason, for one account."""
+
+import pytest
+
+from appliance.errors import Code, Refused
+from appliance.model import Account
+from appliance.store import Store
+from tests.store.samples import HASH
+
+
+async def test_an_address_keeps_its_first_reason(store: Store, account: Account) -> None:
+    """Adding it again changes neither reason nor time."""
+    first = await store.suppressions.add(account.id, "a@x.example", "hard bounce")
+    again = await store.suppressions.add(account.id, "a@x.example", "manual")
+    assert again == first
+    assert store.suppressions.page(account.id, "", 10) == [first]
+
+
+async def test_the_list_is_read_page_by_page(store: Store, account: Account) -> None:
+    """In order, from the one after the last seen."""
+    for name in ("c", "a", "d", "b"):
+        await store.suppressions.add(account.id, f"{name}@x.example", "manual")
+    pages = store.suppressions.page(account.id, "", 3), store.suppressions.page(account.id, "c@x.example", 3)
+    assert [[entry.address[0] for entry in page] for page in pages] == [["a", "b", "c"], ["d"]]
+
+
+async def test_an_address_can_be_taken_off(store: Store, account: Account) -> None:
+    """Once; what is not on the list cannot be taken off it."""
+    await store.suppressions.add(account.id, "a@x.example", "manual")
+    await store.suppressions.remove(account.id, "a@x.example")
+    assert store.suppressions.page(account.id, "", 10) == []
+    with pytest.raises(Refused) as refused:
+        await store.suppressions.remove(account.id, "a@x.example")
+    assert refused.value.code is Code.NOT_FOUND
+
+
+async def test_each_account_has_its_own_list(store: Store, account: Account) -> None:
+    """Another account's entries are neither seen nor removed."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    await store.suppressions.add(account.id, "a@x.example", "manual")
+    assert store.suppressions.page(other.id, "", 10) == []
+    with pytest.raises(Refused):
+        await store.suppressions.remove(other.id, "a@x.example")
+    assert len(store.suppressions.page(account.id, "", 10)) == 1

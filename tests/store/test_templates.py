@@ -1,0 +1,61 @@
+"""In charge of templates: each save is a version, and a delete takes nothing from the record."""
+
+import pytest
+
+from appliance.errors import Code, Refused
+from appliance.model import Account
+from appliance.store import Store
+from tests.store.samples import HASH
+
+
+def versions(store: Store) -> list[tuple[object, ...]]:
+    """Every version ever saved."""
+    query = "SELECT alias, version, subject FROM template_versions ORDER BY alias, version"
+    return store.engine.read(lambda c: c.execute(query).fetchall())
+
+
+async def test_each_save_is_a_new_version(store: Store, account: Account) -> None:
+    """The newest is current, the older ones stay, and the first one's time with them."""
+    first = await store.templates.save(account.id, "welcome", "Hello", "text", None)
+    second = await store.templates.save(account.id, "welcome", "Hello again", None, "<p>html</p>")
+    assert (first.version, second.version) == (1, 2)
+    assert second.created_at == first.created_at
+    assert second.updated_at > first.updated_at
+    assert store.templates.current(account.id, "welcome") == second
+    assert versions(store) == [("welcome", 1, "Hello"), ("welcome", 2, "Hello again")]
+
+
+async def test_a_deleted_template_is_gone_from_use_only(store: Store, account: Account) -> None:
+    """It cannot be used or listed; saved again it is new, and its numbers go on."""
+    await store.templates.save(account.id, "welcome", "Hello", "text", None)
+    await store.templates.delete(account.id, "welcome")
+    assert store.templates.current(account.id, "welcome") is None
+    assert store.templates.page(account.id, "", 10) == []
+    with pytest.raises(Refused) as refused:
+        await store.templates.delete(account.id, "welcome")
+    assert refused.value.code is Code.NOT_FOUND
+    again = await store.templates.save(account.id, "welcome", "New", "text", None)
+    assert again.version == 2
+    assert again.created_at == again.updated_at
+    assert versions(store) == [("welcome", 1, "Hello"), ("welcome", 2, "New")]
+
+
+async def test_templates_are_listed_page_by_page(store: Store, account: Account) -> None:
+    """By alias, from the one after the last seen."""
+    for alias in ("c", "a", "d", "b"):
+        await store.templates.save(account.id, alias, "s", "t", None)
+    assert [template.alias for template in store.templates.page(account.id, "", 3)] == ["a", "b", "c"]
+    assert [template.alias for template in store.templates.page(account.id, "c", 3)] == ["d"]
+
+
+async def test_accounts_do_not_see_each_others_templates(store: Store, account: Account) -> None:
+    """An alias is an account's own: to use, to list and to delete."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    await store.templates.save(account.id, "welcome", "mine", "t", None)
+    theirs = await store.templates.save(other.id, "welcome", "theirs", "t", None)
+    assert theirs.version == 1
+    await store.templates.delete(other.id, "welcome")
+    current = store.templates.current(account.id, "welcome")
+    assert current is not None
+    assert current.subject == "mine"
+    assert store.templates.current(other.id, "welcome") is None

@@ -1,0 +1,118 @@
+"""In charge of what comes from outside: ids that sort, never meet and cannot be guessed; a wake that is kept."""
+
+import re
+import threading
+
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from appliance.outside import SLEEP_LIMIT, Outside, Wake, identifier_from
+
+NOW = 1_700_000_000_000_000
+ID = re.compile(r"msg_[0-9a-f]{32}")
+
+
+def test_ids_are_all_different_and_look_alike() -> None:
+    """A hundred thousand of them, of one shape and length."""
+    ids = [Outside().identifier("msg") for _ in range(100_000)]
+    assert len(set(ids)) == len(ids)
+    assert {len(each) for each in ids} == {len(ids[0])}
+    assert all(ID.fullmatch(each) for each in ids)
+
+
+def test_ids_of_the_same_moment_are_different() -> None:
+    """The clock is not what keeps them apart, and their order within a microsecond tells nothing."""
+    outside = Outside(now=lambda: NOW)
+    ids = [outside.identifier("msg") for _ in range(100_000)]
+    assert len(set(ids)) == len(ids)
+    assert ids != sorted(ids)
+
+
+@given(st.integers(0, 2**53), st.integers(1, 2**40))
+def test_ids_sort_as_they_were_made(earlier: int, pause: int) -> None:
+    """A later microsecond gives a greater id, now and in two hundred years."""
+    first = Outside(now=lambda: earlier).identifier("msg")
+    second = Outside(now=lambda: earlier + pause).identifier("msg")
+    assert first < second
+    assert len(first) == len(second)
+
+
+@given(st.integers(0, 2**53))
+def test_the_least_id_of_a_moment_is_below_all_of_it(moment: int) -> None:
+    """A range of time is a range of ids."""
+    least = identifier_from("msg", moment)
+    for bits in (0, 2**74 - 1):
+        made = Outside(now=lambda: moment, random_bits=lambda bits=bits: bits).identifier("msg")  # type: ignore[misc]  # a default argument in a lambda
+        assert least <= made < identifier_from("msg", moment + 1)
+
+
+def test_the_random_part_is_random() -> None:
+    """74 bits, each of them as often set as not."""
+    bits = [Outside().random_bits() for _ in range(20_000)]
+    assert max(bits) < 2**74
+    for place in range(74):
+        share = sum(number >> place & 1 for number in bits) / len(bits)
+        assert 0.45 < share < 0.55
+
+
+def test_threads_are_never_handed_the_same_bits() -> None:
+    """Ids are made in several threads at once."""
+    found: list[list[int]] = [[] for _ in range(4)]
+
+    def draw(into: list[int]) -> None:
+        into.extend(Outside().random_bits() for _ in range(20_000))
+
+    threads = [threading.Thread(target=draw, args=(into,)) for into in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({bits for each in found for bits in each}) == 80_000
+
+
+def test_the_clock_tells_microseconds() -> None:
+    """Whole ones, since 1970, going on."""
+    first, second = Outside().now(), Outside().now()
+    assert 1_700_000_000_000_000 < first <= second < 10_000_000_000_000_000
+
+
+def test_tokens_are_as_long_as_asked_for() -> None:
+    """And not the same twice."""
+    first, second = Outside().token_bytes(32), Outside().token_bytes(32)
+    assert len(first) == len(second) == 32
+    assert first != second
+
+
+# ---- wakes
+
+
+async def test_a_wake_ends_the_wait(autojump_clock: MockClock) -> None:
+    """Whoever waits goes on at once."""
+    wake = Wake()
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wake.wait, 50)
+        await trio.sleep(1)
+        wake.set()
+    assert trio.current_time() - began == 1
+
+
+async def test_a_wake_before_the_wait_is_not_lost(autojump_clock: MockClock) -> None:
+    """What was set while nobody waited ends the next wait, and only that."""
+    wake = Wake()
+    wake.set()
+    wake.set()
+    began = trio.current_time()
+    await wake.wait(50)
+    assert trio.current_time() == began
+    await wake.wait(50)
+    assert trio.current_time() - began == 50
+
+
+async def test_no_wait_is_longer_than_the_limit(autojump_clock: MockClock) -> None:
+    """So that a jump of the clock heals within a minute."""
+    began = trio.current_time()
+    await Wake().wait(1e9)
+    assert trio.current_time() - began == SLEEP_LIMIT == 60
