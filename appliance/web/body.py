@@ -100,7 +100,5 @@ class RequestBody:
 
 
 def _too_large(limit: int) -> Refused:
-    if limit == 0:
-        return Refused(Code.PAYLOAD_TOO_LARGE, "This endpoint takes no request body.")
     size = f"{limit // 1024} KiB" if limit < 1024 * 1024 else f"{limit // (1024 * 1024)} MiB"
     return Refused(Code.PAYLOAD_TOO_LARGE, f"The request body may be {size} at most. Send less.")

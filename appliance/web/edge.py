@@ -144,13 +144,17 @@ class Edge:
 
     async def _pass_on(self, scope: Scope, headers: dict[bytes, bytes], exchange: "_Exchange", request_id: str) -> None:
         """Let Quart answer, with a body that is read, small, and from somebody who may send one."""
-        limit = V1_BODY if scope["path"].startswith("/v1/") else 0
-        length = declared_length(headers, limit)
         _check_host(headers)
+        address, authorization = self.client_address(scope, headers), headers.get(b"authorization")
+        scope["appliance"] = (request_id, address, authorization)
+        if not scope["path"].startswith("/v1/"):
+            # Nothing out there takes a body: whatever the answer is, one that was announced stays unread.
+            await self._pages(scope, _once(b""), exchange.passing_on(request_id))
+            return
+        length = declared_length(headers, V1_BODY)
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
-            await self._auth.user(headers.get(b"authorization"), self.client_address(scope, headers))
-        async with RequestBody(exchange.receive, length, limit, self._budget) as body:
-            scope["appliance"] = (request_id, self.client_address(scope, headers), headers.get(b"authorization"))
+            await self._auth.user(authorization, address)
+        async with RequestBody(exchange.receive, length, V1_BODY, self._budget) as body:
             await self._pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
 
     # ---- checks

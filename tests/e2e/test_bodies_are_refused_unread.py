@@ -45,9 +45,9 @@ REFUSED: dict[str, tuple[int, Callable[[Running], bytes]]] = {
     "no token under /v1": (401, lambda _: announcing("/v1/templates", 100, JSON)),
     "a key under /v1": (401, lambda it: announcing("/v1/templates", 100, bearer(it), JSON)),
     "a long login": (413, lambda _: announcing("/v1/auth/login", 64 * 1024 + 1, JSON)),
-    "/healthz": (413, lambda _: announcing("/healthz", 1)),
-    "/healthz, in chunks": (413, lambda _: announcing("/healthz", None)),
-    "a path of nobody's": (413, lambda _: announcing("/nowhere", 1)),
+    "/healthz": (405, lambda _: announcing("/healthz", 1)),
+    "/healthz, in chunks": (405, lambda _: announcing("/healthz", None)),
+    "a path of nobody's": (404, lambda _: announcing("/nowhere", 1)),
 }
 
 

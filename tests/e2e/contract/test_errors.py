@@ -224,3 +224,11 @@ def test_a_full_disk_refuses_mail_for_now(narrow: Running) -> None:
         response = client.post("/emails", json=message(), headers={"Idempotency-Key": "full"})
         assert response.status_code == 202
         assert "idempotent-replayed" not in response.headers
+
+
+@pytest.mark.parametrize(("size", "status"), [(15_000, 200), (17_000, 400), (40_000, 400)])
+def test_request_headers_may_have_16_kib(caller: Caller, size: int, status: int) -> None:
+    """More than 16 KiB of headers are refused with the error object, also when they come in one packet."""
+    answer = caller.client.get("/healthz", headers={"X-Filler": "x" * size})
+    assert answer.status_code == status
+    assert answer.headers["X-Request-ID"] == answer.json()["request_id"]
