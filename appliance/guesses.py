@@ -85,6 +85,8 @@ class Guesses:
         record.failures.append(now)
         while record.failures[0] <= now - ACCOUNT_WINDOW:
             record.failures.popleft()
+        if now > record.wait_until + ACCOUNT_WINDOW:
+            record.wait = 0  # it has been quiet for a while
         if len(record.failures) >= PER_ACCOUNT or record.wait:
             record.wait = min(2 * record.wait or FIRST_WAIT, LONGEST_WAIT)
             record.wait_until = now + record.wait

@@ -1,6 +1,7 @@
 """In charge of the one secret of the installation: a key file beside the database; other keys derive from it."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes
@@ -27,15 +28,16 @@ def load_or_create(data_dir: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Write the key whole or not at all: a half-written one would lock us out of our own secrets."""
-    unfinished = path.with_suffix(".new")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    """Write the key whole or not at all, and never over another: either would lock us out of our own secrets."""
+    unfinished = path.with_suffix(f".{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
     with os.fdopen(descriptor, "wb") as file:
         file.write(os.urandom(KEY_BYTES))
         file.flush()
         os.fsync(file.fileno())
-    unfinished.chmod(0o400)
-    unfinished.rename(path)
+    with suppress(FileExistsError):  # another process was faster: its key is the one
+        os.link(unfinished, path)
+    unfinished.unlink()
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

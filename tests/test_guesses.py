@@ -143,7 +143,6 @@ def test_a_login_forgives(guesses: Guesses) -> None:
     guesses.check_account("account", ATTACKER)
 
 
-@pytest.mark.xfail(reason="_Account.wait is kept until a login: one failure an hour keeps every new address waiting")
 def test_a_quiet_day_forgives(guesses: Guesses, clock: Clock) -> None:
     """Long after an attack one mistyped password is one mistyped password, not an hour's wait."""
     failed_logins(guesses, 15)

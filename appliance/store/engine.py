@@ -91,8 +91,8 @@ def try_begin(connection: apsw.Connection) -> bool:
     connection.set_busy_timeout(0)
     try:
         connection.execute("BEGIN IMMEDIATE")
-    except apsw.BusyError:
-        return False
+    except apsw.Error:
+        return False  # whatever it is, the thread meets it too, and answers for it
     return True
 
 
@@ -106,6 +106,7 @@ def perform(connection: apsw.Connection, jobs: list[_Job]) -> None:
         if not _perform_plainly(connection, jobs):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            connection.set_busy_timeout(BUSY_TIMEOUT)  # another process may have come in between
             connection.execute("BEGIN IMMEDIATE")
             _perform_in_savepoints(connection, jobs)
     except apsw.Error as error:
@@ -134,6 +135,8 @@ def _perform_in_savepoints(connection: apsw.Connection, jobs: list[_Job]) -> Non
         try:
             job.result = outcome.Value(job.work(connection))
         except Exception as error:
+            if not connection.in_transaction:
+                raise  # a full or failing disk: SQLite has rolled back everything, savepoints too
             connection.execute("ROLLBACK TO job")
             job.result = outcome.Error(_translated(error))
         connection.execute("RELEASE job")
@@ -246,7 +249,10 @@ class GroupCommit:
             self._broken = failure
             self._on_failure(failure)
         for job in jobs:
-            trio.lowlevel.reschedule(job.task, outcome.Error(_busy()) if failure else job.result)
+            # Taken out, not only passed on: an exception that leads back to its own job would stay until the collector
+            # comes, and with it the message.
+            result, job.result = job.result, _NO_RESULT
+            trio.lowlevel.reschedule(job.task, outcome.Error(_busy()) if failure else result)
         self._next_batch()
 
     # ---- on the thread

@@ -154,7 +154,7 @@ def _check(new: NewMessage, standing: _Standing) -> None:
             Code.WARMUP_LIMITED,
             f"The account may send to {standing.daily_cap} recipients a day (UTC) while it warms up,"
             f" and has sent to {standing.sent_today} today. Retry tomorrow.",
-            retry_after=max(1, (DAY - new.created_at % DAY) // 1_000_000),
+            retry_after=-((new.created_at % DAY - DAY) // 1_000_000),  # rounded up
         )
     if standing.balance is not None and standing.balance < new.credits:
         raise Refused(

@@ -37,7 +37,7 @@ _UPDATE_RECIPIENT = """
 UPDATE recipients SET status = :status, billing_status = :billing, attempt_count = :attempt_count,
     last_smtp_code = :code, last_smtp_response = :response, delivered_at = :delivered_at, bounced_at = :bounced_at,
     next_attempt_at = :next_attempt_at
-WHERE message_id = :message_id AND id = :id AND next_attempt_at IS NOT NULL
+WHERE message_id = :message_id AND id = :id AND next_attempt_at IS NOT NULL AND attempt_count = :attempts_before
 """
 _INSERT_EVENT = """
 INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
@@ -99,7 +99,7 @@ def _due(row: Row) -> DueRecipient:
 
 
 def record(c: apsw.Connection, outside: Outside, outcomes: Iterable[Outcome]) -> None:
-    """Apply each outcome to a recipient that still waits; one that is final already stays as it is."""
+    """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is."""
     changed: dict[str, Outcome] = {}
     for result in outcomes:
         if _record_one(c, outside, result):
@@ -138,6 +138,7 @@ def _update_recipient(c: apsw.Connection, result: Outcome, code: int | None, res
             "id": recipient.id,
             "status": result.status.value,
             "billing": BILLING[result.status].value,
+            "attempts_before": recipient.attempt_count,
             "attempt_count": recipient.attempt_count + len(result.attempts),
             "code": code,
             "response": response,

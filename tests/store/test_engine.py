@@ -339,12 +339,6 @@ async def test_a_full_disk_refuses_and_recovers(faults: Faults, notes_on_faulty_
     assert notes.failures == []
 
 
-ROLLED_BACK = pytest.mark.xfail(
-    reason="_perform_in_savepoints rolls back to a savepoint that SQLite's own rollback has taken away: raw SQLError"
-)
-
-
-@ROLLED_BACK
 async def test_a_disk_that_fills_up_in_the_middle_refuses_and_recovers(
     faults: Faults, notes_on_faulty_disk: Notes
 ) -> None:
@@ -377,7 +371,6 @@ async def test_a_disk_that_fills_up_in_the_middle_refuses_and_recovers(
     assert notes.failures == []
 
 
-@ROLLED_BACK
 async def test_a_read_error_is_a_refusal(faults: Faults, notes_on_faulty_disk: Notes) -> None:
     """A disk that cannot be read for once refuses the write, not the rest of the process's life."""
     notes = notes_on_faulty_disk

@@ -220,7 +220,6 @@ async def test_the_cap_counts_recipients_of_the_day(
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
 
 
-@pytest.mark.xfail(reason="_check rounds the wait down: who comes back then is up to a second early")
 async def test_the_refusal_of_a_cap_says_when_to_come_back(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:

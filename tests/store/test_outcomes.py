@@ -133,7 +133,6 @@ async def test_a_final_result_stays(
     assert after == before
 
 
-@pytest.mark.xfail(reason="_UPDATE_RECIPIENT does not compare attempt_count: the second insert of attempt 1 fails")
 async def test_a_deferral_that_is_recorded_twice_counts_once(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
