@@ -1,0 +1,135 @@
+"""In charge of which addresses may be dialled: none that leads back into the operator's own networks. PURE.
+
+Whoever publishes an MX record or names a webhook chooses where this machine connects to. So an address is checked just
+before it is dialled, and the very address that was checked is the one dialled.
+
+An address is refused when it is one of the machine's own or stands in the tables below. An allow-list of networks
+admits it again, in the form in which it is dialled: `127.0.0.0/8` admits `127.0.0.1` but not `::ffff:127.0.0.1`, for
+whoever writes that means to slip past somebody's list. An IPv6 address that carries an IPv4 address is refused for its
+form; where a list admits the form (a NAT64 prefix, say), the IPv4 address inside has to pass on its own as well.
+"""
+
+from collections.abc import Callable, Container, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+# The IANA special-purpose registry (RFC 6890) and what it lacks: multicast (RFC 5771), class E (RFC 1112 4), the
+# 6to4 relays (RFC 7526), and one cloud's host service, which answers on an address that looks public. Python's own
+# `is_global` is not asked: it says yes to multicast, to 192.88.99.1 and to most of the carrying forms below. The first
+# row that holds an address names the reason, so narrow rows stand above wide ones.
+_REFUSED_V4 = (
+    ("0.0.0.0/32", "the unspecified address"),
+    ("0.0.0.0/8", "an address of this network"),  # RFC 791 3.2
+    ("10.0.0.0/8", "a private address"),  # RFC 1918
+    ("100.64.0.0/10", "a shared (carrier) address"),  # RFC 6598
+    ("127.0.0.0/8", "a loopback address"),  # RFC 1122 3.2.1.3
+    ("168.63.129.16/32", "a cloud host's own service"),  # Azure's wire server
+    ("169.254.0.0/16", "a link-local address"),  # RFC 3927
+    ("172.16.0.0/12", "a private address"),  # RFC 1918
+    ("192.0.0.0/24", "a protocol assignment"),  # RFC 6890 2.1
+    ("192.0.2.0/24", "a documentation address"),  # RFC 5737
+    ("192.88.99.0/24", "a 6to4 relay address"),  # RFC 7526
+    ("192.168.0.0/16", "a private address"),  # RFC 1918
+    ("198.18.0.0/15", "a benchmarking address"),  # RFC 2544
+    ("198.51.100.0/24", "a documentation address"),  # RFC 5737
+    ("203.0.113.0/24", "a documentation address"),  # RFC 5737
+    ("224.0.0.0/4", "a multicast address"),  # RFC 5771
+    ("255.255.255.255/32", "the broadcast address"),  # RFC 919 7
+    ("240.0.0.0/4", "a reserved address"),  # RFC 1112 4
+)
+_REFUSED_V6 = (
+    ("::/128", "the unspecified address"),  # RFC 4291 2.5.2
+    ("::1/128", "a loopback address"),  # RFC 4291 2.5.3
+    ("::/96", "an IPv4-compatible address"),  # RFC 4291 2.5.5.1
+    ("::ffff:0:0/96", "an IPv4-mapped address"),  # RFC 4291 2.5.5.2
+    ("::ffff:0:0:0/96", "an IPv4-translated address"),  # RFC 2765 2.1
+    ("64:ff9b::/96", "a NAT64 address"),  # RFC 6052 2.1
+    ("64:ff9b:1::/48", "a NAT64 address"),  # RFC 8215
+    ("100::/64", "a discard address"),  # RFC 6666
+    ("2001::/32", "a Teredo address"),  # RFC 4380
+    ("2001:2::/48", "a benchmarking address"),  # RFC 5180
+    ("2001::/23", "a protocol assignment"),  # RFC 2928
+    ("2001:db8::/32", "a documentation address"),  # RFC 3849
+    ("2002::/16", "a 6to4 address"),  # RFC 3056
+    ("3fff::/20", "a documentation address"),  # RFC 9637
+    ("fc00::/7", "a unique-local (private) address"),  # RFC 4193
+    ("fe80::/10", "a link-local address"),  # RFC 4291 2.5.6
+    ("fec0::/10", "a site-local address"),  # RFC 3879
+    ("ff00::/8", "a multicast address"),  # RFC 4291 2.7
+)
+_GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")  # RFC 4291 2.4; IANA has handed out nothing else
+
+
+def _last_32(bits: int) -> tuple[int, ...]:
+    return (bits & 0xFFFFFFFF,)
+
+
+def _after_16(bits: int) -> tuple[int, ...]:
+    return (bits >> 80 & 0xFFFFFFFF,)
+
+
+def _server_and_client(bits: int) -> tuple[int, ...]:
+    return (bits >> 64 & 0xFFFFFFFF, ~bits & 0xFFFFFFFF)  # RFC 4380 4: the client's stands there inverted
+
+
+# Where an IPv6 address carries IPv4 addresses. RFC 8215 leaves open where in its prefix they stand; the last 32 bits
+# are what translators use by far the most, and any other layout leaves zeros there, which are refused.
+_CARRYING: tuple[tuple[IPv6Network, Callable[[int], tuple[int, ...]]], ...] = (
+    (IPv6Network("::/96"), _last_32),
+    (IPv6Network("::ffff:0:0/96"), _last_32),
+    (IPv6Network("::ffff:0:0:0/96"), _last_32),
+    (IPv6Network("64:ff9b::/96"), _last_32),
+    (IPv6Network("64:ff9b:1::/48"), _last_32),
+    (IPv6Network("2001::/32"), _server_and_client),
+    (IPv6Network("2002::/16"), _after_16),
+)
+_NO_CARRIERS = (IPv6Address("::"), IPv6Address("::1"))  # in ::/96, yet IPv6's own
+
+_ROWS_V4 = tuple((IPv4Network(network), reason) for network, reason in _REFUSED_V4)
+_ROWS_V6 = tuple((IPv6Network(network), reason) for network, reason in _REFUSED_V6)
+
+
+def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Address] = ()) -> str | None:
+    """Why this address may not be dialled, in words; None when it may.
+
+    `own` are the addresses of this machine. `allowed` admits even those: a test, or a second server on the same
+    machine, is reached that way.
+    """
+    address, allowed = _without_zone(address), tuple(allowed)
+    if not is_allowed(address, allowed) and (reason := _reason(address, own)):
+        return f"{address} is {reason}"
+    for inside in _carried(address):
+        if reason := refusal(inside, allowed, own):
+            return f"{address} carries an IPv4 address: {reason}"
+    return None
+
+
+def is_allowed(address: Address, allowed: Iterable[Network]) -> bool:
+    """Whether an allow-list names this address, in this very form."""
+    address = _without_zone(address)
+    return any(address in network for network in allowed)
+
+
+def _reason(address: Address, own: Container[Address]) -> str | None:
+    for network, reason in _ROWS_V4 if isinstance(address, IPv4Address) else _ROWS_V6:
+        if address in network:
+            return f"{reason} ({network})" if network.num_addresses > 1 else reason
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST_V6:
+        return f"a reserved address (outside {_GLOBAL_UNICAST_V6})"
+    return "an address of this machine" if address in own else None
+
+
+def _carried(address: Address) -> tuple[IPv4Address, ...]:
+    if isinstance(address, IPv4Address) or address in _NO_CARRIERS:
+        return ()
+    for network, read in _CARRYING:
+        if address in network:
+            return tuple(IPv4Address(bits) for bits in read(int(address)))
+    return ()
+
+
+def _without_zone(address: Address) -> Address:
+    """`fe80::1%eth0` without its zone, which would make it unequal to every address in a set."""
+    return IPv6Address(int(address)) if isinstance(address, IPv6Address) and address.scope_id else address

@@ -1,0 +1,333 @@
+"""In charge of DNS: the questions mail asks, answered in our own types, cached as long as their owners allow.
+
+dnspython reads and writes the packets; none of its names leave this file. It is used below its own resolver class,
+because that one counts by the wall clock (a jump of which could stretch a wait to days), gives a query no number of
+tries, and does not share one query between tasks that ask the same thing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, Generic, Protocol, TypeVar
+
+import dns.asyncbackend
+import dns.asyncquery
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdata
+import dns.rdatatype
+import dns.resolver
+import trio
+
+from appliance.config_values import DNS_PORT, Endpoint
+from appliance.joint import Joint
+
+QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
+TRIES = 3  # for one question, going round the resolvers
+RETRY_PAUSE = 0.1  # seconds before the same resolver is asked again
+TTL_LIMIT = 3600  # seconds; longer, and a corrected record would be news to us too late
+NEGATIVE_TTL_LIMIT = 300  # seconds; a domain that has just been set up should not bounce for an hour (RFC 2308 5)
+FAILURE_TTL = 1  # second: the least that RFC 9520 3.2 asks for
+CACHE_SIZE = 10_000  # answers; a few megabytes
+ALIAS_LIMIT = 8  # CNAMEs followed for one question; a longer chain is taken for a loop
+UDP_PAYLOAD = 1232  # bytes that pass any network without fragments (DNS flag day 2020)
+
+# dnspython's own timeouts look at the wall clock. This bound, on Trio's, stands over one UDP and one TCP exchange.
+_EXCHANGE_LIMIT = 2 * QUERY_TIMEOUT + 1
+
+_NO_EDNS = (dns.rcode.FORMERR, dns.rcode.NOTIMP, dns.rcode.BADVERS)  # says a server without it, RFC 6891 6.1.3, 7
+
+
+class Fault(StrEnum):
+    """Why there is no answer."""
+
+    NXDOMAIN = "nxdomain"  # the name does not exist
+    NODATA = "nodata"  # the name exists, with no record of this kind
+    TEMPORARY = "temporary"  # nobody could say: SERVFAIL, REFUSED, silence, a broken packet, a loop of CNAMEs
+
+
+class LookupFailed(Exception):
+    """A question without records; `authentic` as in `Answer`, for the two faults that are themselves answers."""
+
+    def __init__(self, fault: Fault, text: str, *, ttl: float = 0, authentic: bool = False) -> None:
+        super().__init__(text)
+        self.fault = fault
+        self.text = text
+        self.ttl = ttl
+        self.authentic = authentic
+
+    def again(self) -> "LookupFailed":
+        """The same failure for another asker: an exception collects the traceback of whoever raises it."""
+        return LookupFailed(self.fault, self.text, ttl=self.ttl, authentic=self.authentic)
+
+
+@dataclass(frozen=True, slots=True)
+class Mx:
+    """A mail exchanger; `host` is lower case without a final dot, "" for the root (a null MX, RFC 7505)."""
+
+    preference: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tlsa:
+    """A certificate association, as published (RFC 6698 2.1)."""
+
+    usage: int
+    selector: int
+    matching: int
+    data: bytes
+
+
+Record = TypeVar("Record", Mx, IPv4Address, IPv6Address, str, Tlsa, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Record]):
+    """The records of a name; `authentic` when a validator that we trust vouches for them (DNSSEC)."""
+
+    records: tuple[Record, ...]
+    ttl: float  # seconds it may be kept from when it was fetched
+    authentic: bool
+
+
+class Resolver(Protocol):
+    """Whom to ask. Each question gives one record or more, or raises `LookupFailed`."""
+
+    async def mx(self, name: str) -> Answer[Mx]:
+        """The mail exchangers of a domain, in no order."""
+
+    async def ipv4(self, name: str) -> Answer[IPv4Address]:
+        """The IPv4 addresses of a host."""
+
+    async def ipv6(self, name: str) -> Answer[IPv6Address]:
+        """The IPv6 addresses of a host."""
+
+    async def txt(self, name: str) -> Answer[str]:
+        """The texts at a name, each joined from its strings."""
+
+    async def tlsa(self, name: str) -> Answer[Tlsa]:
+        """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
+
+
+# ---- pure: from dnspython's types to ours
+
+
+def _host(name: dns.name.Name) -> str:
+    return "" if name == dns.name.root else name.to_text(omit_final_dot=True).lower()
+
+
+# What is made of each kind of record. Text is for reading; what is not UTF-8 cannot be anything we look for.
+READERS: dict[str, Callable[[Any], Any]] = {
+    "MX": lambda record: Mx(record.preference, _host(record.exchange)),
+    "A": lambda record: IPv4Address(record.address),
+    "AAAA": lambda record: IPv6Address(record.address),
+    "TXT": lambda record: b"".join(record.strings).decode("utf-8", "replace"),
+    "TLSA": lambda record: Tlsa(record.usage, record.selector, record.mtype, record.cert),
+}
+
+
+def _dns_name(name: str) -> dns.name.Name:
+    """The name for a query, or the failure that there can be none. Taken literally: a backslash is no escape here."""
+    try:
+        return dns.name.Name([label.encode("ascii") for label in name.rstrip(".").split(".")] + [b""])
+    except (dns.exception.DNSException, UnicodeEncodeError):
+        raise LookupFailed(Fault.NXDOMAIN, f"{name!a} cannot be a domain name") from None
+
+
+def _question(name: dns.name.Name, kind: str, *, edns: bool, validated: bool) -> dns.message.QueryMessage:
+    """The query to send. To a validator it says that the AD bit is understood and signatures are welcome.
+
+    RFC 6840 5.7 asks for the first; some validators answer with AD only if DO is set, too.
+    """
+    query = dns.message.make_query(name, kind)
+    query.use_edns(0 if edns else False, payload=UDP_PAYLOAD)
+    if validated:
+        query.flags |= dns.flags.AD
+        query.want_dnssec(edns)
+    return query
+
+
+@dataclass(frozen=True, slots=True)
+class _Alias:
+    """An answer that ends in a CNAME whose target still has to be asked for."""
+
+    target: dns.name.Name
+    ttl: float
+    authentic: bool
+
+
+def _read(reply: dns.message.QueryMessage, kind: str, *, validated: bool) -> Answer[Any] | _Alias:
+    """What a reply says, or the failure that it is."""
+    name = _host(reply.question[0].name) if reply.question else "?"
+    rcode = reply.rcode()
+    if rcode not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
+        raise LookupFailed(Fault.TEMPORARY, f"the resolver answered {dns.rcode.to_text(rcode)} for {kind} of {name}")
+    chain = _chain(reply, name)
+    authentic = validated and bool(reply.flags & dns.flags.AD)
+    if chain.answer is not None:
+        records = tuple(READERS[kind](record) for record in chain.answer)
+        return Answer(records, min(chain.minimum_ttl, TTL_LIMIT), authentic)
+    ttl = min(chain.minimum_ttl, NEGATIVE_TTL_LIMIT)
+    if rcode == dns.rcode.NXDOMAIN:
+        raise LookupFailed(Fault.NXDOMAIN, f"{name} does not exist", ttl=ttl, authentic=authentic)
+    if chain.cnames and not reply.authority:
+        return _Alias(chain.canonical_name, min(chain.minimum_ttl, TTL_LIMIT), authentic)
+    raise LookupFailed(Fault.NODATA, f"{name} has no {kind} record", ttl=ttl, authentic=authentic)
+
+
+def _chain(reply: dns.message.QueryMessage, name: str) -> dns.message.ChainingResult:
+    """The CNAMEs of a reply followed to their end."""
+    try:
+        return reply.resolve_chaining()
+    except dns.message.ChainTooLong:
+        raise LookupFailed(Fault.TEMPORARY, f"{name} is a loop of CNAME records") from None
+    except dns.exception.DNSException as cause:  # such as records in a reply that says there is no such name
+        raise LookupFailed(Fault.TEMPORARY, f"the answer for {name} contradicts itself") from cause
+
+
+def all_loopback(servers: Sequence[Endpoint]) -> bool:
+    """Whether every resolver is on this machine: only then can nobody on the way set the AD bit (RFC 7672 2.1.3)."""
+    return all(ip_address(server.host).is_loopback for server in servers)
+
+
+# ---- I/O
+
+
+def system_resolvers() -> tuple[Endpoint, ...]:
+    """The resolvers of /etc/resolv.conf; where it names none, the machine itself, as the C library does."""
+    try:
+        found = dns.resolver.Resolver(configure=True).nameservers
+    except dns.resolver.NoResolverConfiguration:
+        found = []
+    return tuple(Endpoint(server, DNS_PORT) for server in found if isinstance(server, str)) or (
+        Endpoint("127.0.0.1", DNS_PORT),
+    )
+
+
+_Key = tuple[str, str]  # name and kind
+_Result = Answer[Any] | LookupFailed
+
+
+class DnsResolver:
+    """Asks the given resolvers, or the system's, and remembers."""
+
+    def __init__(self, servers: Sequence[Endpoint] = ()) -> None:
+        self._servers = tuple(servers) or system_resolvers()
+        self._validated = all_loopback(self._servers)
+        self._backend = dns.asyncbackend.get_backend("trio")
+        self._kept: dict[_Key, tuple[float, _Result]] = {}  # until when, what; that unused for longest first
+        self._asking: Joint[_Key, _Result] = Joint()
+
+    async def mx(self, name: str) -> Answer[Mx]:
+        """The mail exchangers of a domain, in no order."""
+        return await self._lookup(name, "MX")
+
+    async def ipv4(self, name: str) -> Answer[IPv4Address]:
+        """The IPv4 addresses of a host."""
+        return await self._lookup(name, "A")
+
+    async def ipv6(self, name: str) -> Answer[IPv6Address]:
+        """The IPv6 addresses of a host."""
+        return await self._lookup(name, "AAAA")
+
+    async def txt(self, name: str) -> Answer[str]:
+        """The texts at a name, each joined from its strings."""
+        return await self._lookup(name, "TXT")
+
+    async def tlsa(self, name: str) -> Answer[Tlsa]:
+        """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
+        return await self._lookup(name, "TLSA")
+
+    async def _lookup(self, name: str, kind: str) -> Answer[Any]:
+        key = (name.rstrip(".").lower(), kind)
+        result = self._recall(key)
+        if result is None:
+            result = await self._asking.run(key, partial(self._ask, key))
+        if isinstance(result, LookupFailed):
+            raise result.again()
+        return result
+
+    async def _ask(self, key: _Key) -> _Result:
+        try:
+            result: _Result = await self._follow(*key)
+        except LookupFailed as failed:
+            result = failed.again()
+        self._keep(key, result)
+        return result
+
+    def _recall(self, key: _Key) -> _Result | None:
+        kept = self._kept.pop(key, None)
+        if kept is None or kept[0] <= trio.current_time():
+            return None
+        self._kept[key] = kept
+        return kept[1]
+
+    def _keep(self, key: _Key, result: _Result) -> None:
+        temporary = isinstance(result, LookupFailed) and result.fault is Fault.TEMPORARY
+        self._kept.pop(key, None)
+        self._kept[key] = (trio.current_time() + (FAILURE_TTL if temporary else result.ttl), result)
+        if len(self._kept) > CACHE_SIZE:
+            del self._kept[next(iter(self._kept))]
+
+    async def _follow(self, name: str, kind: str) -> Answer[Any]:
+        """Ask, and go on asking where the answer stops at a CNAME (resolvers follow them, mere forwarders may not)."""
+        target, ttl, authentic = _dns_name(name), float(TTL_LIMIT), True
+        for _ in range(ALIAS_LIMIT):
+            try:
+                found = await self._try(target, kind)
+            except LookupFailed as failed:
+                failed.authentic = failed.authentic and authentic
+                raise
+            ttl, authentic = min(ttl, found.ttl), authentic and found.authentic
+            if isinstance(found, Answer):
+                return Answer(found.records, ttl, authentic)
+            target = found.target
+        raise LookupFailed(Fault.TEMPORARY, f"{name} is a loop of CNAME records")
+
+    async def _try(self, name: dns.name.Name, kind: str) -> Answer[Any] | _Alias:
+        """One question, up to `TRIES` times, each time to the next resolver."""
+        edns, failure = True, LookupFailed(Fault.TEMPORARY, "no resolver was asked")
+        for number in range(TRIES):
+            if number >= len(self._servers):
+                await trio.sleep(RETRY_PAUSE)
+            query = _question(name, kind, edns=edns, validated=self._validated)
+            try:
+                reply = await self._exchange(query, self._servers[number % len(self._servers)])
+                edns = edns and reply.rcode() not in _NO_EDNS
+                return _read(reply, kind, validated=self._validated)
+            except LookupFailed as failed:
+                if failed.fault is not Fault.TEMPORARY:
+                    raise
+                failure = failed
+        raise failure
+
+    async def _exchange(self, query: dns.message.QueryMessage, server: Endpoint) -> dns.message.QueryMessage:
+        """Send a query and read its reply, over TCP when UDP was too small; any fault on the way is temporary.
+
+        Packets that are no reply to this query are passed over rather than believed: anybody may send them.
+        """
+        asked = f"{server} for {query.question[0].to_text()}"
+        try:
+            with trio.fail_after(_EXCHANGE_LIMIT):
+                reply, _ = await dns.asyncquery.udp_with_fallback(
+                    query,
+                    server.host,
+                    QUERY_TIMEOUT,
+                    server.port,
+                    ignore_unexpected=True,
+                    ignore_errors=True,
+                    backend=self._backend,
+                )
+        except (dns.exception.Timeout, trio.TooSlowError) as cause:
+            raise LookupFailed(Fault.TEMPORARY, f"no answer from {asked}") from cause
+        except Exception as cause:  # whatever a hostile packet can provoke in a parser, or a socket can report
+            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}: {cause!r}") from cause
+        if not isinstance(reply, dns.message.QueryMessage) or reply.flags & dns.flags.TC:
+            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}")
+        return reply

@@ -1,0 +1,354 @@
+"""What the resolver makes of a real DNS server's packets, and how long it remembers them."""
+
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+import dns.flags
+import dns.resolver
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance import resolver as module
+from appliance.config_values import Endpoint
+from appliance.resolver import Answer, DnsResolver, Fault, LookupFailed, Mx, Resolver, Tlsa, all_loopback
+from tests.fakes.dns import DnsServer, Trouble, Zone, ZoneResolver, serving
+
+ZONE: Zone = {
+    "example.com": {
+        "MX": ["10 mx1.example.com", "20 MX2.Example.com"],
+        "TXT": ['"v=STSv1; " "id=1"', '"other"'],
+        "A": ["192.0.2.10", "192.0.2.11"],
+        "AAAA": ["2001:db8::10"],
+    },
+    "null.example": {"MX": ["0 ."]},
+    "_25._tcp.mx1.example.com": {"TLSA": ["3 1 1 " + "ab" * 32]},
+    "alias.example": {"CNAME": ["middle.example."]},
+    "middle.example": {"CNAME": ["example.com."]},
+    "dangling.example": {"CNAME": ["nobody.example."]},
+    "loop.example": {"CNAME": ["pool.example."]},
+    "pool.example": {"CNAME": ["loop.example."]},
+    "many.example": {"TXT": [f'"{number:03} {"x" * 200}"' for number in range(40)]},
+    "servfail.example": {"A": Trouble.SERVFAIL},
+    "refused.example": {"A": Trouble.REFUSED},
+    "silent.example": {"A": Trouble.SILENCE},
+    "late.example": {"A": Trouble.SILENCE_ONCE},
+    "garbage.example": {"A": Trouble.GARBAGE},
+    "stranger.example": {"A": Trouble.STRANGER},
+    "old.example": {"A": Trouble.NO_EDNS},
+    "contradiction.example": {"A": Trouble.CONTRADICTION},
+    "cut.example": {"A": Trouble.CUT_TCP},
+}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timeouts short enough to wait for."""
+    monkeypatch.setattr(module, "QUERY_TIMEOUT", 0.3)
+    monkeypatch.setattr(module, "RETRY_PAUSE", 0.001)
+
+
+async def failure(resolver: Resolver, name: str) -> LookupFailed:
+    """How asking for the A records of this name fails."""
+    with pytest.raises(LookupFailed) as caught:
+        await resolver.ipv4(name)
+    return caught.value
+
+
+async def test_each_kind_of_record_becomes_our_own_type() -> None:
+    """MX, A, AAAA, TXT and TLSA records come as plain values: names lower case, strings of a text joined."""
+    async with serving(DnsServer(ZONE)) as resolver:
+        mx = await resolver.mx("Example.COM.")
+        assert set(mx.records) == {Mx(10, "mx1.example.com"), Mx(20, "mx2.example.com")}
+        assert mx.ttl == 300
+        assert set((await resolver.ipv4("example.com")).records) == {
+            IPv4Address("192.0.2.10"),
+            IPv4Address("192.0.2.11"),
+        }
+        assert (await resolver.ipv6("example.com")).records == (IPv6Address("2001:db8::10"),)
+        assert set((await resolver.txt("example.com")).records) == {"v=STSv1; id=1", "other"}
+        tlsa = await resolver.tlsa("_25._tcp.mx1.example.com")
+        assert tlsa.records == (Tlsa(3, 1, 1, b"\xab" * 32),)
+        assert (await resolver.mx("null.example")).records == (Mx(0, ""),)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+async def test_cnames_are_followed(follows: bool) -> None:
+    """A chain of CNAMEs leads to the records at its end, whether or not the server follows it for us."""
+    async with serving(DnsServer(ZONE, follows=follows)) as resolver:
+        assert len((await resolver.mx("alias.example")).records) == 2
+        assert (await failure(resolver, "dangling.example")).fault is Fault.NXDOMAIN
+
+
+@pytest.mark.parametrize("follows", [True, False])
+async def test_a_loop_of_cnames_is_temporary_and_ends(follows: bool, impatient: None) -> None:
+    """A CNAME loop is a temporary failure, as it is where a resolver answers SERVFAIL for it, after a few queries."""
+    server = DnsServer(ZONE, follows=follows)
+    async with serving(server) as resolver:
+        assert (await failure(resolver, "loop.example")).fault is Fault.TEMPORARY
+    assert sum(server.asked.values()) <= module.ALIAS_LIMIT * module.TRIES
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "queries"),
+    [
+        ("nobody.example", Fault.NXDOMAIN, 1),
+        ("null.example", Fault.NODATA, 1),
+        ("servfail.example", Fault.TEMPORARY, 3),
+        ("refused.example", Fault.TEMPORARY, 3),
+        ("silent.example", Fault.TEMPORARY, 3),
+        ("garbage.example", Fault.TEMPORARY, 3),
+        ("contradiction.example", Fault.TEMPORARY, 3),
+        ("cut.example", Fault.TEMPORARY, 6),
+    ],
+)
+async def test_faults(name: str, fault: Fault, queries: int, impatient: None) -> None:
+    """Each way to get no records is one of three faults, and what nobody could say is tried three times."""
+    server = DnsServer(ZONE)
+    async with serving(server) as resolver:
+        failed = await failure(resolver, name)
+    assert failed.fault is fault
+    assert name in failed.text
+    assert server.count(name, "A") == queries
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [("late.example", "192.0.2.1"), ("stranger.example", "192.0.2.2"), ("old.example", "192.0.2.3")],
+)
+async def test_trouble_on_the_way_is_overcome(name: str, address: str, impatient: None) -> None:
+    """A lost packet is asked for again, a stranger's reply passed over, and EDNS left out where it is unknown."""
+    async with serving(DnsServer(ZONE)) as resolver:
+        assert (await resolver.ipv4(name)).records == (IPv4Address(address),)
+
+
+async def test_a_big_answer_comes_over_tcp() -> None:
+    """What does not fit a UDP packet is fetched whole over TCP."""
+    server = DnsServer(ZONE)
+    async with serving(server) as resolver:
+        assert len((await resolver.txt("many.example")).records) == 40
+    assert server.asked == {("many.example", "TXT", "udp"): 1, ("many.example", "TXT", "tcp"): 1}
+
+
+async def test_the_next_resolver_is_asked(impatient: None) -> None:
+    """When the first resolver fails, the second is asked at once."""
+    bad, good = DnsServer({"example.com": {"A": Trouble.REFUSED}}), DnsServer(ZONE)
+    async with trio.open_nursery() as nursery:
+        resolver = DnsResolver([await nursery.start(bad.run), await nursery.start(good.run)])
+        assert len((await resolver.ipv4("example.com")).records) == 2
+        nursery.cancel_scope.cancel()
+    assert bad.count("example.com", "A") == good.count("example.com", "A") == 1
+
+
+async def test_nobody_listening_is_temporary(impatient: None) -> None:
+    """A resolver that is not there at all is a temporary failure."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    endpoint = Endpoint("127.0.0.1", listener.socket.getsockname()[1])  # nothing listens there for UDP
+    assert (await failure(DnsResolver([endpoint]), "example.com")).fault is Fault.TEMPORARY
+    await listener.aclose()
+
+
+@pytest.mark.parametrize("name", ["a..b", "", "x" * 64 + ".com", "é.example", ".".join(["a" * 60] * 5), "\\046"])
+async def test_what_cannot_be_a_name_is_not_asked(name: str) -> None:
+    """A text that is no domain name is one that does not exist; the backslash is no escape."""
+    server = DnsServer(ZONE)
+    async with serving(server) as resolver:
+        assert (await failure(resolver, name)).fault is Fault.NXDOMAIN
+    assert [query.question[0].name.labels[0] for query in server.queries] in ([], [b"\\046"])
+
+
+# ---- the cache
+
+
+def counting(resolver: DnsResolver, monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Answer[Mx]]) -> list[str]:
+    """Put `answer` in the place of the network; the names that were asked for."""
+    asked: list[str] = []
+
+    async def follow(name: str, kind: str) -> Answer[Mx]:
+        asked.append(name)
+        await trio.sleep(1)
+        return answer()
+
+    monkeypatch.setattr(resolver, "_follow", follow)
+    return asked
+
+
+def found(ttl: float = 60) -> Answer[Mx]:
+    """Some answer."""
+    return Answer((Mx(1, "mx.example"),), ttl, False)
+
+
+async def test_answers_are_kept_for_their_ttl(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is given again until its TTL has passed, whatever the case of the name."""
+    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
+    asked = counting(resolver, monkeypatch, found)
+    await resolver.mx("example.com")
+    await trio.sleep(59)
+    await resolver.mx("EXAMPLE.com.")
+    assert asked == ["example.com"]
+    await trio.sleep(2)
+    await resolver.mx("example.com")
+    assert asked == ["example.com"] * 2
+
+
+async def test_the_ttl_is_capped() -> None:
+    """A TTL of days counts as one hour, and a negative one of hours as five minutes."""
+    async with serving(DnsServer(ZONE, ttl=864_000, negative_ttl=86_400)) as resolver:
+        assert (await resolver.mx("example.com")).ttl == 3600
+        assert (await failure(resolver, "nobody.example")).ttl == 300
+
+
+async def test_negative_answers_are_kept_by_the_soa() -> None:
+    """That a name or a record does not exist is remembered for the minimum of the SOA."""
+    server = DnsServer(ZONE, negative_ttl=30)
+    async with serving(server) as resolver:
+        for _ in range(3):
+            assert (await failure(resolver, "nobody.example")).ttl == 30
+            assert (await failure(resolver, "null.example")).ttl == 30
+    assert server.count("nobody.example", "A") == server.count("null.example", "A") == 1
+
+
+async def test_failures_are_kept_for_a_second(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is remembered for one second, so that a burst of mail does not repeat it, and no longer."""
+
+    def fail() -> Answer[Mx]:
+        raise LookupFailed(Fault.TEMPORARY, "SERVFAIL")
+
+    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
+    asked = counting(resolver, monkeypatch, fail)
+    for pause in (0.5, 0.6, 0):
+        with pytest.raises(LookupFailed, match="SERVFAIL"):
+            await resolver.mx("example.com")
+        await trio.sleep(pause)
+    assert len(asked) == 2
+
+
+async def test_a_ttl_of_zero_is_not_kept(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer with TTL 0 serves those who wait for it and nobody after them."""
+    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
+    asked = counting(resolver, monkeypatch, lambda: found(0))
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(resolver.mx, "example.com")
+    await resolver.mx("example.com")
+    assert len(asked) == 2
+
+
+async def test_the_cache_is_bounded(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its size the cache forgets what has not been used for longest."""
+    monkeypatch.setattr(module, "CACHE_SIZE", 3)
+    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
+    asked = counting(resolver, monkeypatch, found)
+    for name in ("a", "b", "c", "a", "d", "a", "b"):
+        await resolver.mx(name)
+    assert asked == ["a", "b", "c", "d", "b"]
+    assert len(resolver._kept) == 3
+
+
+async def test_one_query_serves_all_who_ask(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred tasks asking the same thing at once cost one query, and each gets the answer."""
+    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
+    asked, answers = counting(resolver, monkeypatch, found), []
+
+    async def ask() -> None:
+        answers.append(await resolver.mx("example.com"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(ask)
+    assert len(asked) == 1
+    assert answers == [found()] * 100
+
+
+async def test_a_cancelled_asker_does_not_take_the_others_along(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the task that asks for all is cancelled, one of those who wait asks instead."""
+    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
+    asked, answers = counting(resolver, monkeypatch, found), []
+
+    async def leave() -> None:
+        with trio.move_on_after(0.5):
+            await resolver.mx("example.com")
+
+    async def stay() -> None:
+        await trio.sleep(0.1)
+        answers.append(await resolver.mx("example.com"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leave)
+        for _ in range(3):
+            nursery.start_soon(stay)
+    assert len(asked) == 2
+    assert answers == [found()] * 3
+    assert not resolver._asking._running
+
+
+# ---- DNSSEC
+
+
+@pytest.mark.parametrize(("says", "authentic"), [(True, True), (False, False)])
+async def test_authentic_as_the_validator_says(says: bool, authentic: bool) -> None:
+    """The AD bit of a resolver on loopback is believed, for answers and for denials; and it is asked for."""
+    server = DnsServer(ZONE, authentic=says)
+    async with serving(server) as resolver:
+        assert (await resolver.mx("example.com")).authentic is authentic
+        assert (await failure(resolver, "nobody.example")).authentic is authentic
+    assert all(query.flags & dns.flags.AD and query.ednsflags & dns.flags.DO for query in server.queries)
+
+
+async def test_a_distant_validator_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one resolver is not on loopback, the AD bit means nothing."""
+    server = DnsServer(ZONE, authentic=True)
+    async with trio.open_nursery() as nursery:
+        endpoint = await nursery.start(server.run)
+        resolver = DnsResolver([endpoint, Endpoint("192.0.2.53", 53)])
+        assert not (await resolver.mx("example.com")).authentic
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "loopback"),
+    [
+        (["127.0.0.1"], True),
+        (["127.0.0.53", "::1"], True),
+        (["127.0.0.1", "192.0.2.1"], False),
+        (["10.0.0.1"], False),
+        (["fe80::1%eth0"], False),
+    ],
+)
+def test_loopback_resolvers(hosts: list[str], loopback: bool) -> None:
+    """Only a list that is wholly on loopback counts as a validator on this machine."""
+    assert all_loopback([Endpoint(host, 53) for host in hosts]) is loopback
+
+
+def test_the_system_resolvers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without configured resolvers those of resolv.conf are asked, and without any this machine."""
+    path = tmp_path / "resolv.conf"
+    original = dns.resolver.Resolver.read_resolv_conf
+    monkeypatch.setattr(dns.resolver.Resolver, "read_resolv_conf", lambda self, _: original(self, str(path)))
+    assert module.system_resolvers() == (Endpoint("127.0.0.1", 53),)
+    path.write_text("search example.com\nnameserver 192.0.2.53\nnameserver ::1\noptions edns0\n")
+    assert module.system_resolvers() == (Endpoint("192.0.2.53", 53), Endpoint("::1", 53))
+
+
+async def test_the_fake_answers_as_the_server_does(impatient: None) -> None:
+    """The zone resolver of the unit tests and a real server say the same of every name, in records and in faults."""
+    names = [*ZONE, "nobody.example"]
+    overcome = {"late.example", "stranger.example", "old.example"}
+
+    async def said(resolver: Resolver, name: str) -> list[object]:
+        results: list[object] = []
+        for ask in (resolver.mx, resolver.ipv4, resolver.ipv6, resolver.txt, resolver.tlsa):
+            try:
+                results.append(frozenset((await ask(name)).records))
+            except LookupFailed as failed:
+                results.append(failed.fault)
+        return results
+
+    fake = ZoneResolver(ZONE)
+    async with serving(DnsServer(ZONE)) as resolver:
+        for name in names:
+            if name not in overcome:
+                assert await said(fake, name) == await said(resolver, name), name
