@@ -1,0 +1,152 @@
+"""In charge of reading a server's replies: bytes in any chunks go in, whole replies come out, within limits.
+
+Tolerated although RFC 5321 4.2 knows them not: a line that ends in LF alone, a code with nothing or no space after it,
+bytes that are not ASCII. A fault, after which nothing more is read: anything that is not a code from 200 to 599,
+different codes in one reply, a line or a reply beyond the limits.
+"""
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+LINE_BYTES = 2_048  # with its end; RFC 5321 4.5.3.1.5 allows 512, and real servers exceed it
+LINES = 100  # in one reply; the longest seen in the wild, EHLO and policy texts, have about thirty
+KEPT_CHARACTERS = 8_192  # of one reply's text; the rest is read and forgotten
+
+_ENHANCED = re.compile(r"([245])\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9.])")  # RFC 3463 2
+_SHOWN = 80  # characters of an unreadable line that its fault quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One whole reply: its code and the text of its lines, printable whatever the server sent."""
+
+    code: int
+    lines: tuple[str, ...]
+    enhanced: str | None = None  # RFC 2034: `5.1.1`, when the reply has one that fits its code
+    shown: str = field(init=False, repr=False, compare=False)  # the reply on one line
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shown", f"{self.code} {self.text}".rstrip())
+
+    @property
+    def family(self) -> int:
+        """The first digit, which decides: 2 done, 3 go on, 4 not now, 5 no."""
+        return self.code // 100
+
+    @property
+    def text(self) -> str:
+        """All lines as one."""
+        return " ".join(self.lines)
+
+    def __str__(self) -> str:
+        """The reply on one line."""
+        return self.shown
+
+
+class ReplyFault(Exception):
+    """What the server sends is no SMTP reply; nothing after it can be trusted."""
+
+
+class ReplyReader:
+    """Finds the replies in what one connection receives. Keeps at most one unfinished line and one unfinished reply."""
+
+    __slots__ = ("_buffer", "_code", "_count", "_fault", "_kept", "_lines", "_position")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._position = 0
+        self._fault: str | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._code = 0
+        self._count = 0
+        self._kept = 0
+        self._lines: list[str] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything received so far belonged to the replies given out."""
+        return self._count == 0 and self._position == len(self._buffer)
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Take what arrived; call `next_reply` until it has none before feeding more."""
+        self._buffer = self._buffer[self._position :] + data
+        self._position = 0
+
+    def next_reply(self) -> Reply | None:
+        """The next whole reply, or None until more has arrived. Raises ReplyFault, and then for ever."""
+        if self._fault is not None:
+            raise ReplyFault(self._fault)
+        try:
+            while (line := self._next_line()) is not None:
+                if self._count == 0 and line[3:4] != b"-":
+                    return _single(line)
+                if (reply := self._add(line)) is not None:
+                    return reply
+        except ReplyFault as fault:
+            self._fault = str(fault)
+            self._buffer, self._position, self._lines = b"", 0, []
+            raise
+        return None
+
+    def _next_line(self) -> bytes | None:
+        start, end = self._position, self._buffer.find(b"\n", self._position)
+        if (len(self._buffer) if end < 0 else end + 1) - start > LINE_BYTES:
+            raise ReplyFault(f"a reply line of more than {LINE_BYTES} bytes")
+        if end < 0:
+            return None
+        self._position = end + 1
+        return self._buffer[start:end]
+
+    def _add(self, line: bytes) -> Reply | None:
+        """Take one line of many; the reply, if this was its last."""
+        code = _code(line)
+        if self._count and code != self._code:
+            raise ReplyFault(f"a reply with both {self._code} and {code}")
+        self._code = code
+        self._count += 1
+        if self._count > LINES:
+            raise ReplyFault(f"a reply of more than {LINES} lines")
+        self._keep(_printable(line[3:]))
+        if line[3:4] == b"-":
+            return None
+        reply = Reply(code, tuple(self._lines), _enhanced(code, self._lines[0]))
+        self._begin()
+        return reply
+
+    def _keep(self, text: str) -> None:
+        room = KEPT_CHARACTERS - self._kept
+        if room > 0:
+            self._lines.append(text[:room])
+            self._kept += len(text) + 1
+
+
+# Remembered, because a busy connection hears the same few lines thousands of times. At most 256 × 2 KiB.
+@lru_cache(maxsize=256)
+def _single(line: bytes) -> Reply:
+    code, text = _code(line), _printable(line[3:])[:KEPT_CHARACTERS]
+    return Reply(code, (text,), _enhanced(code, text))
+
+
+def _code(line: bytes) -> int:
+    # RFC 5321 4.2.1 gives the second digit 0 to 5; servers are less strict, and nothing depends on it.
+    code = line[:3]
+    if not (len(code) == 3 and code.isdigit() and b"200" <= code <= b"599") or line[3:4].isdigit():
+        raise ReplyFault(f"not an SMTP reply: {_printable(b' ' + line)[:_SHOWN]!r}")
+    return int(code)
+
+
+def _printable(rest: bytes) -> str:
+    """A line's text without the separator and the end; what is unprintable or not UTF-8 is spelled out."""
+    text = rest.decode("utf-8", "backslashreplace").replace("\t", " ")
+    text = (text[1:] if text[:1] in ("-", " ") else text).strip(" \r")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _enhanced(code: int, first_line: str) -> str | None:
+    found = _ENHANCED.match(first_line)
+    return found[0] if found and int(found[1]) == code // 100 else None

@@ -1,0 +1,211 @@
+"""In charge of one mail transaction: MAIL, RCPT, DATA, the message, and a verdict for every recipient. No I/O.
+
+With PIPELINING (RFC 2920) everything up to DATA goes out in one write, else one command at a time. A reply concerns
+whoever is still open: one to MAIL, DATA or the end of data all of them, one to RCPT that recipient. The rules, by what
+is answered and the first digit of the answer, stand in the table at the end; an answer that is not in it is a fault.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from appliance.deliver.smtp import commands
+from appliance.deliver.smtp.capabilities import Capabilities
+from appliance.deliver.smtp.dialogue import Dialogue
+from appliance.deliver.smtp.payload import LONE_DOT, Payload
+from appliance.deliver.smtp.reply import Reply, ReplyReader
+from appliance.deliver.smtp.results import Cause, RecipientResult, Stage, Verdict, answered, local
+from appliance.deliver.smtp.transcript import NOTE
+
+# Commands in one write. Their answers must fit into the buffers between us and the server, or each side waits for the
+# other to read (RFC 2920 3.1): a hundred long ones are about 10 KB.
+WINDOW = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One message for some recipients at one server."""
+
+    sender: str  # "" for the null reverse-path
+    recipients: tuple[str, ...]
+    payload: Payload
+    needs_smtputf8: bool = False  # for its header; what an address needs is seen from the address
+
+
+class _Command(NamedTuple):
+    stage: Stage
+    line: str
+    recipient: int = -1  # its number, where the answer concerns only one
+
+
+class Sending(Dialogue):
+    """Carries one transaction through, on a connection that is open."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        offered: Capabilities,
+        replies: ReplyReader,
+        clock: Callable[[], float],
+        *,
+        reset: bool = False,
+    ) -> None:
+        super().__init__(replies, clock)
+        self.needs_reset = reset  # whether the server may still be in the middle of a transaction
+        self._transaction = transaction
+        self._offered = offered
+        self._verdicts: list[Verdict | None] = [None] * len(transaction.recipients)
+        self._open = len(transaction.recipients)  # how many have no verdict yet
+        self._to_say: list[_Command] = []
+        self._awaited: deque[_Command] = deque()
+        self._leave_out_what_cannot_go()
+        if self._open:
+            self._plan(reset)
+            self._go_on(Stage.MAIL)
+
+    @property
+    def awaiting(self) -> Stage | None:
+        """What the next reply will answer; None once every recipient has a verdict and nothing is outstanding."""
+        return self._awaited[0].stage if self._awaited else None
+
+    def results(self) -> tuple[RecipientResult, ...]:
+        """One verdict per recipient, in their order."""
+        together = zip(self._transaction.recipients, self._verdicts, strict=True)
+        return tuple(RecipientResult(address, verdict) for address, verdict in together if verdict is not None)
+
+    # ---- before anything is said
+
+    def _leave_out_what_cannot_go(self) -> None:
+        mail, offered = self._transaction, self._offered
+        if offered.size_limit is not None and mail.payload.size > offered.size_limit:
+            text = f"the message has {mail.payload.size} bytes, the server takes {offered.size_limit}"
+            self._settle_all(local(Cause.TOO_LARGE, text))
+        elif mail.payload.eight_bit and not offered.eight_bit:
+            self._settle_all(local(Cause.NO_8BITMIME, "the message has 8-bit text, the server has no 8BITMIME"))
+        elif not offered.smtputf8:
+            self._leave_out_what_needs_smtputf8()
+
+    def _leave_out_what_needs_smtputf8(self) -> None:
+        mail = self._transaction
+        if mail.needs_smtputf8 or not mail.sender.isascii():
+            self._settle_all(
+                local(Cause.NO_SMTPUTF8, "no SMTPUTF8 at the server, and the message or its sender needs it")
+            )
+        for number, address in enumerate(mail.recipients):
+            if not address.isascii():
+                self._settle(number, local(Cause.NO_SMTPUTF8, "no SMTPUTF8 at the server, and the address needs it"))
+
+    def _plan(self, reset: bool) -> None:
+        mail = self._transaction
+        if reset:
+            self._to_say.append(_Command(Stage.RESET, "RSET"))
+        self._to_say.append(_Command(Stage.MAIL, commands.mail(mail.sender, self._parameters())))
+        for number, address in enumerate(mail.recipients):
+            if self._verdicts[number] is None:
+                self._to_say.append(_Command(Stage.RCPT, commands.rcpt(address), number))
+        self._to_say.append(_Command(Stage.DATA, "DATA"))
+
+    def _parameters(self) -> str:
+        mail, offered = self._transaction, self._offered
+        return "".join(
+            (
+                f" SIZE={mail.payload.size}" if offered.size else "",
+                " BODY=8BITMIME" if mail.payload.eight_bit else "",
+                " SMTPUTF8" if offered.smtputf8 and self._uses_smtputf8() else "",
+            )
+        )
+
+    def _uses_smtputf8(self) -> bool:
+        mail = self._transaction
+        return mail.needs_smtputf8 or not (mail.sender.isascii() and all(map(str.isascii, mail.recipients)))
+
+    # ---- the dialogue
+
+    def _go_on(self, stage: Stage) -> None:
+        """Everything said is answered: say what comes next, if it still concerns anybody."""
+        if not self._open or not self._to_say or self._unasked(stage):
+            return
+        count = WINDOW if self._offered.pipelining else 1
+        batch, self._to_say = self._to_say[:count], self._to_say[count:]
+        self._awaited.extend(batch)
+        self._say([command.line for command in batch])
+        self.needs_reset = True
+
+    def _answer(self, reply: Reply) -> None:
+        stage, _, number = self._awaited[0]
+        rule = _RULES.get((stage, reply.family))
+        if rule is None:
+            self._end(answered(stage, reply))
+            return
+        rule(self, number, reply)
+        if self._awaited:  # unless the rule ended the session
+            self._awaited.popleft()
+        if not self._awaited:
+            self._go_on(stage)
+
+    def _end(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self._settle_all(verdict)
+        self._awaited.clear()
+        self._to_say.clear()
+
+    def _settle(self, number: int, verdict: Verdict) -> None:
+        if self._verdicts[number] is None:
+            self._verdicts[number] = verdict
+            self._open -= 1
+
+    def _settle_all(self, verdict: Verdict) -> None:
+        if self._open:
+            self._verdicts = [known or verdict for known in self._verdicts]
+            self._open = 0
+
+    # ---- the rules
+
+    def _do_nothing(self, number: int, reply: Reply) -> None:
+        pass
+
+    def _cannot_reset(self, number: int, reply: Reply) -> None:
+        self.fail(Cause.PROTOCOL_FAULT, f"RSET was refused: {reply}")
+
+    def _refuse_all(self, number: int, reply: Reply) -> None:
+        self._settle_all(answered(self._awaited[0].stage, reply))
+
+    def _refuse_one(self, number: int, reply: Reply) -> None:
+        self._settle(number, answered(Stage.RCPT, reply))
+
+    def _send_message(self, number: int, reply: Reply) -> None:
+        """Go-ahead for DATA. Should every recipient have been refused already, RFC 2920 3.1 wants a lone dot."""
+        if self._unasked(Stage.DATA):
+            return
+        self._awaited.append(_Command(Stage.END_OF_DATA, "."))
+        if self._open:
+            self._output.extend(self._transaction.payload.parts)
+            self.transcript.add(NOTE, f"message of {self._transaction.payload.size} bytes")
+        else:
+            self._output.append(LONE_DOT)
+            self.transcript.add(NOTE, "nobody left to send to: a lone dot")
+
+    def _finish(self, number: int, reply: Reply) -> None:
+        """The end of data ends the transaction, whatever the answer (RFC 5321 4.1.1.4): no RSET is needed."""
+        self.needs_reset = False
+        self._settle_all(answered(Stage.END_OF_DATA, reply))
+
+
+_RULES: dict[tuple[Stage, int], Callable[[Sending, int, Reply], None]] = {
+    (Stage.RESET, 2): Sending._do_nothing,
+    (Stage.RESET, 4): Sending._cannot_reset,
+    (Stage.RESET, 5): Sending._cannot_reset,
+    (Stage.MAIL, 2): Sending._do_nothing,
+    (Stage.MAIL, 4): Sending._refuse_all,
+    (Stage.MAIL, 5): Sending._refuse_all,
+    (Stage.RCPT, 2): Sending._do_nothing,
+    (Stage.RCPT, 4): Sending._refuse_one,
+    (Stage.RCPT, 5): Sending._refuse_one,
+    (Stage.DATA, 3): Sending._send_message,
+    (Stage.DATA, 4): Sending._refuse_all,
+    (Stage.DATA, 5): Sending._refuse_all,
+    (Stage.END_OF_DATA, 2): Sending._finish,
+    (Stage.END_OF_DATA, 4): Sending._finish,
+    (Stage.END_OF_DATA, 5): Sending._finish,
+}

@@ -1,0 +1,191 @@
+"""In charge of encrypting a connection, and of knowing in one handshake whom it was encrypted to.
+
+Opportunistic TLS (RFC 7435) takes any certificate, and yet the record is to say whether it would have verified. The
+standard library either breaks the handshake off or does not verify at all, and OpenSSL's verdict on an unverified
+handshake is not exposed. So an opportunistic handshake verifies nothing, and the chain the server showed is then
+verified by cryptography against the same roots. Where a demand hangs on it (MTA-STS, a relay), the context itself
+verifies and OpenSSL breaks off. DANE brings its own verifier, which is given the chain.
+
+Rejected: a verifying handshake first and a second connection after it fails (two connections for every server with a
+certificate for some other name, and they are many); pyOpenSSL (a dependency for one callback).
+"""
+
+import ipaddress
+import ssl
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+from cryptography import x509
+from cryptography.x509 import verification
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from appliance.deliver.smtp.results import Cause
+
+CHAIN_LENGTH = 10  # certificates looked at; real chains have two to four
+
+Verifier = Callable[[tuple[bytes, ...], str], str | None]
+"""Judges a chain (DER, the server's own first) shown under a name: None if it is good, else what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsPlan:
+    """How a connection is to be encrypted."""
+
+    context: ssl.SSLContext
+    server_name: str  # for SNI, and the name the certificate is to have
+    required: bool = False  # never in the clear
+    verify: Verifier | None = None  # for a context that verifies nothing itself
+    must_verify: bool = False  # by `verify`; a context that verifies insists anyway
+    implicit: bool = False  # from the first byte (RFC 8314), not by STARTTLS
+
+    @property
+    def demanded(self) -> bool:
+        """Whether mail may only go encrypted: who insists on a certificate insists on encryption."""
+        return self.required or self.must_verify or self.context.verify_mode is not ssl.CERT_NONE
+
+
+@dataclass(frozen=True, slots=True)
+class TlsRecord:
+    """How a connection is encrypted."""
+
+    version: str
+    cipher: str
+    verified: bool
+    fault: str | None  # why it is not verified
+    certificate: bytes = field(repr=False)  # the server's own, DER
+
+    def __str__(self) -> str:
+        """For a transcript."""
+        return f"{self.version}, {self.cipher}, {'verified' if self.verified else f'not verified: {self.fault}'}"
+
+
+class TlsFault(Exception):
+    """No encryption that meets the plan."""
+
+    def __init__(self, cause: Cause, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
+        self.text = text
+
+
+async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStream[trio.abc.Stream], TlsRecord]:
+    """Shake hands. Raises TlsFault, and then the stream is of no further use."""
+    try:
+        # https_compatible: nobody in SMTP waits for the other's close_notify.
+        secure = trio.SSLStream(stream, plan.context, server_hostname=plan.server_name, https_compatible=True)
+        await secure.do_handshake()
+    except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, ValueError) as error:
+        raise _fault(error) from error
+    record = _record(secure, plan)
+    if plan.must_verify and not record.verified:
+        raise TlsFault(Cause.TLS_NOT_VERIFIED, f"the certificate is not verified: {record.fault}")
+    return secure, record
+
+
+def _fault(error: Exception) -> TlsFault:
+    cause = error if isinstance(error, ssl.SSLError | ValueError) else error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return TlsFault(Cause.TLS_NOT_VERIFIED, f"the certificate is not verified: {cause.verify_message}")
+    reason = getattr(cause, "reason", None) or str(cause or "the connection was lost")
+    return TlsFault(Cause.TLS_FAILED, f"the TLS handshake failed: {reason}")
+
+
+def _record(stream: trio.SSLStream[trio.abc.Stream], plan: TlsPlan) -> TlsRecord:
+    chain = _chain(stream)
+    fault = None
+    if plan.context.verify_mode is ssl.CERT_NONE:
+        fault = plan.verify(chain, plan.server_name) if plan.verify else "not looked at"
+    return TlsRecord(stream.version(), stream.cipher()[0], fault is None, fault, chain[0] if chain else b"")
+
+
+def _chain(stream: trio.SSLStream[trio.abc.Stream]) -> tuple[bytes, ...]:
+    """What the server showed. Trio forwards no call for it, but any method it forwards leads to the SSLObject."""
+    tls: Any = stream.getpeercert.__self__
+    if sys.version_info >= (3, 13):
+        return tuple(tls.get_unverified_chain()[:CHAIN_LENGTH])
+    # Public only since 3.13; 3.11 and 3.12 have it under this name and will not change any more.
+    chain = tls._sslobj.get_unverified_chain()[:CHAIN_LENGTH]
+    return tuple(ssl.PEM_cert_to_DER_cert(shown.public_bytes()) for shown in chain)
+
+
+# ---- contexts
+
+
+def opportunistic_context() -> ssl.SSLContext:
+    """Takes any certificate and any cipher that encrypts: what follows a failed handshake is plaintext (RFC 7435 3)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_ciphers("DEFAULT:!aNULL:!eNULL:@SECLEVEL=0")
+    return context
+
+
+def verifying_context(authorities: str | None = None) -> ssl.SSLContext:
+    """Breaks off unless the certificate is good for the name; by the system's roots, or those of a PEM file."""
+    return ssl.create_default_context(cafile=authorities)
+
+
+# ---- verifying a chain by hand
+
+
+class TrustStore:
+    """Roots to verify a chain by, after a handshake that did not."""
+
+    def __init__(self, roots: Iterable[bytes]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old roots have serial numbers that are no longer allowed
+            self._store = verification.Store([x509.load_der_x509_certificate(root) for root in roots])
+
+    def verify(self, chain: tuple[bytes, ...], name: str) -> str | None:
+        """A Verifier. Extensions are judged as OpenSSL does: the strict web profile refuses most private CAs."""
+        try:
+            certificates = [x509.load_der_x509_certificate(shown) for shown in chain]
+            policy = verification.PolicyBuilder().store(self._store)
+            policy = policy.extension_policies(ca_policy=_AUTHORITY, ee_policy=_SERVER)
+            policy.build_server_verifier(_subject(name)).verify(certificates[0], certificates[1:])
+        except Exception as error:
+            # Whatever a strange certificate brings about, it is not verified, and the mail goes on all the same.
+            return str(error).removeprefix("validation failed: ").partition(" (encountered")[0] or "unreadable"
+        return None
+
+
+def system_trust() -> TrustStore:
+    """The roots that a verifying context has."""
+    return TrustStore(ssl.create_default_context().get_ca_certs(binary_form=True))
+
+
+def _subject(name: str) -> x509.DNSName | x509.IPAddress:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+_SERVER_USAGES = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
+
+
+def _signs_certificates(_: object, __: object, usage: x509.KeyUsage | None) -> None:
+    if usage is not None and not usage.key_cert_sign:
+        raise ValueError("an authority that may not sign certificates")
+
+
+def _serves(_: object, __: object, usage: x509.ExtendedKeyUsage | None) -> None:
+    if usage is not None and _SERVER_USAGES.isdisjoint(usage):
+        raise ValueError("a certificate not meant for a server")
+
+
+_ANY = verification.Criticality.AGNOSTIC
+_AUTHORITY = (
+    verification.ExtensionPolicy.permit_all()
+    .require_present(x509.BasicConstraints, _ANY, None)  # cA itself is checked by the library
+    .may_be_present(x509.KeyUsage, _ANY, _signs_certificates)
+)
+_SERVER = (
+    verification.ExtensionPolicy.permit_all()
+    .require_present(x509.SubjectAlternativeName, _ANY, None)
+    .may_be_present(x509.ExtendedKeyUsage, _ANY, _serves)
+)

@@ -1,0 +1,443 @@
+"""In charge of the driver: a whole session against a scripted server, and everything a server can do to it."""
+
+import socket
+import tracemalloc
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from appliance.deliver.smtp.connection import Connection
+from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.results import Cause, Kind, NotOpened, Stage, TransactionResult, Verdict
+from appliance.deliver.smtp.sending import Transaction
+from appliance.deliver.smtp.timeouts import Timeouts
+from tests.fakes.mx import (
+    EXTENSIONS,
+    Answer,
+    FakeMx,
+    drip,
+    endless,
+    hang_up,
+    say_and_hang_up,
+    silence,
+    wait_and_say,
+)
+
+BODY = b"Subject: x\r\n\r\n.hello\r\n"
+STEPWISE = tuple(extension for extension in EXTENSIONS if extension != "PIPELINING")
+BEFORE_MAIL = {"greeting": Stage.GREETING, "EHLO": Stage.EHLO}
+IN_MAIL = {"MAIL": Stage.MAIL, "RCPT": Stage.RCPT, "DATA": Stage.DATA, ".": Stage.END_OF_DATA}
+
+both = pytest.mark.parametrize("extensions", [EXTENSIONS, STEPWISE], ids=["pipelined", "stepwise"])
+
+
+def transaction(*recipients: str, body: bytes = BODY) -> Transaction:
+    """One message."""
+    return Transaction("from@x.example", recipients or ("a@x.example",), prepare(body))
+
+
+async def send(mx: FakeMx, mail: Transaction | None = None, timeouts: Timeouts | None = None) -> TransactionResult:
+    """Open a connection without a socket, send one message, take leave."""
+    async with mx.memory() as stream:
+        connection = await Connection.open(stream, "me.example", timeouts=timeouts)
+        result = await connection.send(mail or transaction())
+        assert connection.reusable is result.reusable
+        await connection.quit()
+        return result
+
+
+async def fail_to_open(mx: FakeMx, timeouts: Timeouts | None = None) -> Verdict:
+    """Open a connection that does not come to be; the stream must be closed."""
+    async with mx.memory() as stream:
+        with pytest.raises(NotOpened) as caught:
+            await Connection.open(stream, "me.example", timeouts=timeouts)
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.send_all(b"x")
+    assert caught.value.results(("a", "b"))[1].verdict is caught.value.verdict
+    return caught.value.verdict
+
+
+@both
+async def test_a_message_arrives_as_it_was(extensions: tuple[str, ...]) -> None:
+    """Byte for byte, with its envelope; the answer and the dialogue are reported, and QUIT is said."""
+    mx = FakeMx(extensions)
+    result = await send(mx, transaction("a@x.example", "b@x.example"))
+    assert [got.data for got in mx.messages] == [BODY]
+    assert mx.messages[0].recipients == ("a@x.example", "b@x.example")
+    assert mx.messages[0].mail == f"<from@x.example> SIZE={len(BODY)}"
+    assert [(each.address, each.verdict.kind) for each in result.recipients] == [
+        ("a@x.example", Kind.ACCEPTED),
+        ("b@x.example", Kind.ACCEPTED),
+    ]
+    assert result.reusable
+    assert not result.stale
+    assert mx.commands[-1] == "QUIT"
+    assert result.transcript[-1].text == "250 2.0.0 queued"
+
+
+@pytest.mark.parametrize("size", [100, 64 * 1024, 5_000_000])
+async def test_a_message_of_any_size_goes_over_a_socket(size: int) -> None:
+    """Small or in many blocks, with dots: the same bytes arrive."""
+    line = b".dots at the beginning of every line\r\n"
+    body = line * (size // len(line) + 1)
+    mx = FakeMx()
+    async with mx.listening() as port:
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        result = await connection.send(transaction(body=body))
+        await connection.quit()
+    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert mx.messages[0].data == body
+
+
+async def test_pipelined_commands_and_the_message_are_one_write_each() -> None:
+    """EHLO, then MAIL to DATA, then the message: three pieces on the wire."""
+    mx = FakeMx()
+    await send(mx)
+    assert [chunk.split(b" ")[0].split(b":")[0] for chunk in mx.chunks] == [b"EHLO", b"MAIL", b"Subject", b"QUIT\r\n"]
+    assert mx.chunks[1].endswith(b"DATA\r\n")
+
+
+@both
+async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -> None:
+    """A message that ended well is followed by the next at once, one that did not by RSET first."""
+    mx = FakeMx(extensions, answers={"RCPT": [b"250 ok\r\n", b"550 no\r\n", b"250 ok\r\n"]})
+    async with mx.memory() as stream:
+        connection = await Connection.open(stream, "me.example")
+        kinds = [(await connection.send(transaction())).recipients[0].verdict.kind for _ in range(4)]
+        await connection.quit()
+    assert kinds == [Kind.ACCEPTED, Kind.REJECTED, Kind.ACCEPTED, Kind.ACCEPTED]
+    assert connection.transactions == 4
+    assert len(mx.messages) == 3
+    assert mx.sessions == 1
+    verbs = [command.split()[0] for command in mx.commands]
+    assert verbs.count("RSET") == 1
+    assert verbs[verbs.index("RSET") + 1] == "MAIL"
+    assert verbs[: verbs.index("RSET")].count("MAIL") == 2
+
+
+@both
+async def test_a_mixture_of_answers_reaches_each_recipient(extensions: tuple[str, ...]) -> None:
+    """Greylisted, unknown and accepted in one transaction."""
+    mx = FakeMx(extensions, {"RCPT b@x.example": b"451 4.7.1 greylisted\r\n", "RCPT c@x.example": b"550 5.1.1 who\r\n"})
+    result = await send(mx, transaction("a@x.example", "b@x.example", "c@x.example"))
+    assert [each.verdict.code for each in result.recipients] == [250, 451, 550]
+    assert mx.messages[0].recipients == ("a@x.example",)
+
+
+async def test_data_accepted_for_nobody_leaves_the_connection_in_step() -> None:
+    """354 though every RCPT was refused: a lone dot, and the next message goes through."""
+    mx = FakeMx(answers={"RCPT": [b"550 no\r\n", b"250 ok\r\n"], "DATA": b"354 go\r\n"})
+    async with mx.memory() as stream:
+        connection = await Connection.open(stream, "me.example")
+        first = await connection.send(transaction())
+        second = await connection.send(transaction())
+        await connection.quit()
+    assert first.recipients[0].verdict.code == 550
+    assert first.reusable
+    assert second.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert [got.data for got in mx.messages] == [b"", BODY]
+
+
+async def test_helo_is_enough() -> None:
+    """A server that knows no EHLO gets the mail without any extension."""
+    mx = FakeMx(answers={"EHLO": b"502 what\r\n"})
+    result = await send(mx)
+    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert mx.messages[0].mail == "<from@x.example>"
+
+
+# ---- at every point
+
+
+@pytest.mark.parametrize("point", list(BEFORE_MAIL))
+@pytest.mark.parametrize(
+    ("answer", "kind", "cause"),
+    [
+        (hang_up, Kind.LOST, Cause.CONNECTION_LOST),
+        (say_and_hang_up(b"220-half"), Kind.LOST, Cause.CONNECTION_LOST),
+        (b"421 4.3.2 no\r\n", Kind.DEFERRED, None),
+        (b"450 later\r\n", Kind.DEFERRED, None),
+        (endless(b"220-more\r\n"), Kind.LOST, Cause.PROTOCOL_FAULT),
+        (endless(b"220 " + b"x" * 65_536), Kind.LOST, Cause.PROTOCOL_FAULT),
+        (b"250-a\r\n220 b\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
+        (b"\xff\xfe\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
+        (b"554 caf\xe9\r\n" * 2, Kind.LOST, Cause.PROTOCOL_FAULT),
+    ],
+)
+async def test_a_server_that_fails_before_mail_is_not_opened(
+    point: str, answer: Answer, kind: Kind, cause: Cause | None
+) -> None:
+    """Disconnects, 421, endless and broken replies end the opening with a verdict and close the stream."""
+    verdict = await fail_to_open(FakeMx(answers={point: answer}))
+    assert (verdict.kind, verdict.cause, verdict.stage) == (kind, cause, BEFORE_MAIL[point])
+
+
+async def test_a_server_that_refuses_us_is_left_politely() -> None:
+    """A 554 greeting gets a QUIT (RFC 5321 3.1), and the reply is the verdict."""
+    mx = FakeMx(answers={"greeting": b"554 5.7.1 not \xe2\x98\xba you\r\n"})
+    verdict = await fail_to_open(mx)
+    assert (verdict.kind, verdict.stage, str(verdict.reply)) == (Kind.REJECTED, Stage.GREETING, "554 5.7.1 not ☺ you")
+    assert mx.commands == ["QUIT"]
+
+
+@both
+@pytest.mark.parametrize("point", list(IN_MAIL))
+@pytest.mark.parametrize(
+    ("answer", "kind", "cause"),
+    [
+        (hang_up, Kind.LOST, Cause.CONNECTION_LOST),
+        (say_and_hang_up(b"250-half"), Kind.LOST, Cause.CONNECTION_LOST),
+        (say_and_hang_up(b"421 4.3.2 no\r\n"), Kind.DEFERRED, None),
+        (endless(b"250-more\r\n"), Kind.LOST, Cause.PROTOCOL_FAULT),
+        (endless(b"250 " + b"x" * 65_536), Kind.LOST, Cause.PROTOCOL_FAULT),
+        (b"250-a\r\n550 b\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
+        (b"\xff\xfe\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
+    ],
+)
+async def test_a_server_that_fails_in_mail_loses_nobody(
+    extensions: tuple[str, ...], point: str, answer: Answer, kind: Kind, cause: Cause | None
+) -> None:
+    """Wherever it fails, every recipient has a temporary verdict at that stage and the connection is closed."""
+    result = await send(FakeMx(extensions, {point: answer}), transaction("a@x.example", "b@x.example"))
+    assert {each.verdict.kind for each in result.recipients} == {kind}
+    assert {each.verdict.cause for each in result.recipients} == {cause}
+    assert {each.verdict.stage for each in result.recipients} == {IN_MAIL[point]}
+    assert not result.reusable
+    assert not result.stale
+
+
+async def test_a_reply_of_50_mb_takes_no_memory() -> None:
+    """A line that never ends is cut off after 2 KiB."""
+    mx = FakeMx(answers={"MAIL": b"250 " + b"x" * 50_000_000 + b"\r\n"})
+    async with mx.listening() as port:
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        tracemalloc.start()
+        result = await connection.send(transaction())
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert result.recipients[0].verdict.cause is Cause.PROTOCOL_FAULT
+    assert peak < 1_000_000
+
+
+async def test_two_answers_to_one_message_end_the_connection() -> None:
+    """The message is accepted, but a server that talks out of turn is not used again."""
+    result = await send(FakeMx(answers={".": b"250 queued\r\n250 queued\r\n"}))
+    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert not result.reusable
+
+
+async def test_a_refusal_in_the_middle_of_a_big_message_is_heard() -> None:
+    """The server says 552 and hangs up without reading on; that answer is the verdict, over a real socket."""
+    body = b"x" * 70 + b"\r\n"
+
+    async def refuse(stream: trio.SocketStream) -> None:
+        for answer in (b"220 mx\r\n", b"250 mx\r\n", b"250 ok\r\n", b"250 ok\r\n", b"354 go\r\n"):
+            await stream.send_all(answer)
+            await stream.receive_some()
+        await stream.send_all(b"552 5.3.4 enough\r\n")
+        await trio.aclose_forcefully(stream)  # with most of the message unread, so that writing breaks
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, refuse, listeners)
+        stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
+        connection = await Connection.open(stream, "me.example")
+        result = await connection.send(transaction(body=body * 200_000))
+        nursery.cancel_scope.cancel()
+    assert (result.recipients[0].verdict.code, result.recipients[0].verdict.stage) == (552, Stage.END_OF_DATA)
+    assert not result.reusable
+
+
+# ---- reuse of a connection the server gave up
+
+
+@pytest.mark.parametrize("goodbye", [hang_up, say_and_hang_up(b"421 4.4.2 idle too long\r\n")])
+async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: Answer) -> None:
+    """The second message meets a closed connection: the caller learns that nothing was tried."""
+    mx = FakeMx(answers={"MAIL": [b"250 ok\r\n", goodbye]})
+    async with mx.memory() as stream:
+        connection = await Connection.open(stream, "me.example")
+        assert not (await connection.send(transaction())).stale
+        result = await connection.send(transaction())
+    assert result.stale
+    assert not result.reusable
+
+
+async def test_a_refused_rset_is_stale_too() -> None:
+    """A server that will not start over is dialled afresh."""
+    mx = FakeMx(answers={"RCPT": b"550 no\r\n", "RSET": b"502 what\r\n"})
+    async with mx.memory() as stream:
+        connection = await Connection.open(stream, "me.example")
+        await connection.send(transaction())
+        result = await connection.send(transaction())
+    assert result.stale
+    assert result.recipients[0].verdict.kind is Kind.LOST
+
+
+async def test_a_closed_connection_takes_nothing_more() -> None:
+    """Sending on a connection that is over is a mistake of the caller."""
+    async with FakeMx().memory() as stream:
+        connection = await Connection.open(stream, "me.example")
+        await connection.quit()
+        await connection.quit()
+        with pytest.raises(trio.ClosedResourceError):
+            await connection.send(transaction())
+
+
+# ---- time
+
+
+@pytest.mark.parametrize(
+    ("point", "seconds"),
+    [("greeting", 300), ("EHLO", 300), ("MAIL", 300), ("RCPT", 300), ("DATA", 120), (".", 600)],
+)
+@pytest.mark.parametrize("answer", [silence, drip(b"250-" + b"x" * 2_000, 1)], ids=["silent", "dripping"])
+async def test_each_reply_has_the_time_of_the_rfc(
+    point: str, seconds: int, answer: Answer, autojump_clock: MockClock
+) -> None:
+    """A tarpit is left after exactly the time of RFC 5321 4.5.3.2, however it drips."""
+    mx = FakeMx(answers={point: answer})
+    begin = trio.current_time()
+    if point in BEFORE_MAIL:
+        verdict = await fail_to_open(mx)
+    else:
+        verdict = (await send(mx)).recipients[0].verdict
+    assert trio.current_time() - begin == pytest.approx(seconds)
+    assert (verdict.kind, verdict.cause) == (Kind.LOST, Cause.TIMEOUT)
+    assert verdict.stage == (BEFORE_MAIL | IN_MAIL)[point]
+
+
+async def test_a_slow_server_has_time_for_every_reply(autojump_clock: MockClock) -> None:
+    """299 seconds before each answer are slow, but within the time."""
+    late = {"MAIL": wait_and_say(299, b"250 ok\r\n"), "RCPT": wait_and_say(299, b"250 ok\r\n")}
+    result = await send(FakeMx(STEPWISE, late), transaction("a@x.example", "b@x.example"))
+    # Without a record of who was accepted the fake refuses DATA; what counts is that every answer was waited for.
+    assert result.recipients[0].verdict.stage is Stage.DATA
+    assert result.transcript[-1].milliseconds == pytest.approx(3 * 299_000)
+
+
+async def test_a_transaction_has_an_end(autojump_clock: MockClock) -> None:
+    """A server that takes 299 seconds for each of fifty recipients is left after an hour."""
+    mx = FakeMx(answers={"RCPT": wait_and_say(299, b"250 ok\r\n")})
+    begin = trio.current_time()
+    result = await send(mx, transaction(*(f"r{number}@x.example" for number in range(50))))
+    assert trio.current_time() - begin == pytest.approx(3_600)
+    assert {each.verdict.cause for each in result.recipients} == {Cause.TIMEOUT}
+
+
+async def test_a_server_that_does_not_read_is_left(autojump_clock: MockClock) -> None:
+    """A block that cannot be sent within 180 seconds is given up."""
+
+    async def unread(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"354 go\r\n")
+        await trio.sleep_forever()
+
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(FakeMx(answers={"DATA": unread}).serve, ours)
+        connection = await Connection.open(theirs, "me.example")
+        begin = trio.current_time()
+        result = await connection.send(transaction(body=b"x\r\n" * 100_000))
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - begin == pytest.approx(180)
+    assert (result.recipients[0].verdict.cause, result.recipients[0].verdict.stage) == (
+        Cause.TIMEOUT,
+        Stage.END_OF_DATA,
+    )
+
+
+async def test_leave_is_short(autojump_clock: MockClock) -> None:
+    """QUIT waits five seconds for its answer and no longer."""
+    async with FakeMx(answers={"QUIT": silence}).memory() as stream:
+        connection = await Connection.open(stream, "me.example")
+        begin = trio.current_time()
+        await connection.quit()
+        assert trio.current_time() - begin == pytest.approx(5)
+        assert not connection.reusable
+
+
+async def test_timeouts_can_be_shortened(autojump_clock: MockClock) -> None:
+    """Every time is a setting of the connection."""
+    begin = trio.current_time()
+    await send(FakeMx(answers={"MAIL": silence}), timeouts=Timeouts(mail=7))
+    assert trio.current_time() - begin == pytest.approx(7)
+
+
+# ---- cancellation
+
+
+@pytest.mark.parametrize("point", [*BEFORE_MAIL, *IN_MAIL, "QUIT"])
+async def test_cancellation_closes_the_connection(point: str, autojump_clock: MockClock) -> None:
+    """Cancelled while waiting for any answer: the stream is closed, nothing is swallowed, no task is left."""
+    async with FakeMx(answers={point: silence}).memory() as stream:
+        before = _tasks()
+        with trio.move_on_after(1) as scope:
+            connection = await Connection.open(stream, "me.example")
+            await connection.send(transaction())
+            await connection.quit()
+        assert scope.cancelled_caught
+        assert _tasks() == before
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.send_all(b"x")
+
+
+async def test_a_pending_cancellation_sends_no_message() -> None:
+    """Already cancelled: over a real socket too, no message is sent, and the connection is closed."""
+    mx = FakeMx()
+    async with mx.listening() as port:
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await connection.send(transaction())
+        assert not connection.reusable
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert mx.messages == []
+
+
+def _tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+# ---- sockets
+
+
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_reset_connection_is_lost(reset: bool) -> None:
+    """ECONNRESET and an orderly end are both a lost connection, with the reason in words."""
+
+    async def slam(stream: trio.abc.Stream) -> None:
+        assert isinstance(stream, trio.SocketStream)
+        if reset:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await trio.aclose_forcefully(stream)
+        raise trio.ClosedResourceError
+
+    async with FakeMx(answers={"MAIL": slam}).listening() as port:
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        result = await connection.send(transaction())
+    verdict = result.recipients[0].verdict
+    assert verdict.cause is Cause.CONNECTION_LOST
+    assert ("reset" in verdict.text.lower()) is reset
+
+
+async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: MockClock) -> None:
+    """In lockstep, where every byte waits for its reader, a message goes through as well."""
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    mx = FakeMx()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mx.serve, ours)
+        connection = await Connection.open(theirs, "me.example")
+        result = await connection.send(transaction(body=b"x\r\n" * 100_000))
+        await connection.quit()
+    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+
+
+async def test_an_unsafe_address_is_raised_and_the_connection_stays() -> None:
+    """A bug of ours is not a verdict; nothing was said, so the connection is good."""
+    async with FakeMx().memory() as stream:
+        connection = await Connection.open(stream, "me.example")
+        with pytest.raises(ValueError, match="not an address"):
+            await connection.send(transaction("a b@x.example"))
+        assert (await connection.send(transaction())).recipients[0].verdict.kind is Kind.ACCEPTED

@@ -1,0 +1,139 @@
+"""In charge of reading replies: what servers send, what hostile ones send, and any way of cutting it up."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.deliver.smtp.reply import KEPT_CHARACTERS, LINE_BYTES, LINES, Reply, ReplyFault, ReplyReader
+
+
+def read(data: bytes) -> list[Reply]:
+    """Every whole reply in the data."""
+    return list(_read([data]))
+
+
+def _read(chunks: list[bytes]) -> list[Reply]:
+    reader = ReplyReader()
+    replies = []
+    for chunk in chunks:
+        reader.feed(chunk)
+        while (reply := reader.next_reply()) is not None:
+            replies.append(reply)
+    return replies
+
+
+@pytest.mark.parametrize(
+    ("data", "reply"),
+    [
+        (b"250 2.1.0 Ok\r\n", Reply(250, ("2.1.0 Ok",), "2.1.0")),
+        (b"250-one\r\n250-\r\n250 two\r\n", Reply(250, ("one", "", "two"))),
+        (b"250\r\n", Reply(250, ("",))),
+        (b"250OK\r\n", Reply(250, ("OK",))),
+        (b"250\tOK\r\n", Reply(250, ("OK",))),
+        (b"250-one\r\n250\r\n", Reply(250, ("one", ""))),
+        (b"250 Ok\n", Reply(250, ("Ok",))),
+        (b"550-5.7.1 a\r\n550 5.7.1 b\r\n", Reply(550, ("5.7.1 a", "5.7.1 b"), "5.7.1")),
+        (b"550 5.1.1\r\n", Reply(550, ("5.1.1",), "5.1.1")),
+        (b"450 5.1.1 contradicts its code\r\n", Reply(450, ("5.1.1 contradicts its code",))),
+        (b"550 5.1.1.1 is an address\r\n", Reply(550, ("5.1.1.1 is an address",))),
+        (b"550 5.1.1000 is too long\r\n", Reply(550, ("5.1.1000 is too long",))),
+        ("550 gr\u00fc\u00dfe \u90ae\u4ef6\r\n".encode(), Reply(550, ("grüße 邮件",))),
+        (b"550 caf\xe9 \x00\x1b[2J\x7f\r\n", Reply(550, ("caf\\xe9 \\x00\\x1b[2J\\x7f",))),
+        ("550 \u202eevil\u2028\r\n".encode(), Reply(550, ("\\u202eevil\\u2028",))),
+        (b"550 a\rb\r\n", Reply(550, ("a\\rb",))),
+    ],
+)
+def test_each_form_of_a_reply_is_read(data: bytes, reply: Reply) -> None:
+    """Single and multi-line, bare codes, missing spaces, LF alone and any bytes give one printable reply."""
+    assert read(data) == [reply]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"hello\r\n", "not an SMTP reply: 'hello'"),
+        (b"\r\n", "not an SMTP reply"),
+        (b"25\r\n", "not an SMTP reply"),
+        (b"2500 x\r\n", "not an SMTP reply"),
+        (b"199 x\r\n", "not an SMTP reply"),
+        (b"600 x\r\n", "not an SMTP reply"),
+        ("٢٥٠ x\r\n".encode(), "not an SMTP reply"),
+        (b"250-one\r\n550 two\r\n", "both 250 and 550"),
+        (b"250-x\r\n" * (LINES + 1), f"more than {LINES} lines"),
+        (b"250 " + b"x" * LINE_BYTES + b"\r\n", f"more than {LINE_BYTES} bytes"),
+        (b"250 " + b"x" * LINE_BYTES, f"more than {LINE_BYTES} bytes"),
+    ],
+)
+def test_what_is_no_reply_is_a_fault_for_ever(data: bytes, reason: str) -> None:
+    """Nonsense, mixed codes and what exceeds the limits raise ReplyFault, and so does every later attempt to read."""
+    reader = ReplyReader()
+    reader.feed(data)
+    with pytest.raises(ReplyFault, match=reason):
+        reader.next_reply()
+    reader.feed(b"250 fine again\r\n")
+    with pytest.raises(ReplyFault, match=reason):
+        reader.next_reply()
+
+
+def test_the_longest_line_and_the_longest_reply_are_read() -> None:
+    """A line of exactly the limit, and exactly the limit of lines, are replies."""
+    longest = b"250 " + b"x" * (LINE_BYTES - 6) + b"\r\n"
+    assert len(longest) == LINE_BYTES
+    assert read(longest)[0].code == 250
+    most = b"250-x\r\n" * (LINES - 1) + b"250 x\r\n"
+    assert len(read(most)[0].lines) == LINES
+
+
+def test_only_8_kib_of_a_reply_are_kept() -> None:
+    """A hundred long lines are read to their end, and the beginning is kept."""
+    line = b"250-" + b"x" * 2_000 + b"\r\n"
+    (reply,) = read(line * 99 + b"250 end\r\n")
+    assert sum(map(len, reply.lines)) <= KEPT_CHARACTERS
+    assert len(reply.text) > KEPT_CHARACTERS - 100
+
+
+def test_several_replies_in_one_piece_are_given_one_by_one() -> None:
+    """Pipelined answers arrive together, and `empty` tells when nothing is left."""
+    reader = ReplyReader()
+    reader.feed(b"250 one\r\n250-two\r\n250 two\r\n354 thr")
+    codes = []
+    while (reply := reader.next_reply()) is not None:
+        codes.append(str(reply))
+    assert codes == ["250 one", "250 two two"]
+    assert not reader.empty
+    reader.feed(b"ee\r\n")
+    assert str(reader.next_reply()) == "354 three"
+    assert reader.empty
+
+
+_LINES = st.sampled_from(
+    [b"250 Ok\r\n", b"250-\r\n", b"250-x\n", b"550 5.1.1 no\r\n", b"354\r\n", b"junk\r\n", b"\xff\r\n"]
+)
+_DATA = st.one_of(st.binary(max_size=300), st.lists(_LINES | st.binary(max_size=5), max_size=130).map(b"".join))
+
+
+@given(data=_DATA, cuts=st.lists(st.integers(0, 4_000), max_size=20), padding=st.sampled_from([0, 2_000, 2_050]))
+def test_any_bytes_in_any_pieces_read_the_same(data: bytes, cuts: list[int], padding: int) -> None:
+    """Whatever is sent, and however it is cut up: the same replies, the same fault, bounded memory, printable text."""
+    data = data.replace(b"x", b"x" * max(1, padding))
+    places = sorted({0, *(cut % (len(data) + 1) for cut in cuts), len(data)})
+    pieces = [data[start:end] for start, end in itertools.pairwise(places)]
+    assert _outcome(pieces) == _outcome([data]) == _outcome([data[i : i + 1] for i in range(len(data))])
+
+
+def _outcome(pieces: list[bytes]) -> tuple[list[Reply], str | None]:
+    reader = ReplyReader()
+    replies: list[Reply] = []
+    try:
+        for piece in pieces:
+            reader.feed(piece)
+            while (reply := reader.next_reply()) is not None:
+                assert reply.text.isprintable()
+                replies.append(reply)
+            assert len(reader._buffer) - reader._position <= LINE_BYTES
+            assert sum(map(len, reader._lines)) <= KEPT_CHARACTERS
+    except ReplyFault as fault:
+        return replies, str(fault)
+    return replies, None

@@ -1,0 +1,351 @@
+"""In charge of one transaction: every reply class to every command, pipelined or not, and who it concerns."""
+
+import pytest
+
+from appliance.deliver.smtp.capabilities import Capabilities
+from appliance.deliver.smtp.commands import UnsafeArgument
+from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.reply import ReplyReader
+from appliance.deliver.smtp.results import Cause, Kind, Stage
+from appliance.deliver.smtp.sending import WINDOW, Sending, Transaction
+
+PIPELINED = Capabilities(pipelining=True)
+STEPWISE = Capabilities()
+BODY = b"Subject: x\r\n\r\n.hello\r\n"
+WIRE = b"Subject: x\r\n\r\n..hello\r\n.\r\n"
+EVERYBODY = ("a@x.example", "b@x.example", "c@x.example")
+MAIL, RCPT, DATA, END = b"250 mail\r\n", b"250 rcpt\r\n", b"354 go\r\n", b"250 queued\r\n"
+
+both = pytest.mark.parametrize("offered", [PIPELINED, STEPWISE], ids=["pipelined", "stepwise"])
+
+
+def sending(
+    offered: Capabilities, recipients: tuple[str, ...] = EVERYBODY, body: bytes = BODY, *, reset: bool = False
+) -> Sending:
+    """A transaction about to begin, with a clock that stands still."""
+    mail = Transaction("from@x.example", recipients, prepare(body))
+    return Sending(mail, offered, ReplyReader(), lambda: 0.0, reset=reset)
+
+
+def kinds(mail: Sending) -> list[tuple[Kind, Stage]]:
+    """Kind and stage of every verdict, in the order of the recipients."""
+    assert mail.awaiting is None
+    assert [result.address for result in mail.results()] == list(mail._transaction.recipients)
+    return [(result.verdict.kind, result.verdict.stage) for result in mail.results()]
+
+
+def answer(mail: Sending, *answers: bytes) -> bytes:
+    """Give one answer after the other; all that the client said from the beginning."""
+    out = b"".join(mail.output())
+    for data in answers:
+        assert mail.awaiting is not None, f"nobody waits for {data!r}"
+        mail.receive(data)
+        out += b"".join(mail.output())
+    return out
+
+
+COMMANDS = (
+    b"MAIL FROM:<from@x.example>\r\nRCPT TO:<a@x.example>\r\nRCPT TO:<b@x.example>\r\nRCPT TO:<c@x.example>\r\nDATA\r\n"
+)
+
+
+def test_with_pipelining_everything_up_to_data_is_one_write() -> None:
+    """MAIL, all RCPTs and DATA go together, the message and its end too."""
+    mail = sending(PIPELINED)
+    assert mail.output() == [COMMANDS]
+    mail.receive(MAIL + RCPT + RCPT + RCPT + DATA)
+    assert mail.output() == [WIRE]
+    mail.receive(END)
+    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA)] * 3
+    assert mail.verdict is None
+    assert mail.needs_reset is False
+
+
+def test_without_pipelining_each_command_waits_for_its_answer() -> None:
+    """One command, one answer."""
+    mail = sending(STEPWISE)
+    for command, reply in zip(COMMANDS.splitlines(keepends=True), [MAIL, RCPT, RCPT, RCPT, DATA], strict=True):
+        assert mail.output() == [command]
+        mail.receive(reply)
+    assert mail.output() == [WIRE]
+    mail.receive(END)
+    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA)] * 3
+
+
+@both
+@pytest.mark.parametrize(("family", "kind"), [(4, Kind.DEFERRED), (5, Kind.REJECTED)])
+def test_a_refused_mail_concerns_everybody(offered: Capabilities, family: int, kind: Kind) -> None:
+    """MAIL refused: every recipient has that answer, whatever is said to the RCPTs behind it, and nothing is sent."""
+    mail = sending(offered)
+    rest = [b"503 MAIL first\r\n"] * 3 + [b"503 RCPT first\r\n"] if offered.pipelining else []
+    out = answer(mail, b"%d50 5.7.1 no\r\n" % family, *rest)
+    assert kinds(mail) == [(kind, Stage.MAIL)] * 3
+    assert b"hello" not in out
+    assert mail.needs_reset
+
+
+@both
+def test_each_recipient_has_its_own_answer(offered: Capabilities) -> None:
+    """One refused, one deferred, one accepted: the message goes to the third, and each knows why."""
+    mail = sending(offered)
+    out = answer(mail, MAIL, b"550 5.1.1 nobody\r\n", b"452 4.2.2 full\r\n", b"251 will forward\r\n", DATA, END)
+    assert kinds(mail) == [
+        (Kind.REJECTED, Stage.RCPT),
+        (Kind.DEFERRED, Stage.RCPT),
+        (Kind.ACCEPTED, Stage.END_OF_DATA),
+    ]
+    assert out == COMMANDS + WIRE
+    assert [result.verdict.enhanced for result in mail.results()] == ["5.1.1", "4.2.2", None]
+    assert [result.verdict.code for result in mail.results()] == [550, 452, 250]
+
+
+def test_nobody_accepted_and_data_refused_is_over() -> None:
+    """Pipelined, all RCPTs refused, DATA refused for it: the RCPT answers stand."""
+    mail = sending(PIPELINED)
+    out = answer(mail, MAIL, *[b"550 no\r\n"] * 3, b"554 no valid recipients\r\n")
+    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT)] * 3
+    assert out == COMMANDS
+    assert mail.needs_reset
+
+
+@pytest.mark.parametrize("end", [b"250 queued nothing\r\n", b"554 nobody\r\n", b"450 later\r\n"])
+def test_nobody_accepted_but_data_is_gets_a_lone_dot(end: bytes) -> None:
+    """Pipelined, all RCPTs refused, 354 all the same: an empty message is ended and its answer means nothing."""
+    mail = sending(PIPELINED)
+    out = answer(mail, MAIL, *[b"550 no\r\n"] * 3, DATA, end)
+    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT)] * 3
+    assert out == COMMANDS + b".\r\n"
+    assert mail.verdict is None
+
+
+def test_nobody_accepted_without_pipelining_never_says_data() -> None:
+    """Step by step, DATA is not said when nobody is left."""
+    mail = sending(STEPWISE)
+    out = answer(mail, MAIL, *[b"550 no\r\n"] * 3)
+    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT)] * 3
+    assert b"DATA" not in out
+    assert mail.needs_reset
+
+
+@both
+@pytest.mark.parametrize(("family", "kind"), [(4, Kind.DEFERRED), (5, Kind.REJECTED)])
+@pytest.mark.parametrize(("replies", "stage"), [([], Stage.DATA), ([DATA], Stage.END_OF_DATA)])
+def test_a_refusal_after_rcpt_concerns_those_accepted(
+    offered: Capabilities, family: int, kind: Kind, replies: list[bytes], stage: Stage
+) -> None:
+    """DATA or the message refused: who was refused before keeps the first answer."""
+    mail = sending(offered)
+    answer(mail, MAIL, RCPT, b"550 5.1.1 nobody\r\n", RCPT, *replies, b"%d50 no\r\n" % family)
+    assert kinds(mail) == [(kind, stage), (Kind.REJECTED, Stage.RCPT), (kind, stage)]
+    assert mail.verdict is None
+    assert mail.needs_reset is (stage is Stage.DATA)
+
+
+# What leads to each stage.
+PATHS: dict[Stage, list[bytes]] = {
+    Stage.MAIL: [],
+    Stage.RCPT: [MAIL, RCPT],
+    Stage.DATA: [MAIL, RCPT, RCPT, RCPT],
+    Stage.END_OF_DATA: [MAIL, RCPT, RCPT, RCPT, DATA],
+}
+
+
+@both
+@pytest.mark.parametrize("stage", list(PATHS))
+def test_421_defers_everybody_at_any_point(offered: Capabilities, stage: Stage) -> None:
+    """The server closes: nobody got it, and everybody knows the 421."""
+    mail = sending(offered)
+    answer(mail, *PATHS[stage], b"421 4.3.2 closing\r\n")
+    assert kinds(mail) == [(Kind.DEFERRED, stage)] * 3
+    assert mail.verdict is not None
+
+
+@both
+@pytest.mark.parametrize("stage", list(PATHS))
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"", Cause.CONNECTION_LOST),
+        (b"?\r\n", Cause.PROTOCOL_FAULT),
+        (b"250-a\r\n550 b\r\n", Cause.PROTOCOL_FAULT),
+        (b"250 " + b"x" * 5_000, Cause.PROTOCOL_FAULT),
+    ],
+)
+def test_no_usable_answer_loses_everybody_at_any_point(
+    offered: Capabilities, stage: Stage, data: bytes, cause: Cause
+) -> None:
+    """A disconnect or nonsense, also after the final dot, is temporary for all who have no answer yet."""
+    mail = sending(offered)
+    answer(mail, *PATHS[stage], data)
+    assert kinds(mail) == [(Kind.LOST, stage)] * 3
+    assert {result.verdict.cause for result in mail.results()} == {cause}
+    assert mail.verdict is not None
+
+
+@both
+@pytest.mark.parametrize(
+    ("stage", "reply"),
+    [
+        (Stage.MAIL, DATA),
+        (Stage.RCPT, DATA),
+        (Stage.DATA, b"250 ok\r\n"),
+        (Stage.END_OF_DATA, DATA),
+    ],
+)
+def test_an_answer_out_of_place_is_no_answer(offered: Capabilities, stage: Stage, reply: bytes) -> None:
+    """354 to MAIL, RCPT or the message, and 250 to DATA: out of step, so the session ends and nobody is accepted."""
+    mail = sending(offered)
+    answer(mail, *PATHS[stage], reply)
+    assert kinds(mail) == [(Kind.LOST, stage)] * 3
+    assert mail.verdict is not None
+    assert mail.verdict.cause is Cause.PROTOCOL_FAULT
+
+
+def test_who_was_refused_keeps_the_answer_when_the_connection_is_lost() -> None:
+    """A 550 to a recipient stands, though the connection breaks afterwards."""
+    mail = sending(PIPELINED)
+    answer(mail, MAIL, b"550 5.1.1 nobody\r\n", b"")
+    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT), (Kind.LOST, Stage.RCPT), (Kind.LOST, Stage.RCPT)]
+
+
+@both
+def test_an_acceptance_ahead_of_the_message_is_a_fault(offered: Capabilities) -> None:
+    """250 behind the 354, before the message was sent, must not count as its acceptance."""
+    mail = sending(offered)
+    out = answer(mail, MAIL, RCPT, RCPT, RCPT, DATA + END)
+    assert kinds(mail) == [(Kind.LOST, Stage.DATA)] * 3
+    assert b"hello" not in out
+
+
+def test_answers_ahead_of_their_commands_are_a_fault() -> None:
+    """Without pipelining, two answers to one command end the session."""
+    mail = sending(STEPWISE)
+    answer(mail, MAIL + RCPT)
+    assert kinds(mail) == [(Kind.LOST, Stage.MAIL)] * 3
+
+
+def test_a_write_that_broke_still_hears_the_refusal() -> None:
+    """The server refused in the middle of the message and hung up: its 552 is the answer."""
+    mail = sending(PIPELINED)
+    answer(mail, MAIL, RCPT, RCPT, RCPT, DATA)
+    mail.broken("the connection broke: Broken pipe")
+    mail.receive(b"552 5.3.4 too big\r\n")
+    assert kinds(mail) == [(Kind.REJECTED, Stage.END_OF_DATA)] * 3
+
+
+def test_a_write_that_broke_is_never_accepted() -> None:
+    """A 250 to a message that was not sent whole does not count."""
+    mail = sending(PIPELINED)
+    answer(mail, MAIL, RCPT, RCPT, RCPT, DATA)
+    mail.broken("the connection broke: Broken pipe")
+    mail.receive(b"250 queued\r\n")
+    assert kinds(mail) == [(Kind.LOST, Stage.END_OF_DATA)] * 3
+    assert "Broken pipe" in mail.results()[0].verdict.text
+
+
+def test_an_unfinished_transaction_is_reset_in_the_same_write() -> None:
+    """RSET goes ahead of MAIL where one is needed, pipelined with it; its refusal is no answer to anybody."""
+    mail = sending(PIPELINED, reset=True)
+    assert mail.output() == [b"RSET\r\n" + COMMANDS]
+    mail.receive(b"250 reset\r\n" + MAIL + RCPT * 3 + DATA)
+    mail.receive(END)
+    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA)] * 3
+    mail = sending(STEPWISE, reset=True)
+    assert mail.output() == [b"RSET\r\n"]
+    mail.receive(b"502 no RSET here\r\n")
+    assert kinds(mail) == [(Kind.LOST, Stage.RESET)] * 3
+
+
+def test_many_recipients_go_in_windows() -> None:
+    """More commands than the answers of which fit into a buffer are sent in several writes, DATA last."""
+    recipients = tuple(f"r{number}@x.example" for number in range(2 * WINDOW))
+    mail = sending(PIPELINED, recipients)
+    writes = []
+    while out := mail.output():
+        lines = b"".join(out).count(b"\r\n")
+        writes.append(lines)
+        if out == [WIRE]:
+            break
+        mail.receive(b"250 ok\r\n" * (lines - 1) + (b"250 ok\r\n" if len(writes) < 3 else DATA))
+    assert writes[:3] == [WINDOW, WINDOW, 2]
+    mail.receive(END)
+    assert set(kinds(mail)) == {(Kind.ACCEPTED, Stage.END_OF_DATA)}
+
+
+# ---- extensions
+
+
+def test_size_body_and_smtputf8_are_said_when_offered() -> None:
+    """SIZE always, BODY for 8-bit bytes, SMTPUTF8 when an address needs it."""
+    offered = Capabilities(size=True, eight_bit=True, smtputf8=True)
+    body = "ü\r\n".encode()
+    mail = sending(offered, ("ü@x.example",), body)
+    assert mail.output() == [b"MAIL FROM:<from@x.example> SIZE=4 BODY=8BITMIME SMTPUTF8\r\n"]
+    mail.receive(MAIL)
+    assert mail.output() == ["RCPT TO:<ü@x.example>\r\n".encode()]
+    assert sending(offered, ("a@x.example",), b"a\r\n").output() == [b"MAIL FROM:<from@x.example> SIZE=3\r\n"]
+
+
+def test_a_message_over_the_server_s_size_is_not_tried() -> None:
+    """The verdict is local, permanent and marked: a code and a text of ours, no reply."""
+    mail = sending(Capabilities(size=True, size_limit=10))
+    assert mail.output() == []
+    assert kinds(mail) == [(Kind.LOCAL, Stage.MAIL)] * 3
+    verdict = mail.results()[0].verdict
+    assert (verdict.reply, verdict.code, verdict.enhanced, verdict.cause) == (None, 552, "5.3.4", Cause.TOO_LARGE)
+    assert verdict.text.startswith("local: the message has 22 bytes")
+    assert mail.verdict is None
+    assert mail.needs_reset is False
+
+
+def test_only_who_needs_smtputf8_goes_without() -> None:
+    """Without SMTPUTF8 a non-ASCII address is a permanent local verdict, and the others go on."""
+    mail = sending(PIPELINED, ("a@x.example", "ü@x.example"))
+    out = answer(mail, MAIL, RCPT, DATA, END)
+    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA), (Kind.LOCAL, Stage.MAIL)]
+    assert out.count(b"RCPT") == 1
+    verdict = mail.results()[1].verdict
+    assert (verdict.code, verdict.enhanced, verdict.cause) == (553, "5.6.7", Cause.NO_SMTPUTF8)
+    assert "no SMTPUTF8" in verdict.text
+
+
+@pytest.mark.parametrize(("sender", "needs"), [("ü@x.example", False), ("a@x.example", True)])
+def test_a_sender_or_header_that_needs_smtputf8_concerns_everybody(sender: str, needs: bool) -> None:
+    """Then no recipient can have it."""
+    transaction = Transaction(sender, EVERYBODY, prepare(BODY), needs)
+    mail = Sending(transaction, PIPELINED, ReplyReader(), lambda: 0.0)
+    assert kinds(mail) == [(Kind.LOCAL, Stage.MAIL)] * 3
+    assert mail.output() == []
+
+
+def test_8_bit_text_without_8bitmime_asks_for_another_encoding() -> None:
+    """The caller is told to re-encode; nothing is sent."""
+    mail = sending(PIPELINED, body=b"\xff\r\n")
+    assert kinds(mail) == [(Kind.NEEDS_SEVEN_BIT, Stage.MAIL)] * 3
+    assert mail.output() == []
+
+
+@pytest.mark.parametrize("address", ["a b@x.example", "a\r\nDATA@x.example", "<a@x.example>", "a\0@x.example", ""])
+def test_an_unsafe_recipient_stops_everything_before_a_word_is_said(address: str) -> None:
+    """An address the one strict parser would have refused raises, and no command is written."""
+    with pytest.raises(UnsafeArgument):
+        sending(PIPELINED, ("a@x.example", address))
+
+
+def test_the_transcript_has_commands_and_replies_but_no_message() -> None:
+    """Each command and each reply is noted, of the message only its size."""
+    mail = sending(PIPELINED, ("a@x.example",))
+    answer(mail, MAIL, b"550 5.1.1 nobody\r\n", b"554 no\r\n")
+    assert [(line.speaker, line.text) for line in mail.transcript.lines()] == [
+        ("C", "MAIL FROM:<from@x.example>"),
+        ("C", "RCPT TO:<a@x.example>"),
+        ("C", "DATA"),
+        ("S", "250 mail"),
+        ("S", "550 5.1.1 nobody"),
+        ("S", "554 no"),
+    ]
+    mail = sending(PIPELINED, ("a@x.example",))
+    answer(mail, MAIL, RCPT, DATA, END)
+    texts = [line.text for line in mail.transcript.lines()]
+    assert "message of 22 bytes" in texts
+    assert not any("hello" in text for text in texts)

@@ -1,0 +1,82 @@
+"""In charge of an independent peer: Debian's smtp-sink takes our messages, many on one connection."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from appliance.deliver.smtp.connection import Connection
+from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.results import Kind
+from appliance.deliver.smtp.sending import Transaction
+
+SMTP_SINK = shutil.which("smtp-sink", path="/usr/sbin:/usr/bin:/usr/local/sbin")
+BODY = b"From: a@x.example\r\nSubject: sink\r\n\r\n" + b".dots\r\n" * 300
+
+pytestmark = pytest.mark.skipif(SMTP_SINK is None, reason="smtp-sink, of Debian's postfix package, is not installed")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def sink(*options: str) -> AsyncIterator[int]:
+    """The port of an smtp-sink that runs meanwhile."""
+    port = _free_port()
+    as_nobody = ["-u", "nobody"] if os.geteuid() == 0 else []  # it will not run as root
+    command = [str(SMTP_SINK), *as_nobody, *options, f"127.0.0.1:{port}", "10"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(trio.run_process, command, check=False, stderr=subprocess.DEVNULL))
+        yield port
+        nursery.cancel_scope.cancel()
+
+
+async def dial(port: int) -> trio.SocketStream:
+    """Connect, as soon as it listens."""
+    with trio.fail_after(10):
+        while True:
+            try:
+                return await trio.open_tcp_stream("127.0.0.1", port)
+            except OSError:
+                await trio.sleep(0.02)
+
+
+@pytest.mark.parametrize("options", [[], ["-p"], ["-e"]], ids=["pipelining", "no pipelining", "no EHLO"])
+async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
+    """A hundred messages on one connection, each accepted for both recipients."""
+    async with sink(*options) as port:
+        connection = await Connection.open(await dial(port), "me.example")
+        assert connection.capabilities.pipelining is (options == [])
+        mail = Transaction("from@x.example", ("a@x.example", "b@x.example"), prepare(BODY))
+        for _ in range(100):
+            result = await connection.send(mail)
+            assert [each.verdict.kind for each in result.recipients] == [Kind.ACCEPTED] * 2
+        await connection.quit()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (["-f", "RCPT"], Kind.REJECTED),
+        (["-r", "RCPT"], Kind.DEFERRED),
+        (["-f", "."], Kind.REJECTED),
+        (["-r", "DATA"], Kind.DEFERRED),
+        (["-q", "."], Kind.LOST),
+    ],
+)
+async def test_smtp_sink_s_refusals_are_heard(options: list[str], kind: Kind) -> None:
+    """Hard and soft errors, and a disconnect, as smtp-sink makes them."""
+    async with sink(*options) as port:
+        connection = await Connection.open(await dial(port), "me.example")
+        mail = Transaction("from@x.example", ("a@x.example",), prepare(BODY))
+        assert (await connection.send(mail)).recipients[0].verdict.kind is kind
+        await connection.quit()

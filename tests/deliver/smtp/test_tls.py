@@ -1,0 +1,333 @@
+"""In charge of encryption: good, expired, mismatched and broken certificates, demanded or not, and what is recorded."""
+
+import datetime
+import ssl
+from collections.abc import Callable
+
+import pytest
+import trio
+import trustme
+from cryptography import x509
+from trio.testing import MockClock
+
+from appliance.deliver.smtp.commands import Credentials
+from appliance.deliver.smtp.connection import Connection
+from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.results import Cause, Kind, NotOpened, Stage, Verdict
+from appliance.deliver.smtp.sending import Transaction
+from appliance.deliver.smtp.tls import (
+    TlsPlan,
+    TlsRecord,
+    TrustStore,
+    opportunistic_context,
+    system_trust,
+    verifying_context,
+)
+from tests.fakes.mx import FakeMx, endless, hang_up, silence
+
+NAME = "mx.mail.example"
+AUTHORITY = trustme.CA()
+ROOT = x509.load_pem_x509_certificate(AUTHORITY.cert_pem.bytes())
+TRUST = TrustStore([ssl.PEM_cert_to_DER_cert(AUTHORITY.cert_pem.bytes().decode())])
+LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+
+def _good() -> trustme.LeafCert:
+    return AUTHORITY.issue_cert(NAME)
+
+
+def _through_another() -> trustme.LeafCert:
+    return AUTHORITY.create_child_ca().issue_cert(NAME)
+
+
+def _wildcard() -> trustme.LeafCert:
+    return AUTHORITY.issue_cert("*.mail.example")
+
+
+def _expired() -> trustme.LeafCert:
+    return AUTHORITY.issue_cert(NAME, not_before=LONG_AGO, not_after=LONG_AGO + datetime.timedelta(days=90))
+
+
+def _mismatched() -> trustme.LeafCert:
+    return AUTHORITY.issue_cert("other.example")
+
+
+def _of_nobody() -> trustme.LeafCert:
+    return trustme.CA().issue_cert(NAME)
+
+
+GOOD = [_good, _through_another, _wildcard]
+BAD = [(_expired, "valid"), (_mismatched, "subjectAltName"), (_of_nobody, "candidates exhausted")]
+
+
+def server(certificate: trustme.LeafCert) -> ssl.SSLContext:
+    """What a server with this certificate uses."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    return context
+
+
+def opportunistic() -> TlsPlan:
+    """Any certificate, but it is looked at."""
+    return TlsPlan(opportunistic_context(), NAME, verify=TRUST.verify)
+
+
+def demanding() -> TlsPlan:
+    """A verified certificate, or nothing."""
+    context = verifying_context()
+    AUTHORITY.configure_trust(context)
+    return TlsPlan(context, NAME, required=True)
+
+
+async def deliver(mx: FakeMx, plan: TlsPlan | None, credentials: Credentials | None = None) -> TlsRecord | None:
+    """Deliver one message over a real socket; how it was encrypted."""
+    async with mx.listening() as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        connection = await Connection.open(stream, "me.example", tls=plan, credentials=credentials)
+        mail = Transaction("from@x.example", ("a@x.example",), prepare(b"x" * 70 + b"\r\n"))
+        result = await connection.send(mail)
+        await connection.quit()
+    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert len(mx.messages) == 1
+    return connection.tls
+
+
+async def fail(mx: FakeMx, plan: TlsPlan) -> Verdict:
+    """Fail to open; no word of the mail may have been said."""
+    async with mx.listening() as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        with pytest.raises(NotOpened) as caught:
+            await Connection.open(stream, "me.example", tls=plan)
+    assert not any(command.startswith(("MAIL", "AUTH")) for command in mx.commands)
+    assert caught.value.verdict.kind is Kind.LOST
+    assert caught.value.verdict.stage is Stage.STARTTLS
+    return caught.value.verdict
+
+
+@pytest.mark.parametrize("certificate", GOOD)
+async def test_opportunistic_tls_records_a_good_certificate(certificate: Callable[[], trustme.LeafCert]) -> None:
+    """Version, cipher, verified, and the server's own certificate for DANE, in one handshake."""
+    shown = certificate()
+    mx = FakeMx(tls=server(shown))
+    record = await deliver(mx, opportunistic())
+    assert record is not None
+    assert (record.version, record.verified, record.fault) == ("TLSv1.3", True, None)
+    assert record.cipher
+    assert record.certificate == ssl.PEM_cert_to_DER_cert(shown.cert_chain_pems[0].bytes().decode())
+    assert mx.sessions == 1
+    assert [command.split()[0] for command in mx.commands[:3]] == ["EHLO", "STARTTLS", "EHLO"]
+
+
+@pytest.mark.parametrize(("certificate", "fault"), BAD)
+async def test_opportunistic_tls_takes_and_records_a_bad_certificate(
+    certificate: Callable[[], trustme.LeafCert], fault: str
+) -> None:
+    """Expired, for another name or of an unknown authority: encrypted all the same, and the reason recorded."""
+    record = await deliver(FakeMx(tls=server(certificate())), opportunistic())
+    assert record is not None
+    assert record.verified is False
+    assert fault in str(record.fault)
+    assert "not verified" in str(record)
+
+
+@pytest.mark.parametrize("certificate", GOOD)
+async def test_demanded_verification_passes_a_good_certificate(certificate: Callable[[], trustme.LeafCert]) -> None:
+    """A context that verifies is recorded as verified."""
+    record = await deliver(FakeMx(tls=server(certificate())), demanding())
+    assert record is not None
+    assert record.verified
+    assert record.certificate
+
+
+@pytest.mark.parametrize("certificate", [bad for bad, _ in BAD])
+async def test_demanded_verification_breaks_off(certificate: Callable[[], trustme.LeafCert]) -> None:
+    """A bad certificate ends the connection before any mail, temporarily, with the cause named."""
+    verdict = await fail(FakeMx(tls=server(certificate())), demanding())
+    assert verdict.cause is Cause.TLS_NOT_VERIFIED
+
+
+async def test_a_verifier_of_ones_own_decides_when_it_must() -> None:
+    """As DANE will: the verifier sees the chain and the name, and its no ends the connection."""
+    seen: list[tuple[tuple[bytes, ...], str]] = []
+
+    def judge(answer: str | None) -> Callable[[tuple[bytes, ...], str], str | None]:
+        def verify(chain: tuple[bytes, ...], name: str) -> str | None:
+            seen.append((chain, name))
+            return answer
+
+        return verify
+
+    certificate = _through_another()
+    no = TlsPlan(opportunistic_context(), NAME, required=True, verify=judge("no TLSA record fits"), must_verify=True)
+    yes = TlsPlan(opportunistic_context(), NAME, required=True, verify=judge(None), must_verify=True)
+    verdict = await fail(FakeMx(tls=server(certificate)), no)
+    assert verdict.cause is Cause.TLS_NOT_VERIFIED
+    assert "no TLSA record fits" in verdict.text
+    record = await deliver(FakeMx(tls=server(certificate)), yes)
+    assert record is not None
+    assert record.verified
+    assert [(len(chain), name) for chain, name in seen] == [(2, NAME)] * 2
+
+
+async def test_without_a_verifier_nothing_is_called_verified() -> None:
+    """A context that does not verify, and nobody who looks: not verified."""
+    record = await deliver(FakeMx(tls=server(_good())), TlsPlan(opportunistic_context(), NAME))
+    assert record is not None
+    assert not record.verified
+
+
+async def test_must_verify_without_a_verifier_never_passes() -> None:
+    """A plan that demands and has nothing to verify with fails closed."""
+    plan = TlsPlan(opportunistic_context(), NAME, must_verify=True)
+    assert (await fail(FakeMx(tls=server(_good())), plan)).cause is Cause.TLS_NOT_VERIFIED
+
+
+async def test_an_injected_reply_before_tls_is_a_fault() -> None:
+    """`220 …` and a further reply in one packet: the connection ends, nothing of it is believed."""
+    mx = FakeMx(tls=server(_good()), answers={"STARTTLS": b"220 go\r\n250-mx\r\n250 AUTH PLAIN\r\n"})
+    assert (await fail(mx, opportunistic())).cause is Cause.PROTOCOL_FAULT
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"220 go\r\n", hang_up, endless(b"\x15\x03\x03\x00\x02\x02\x28" * 100)],
+    ids=["refused by the server", "hung up", "garbage"],
+)
+async def test_a_broken_handshake_is_temporary(broken: bytes) -> None:
+    """A server that offers TLS and cannot do it fails with a cause that allows the caller to dial without."""
+    unusable = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # has no certificate
+    mx = FakeMx(tls=unusable, answers={"STARTTLS": broken})
+    verdict = await fail(mx, opportunistic())
+    assert verdict.cause in (Cause.TLS_FAILED, Cause.CONNECTION_LOST, Cause.PROTOCOL_FAULT)
+
+
+async def test_garbage_for_a_handshake_is_a_failed_handshake() -> None:
+    """After the 220 the server sends anything but TLS."""
+
+    async def garbage(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"220 go\r\n")
+        await stream.receive_some()
+        await stream.send_all(b"500 what is this\r\n")
+        await trio.sleep_forever()
+
+    verdict = await fail(FakeMx(tls=server(_good()), answers={"STARTTLS": garbage}), opportunistic())
+    assert verdict.cause is Cause.TLS_FAILED
+
+
+async def test_a_handshake_has_its_time(autojump_clock: MockClock) -> None:
+    """A server that says 220 and then nothing is left after a minute."""
+
+    async def stuck(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"220 go\r\n")
+        await trio.sleep_forever()
+
+    begin = trio.current_time()
+    async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
+        with pytest.raises(NotOpened) as caught:
+            await Connection.open(stream, "me.example", tls=opportunistic())
+    assert caught.value.verdict.cause is Cause.TIMEOUT
+    assert trio.current_time() - begin == pytest.approx(60)
+
+
+@pytest.mark.parametrize("name", ["", ".", "a" * 64 + ".example", "mx..example", "*.example", "mx.example."])
+async def test_a_name_tls_cannot_use_is_a_failed_handshake_at_worst(name: str) -> None:
+    """Whatever DNS calls the server, nothing is raised but NotOpened."""
+    plan = TlsPlan(opportunistic_context(), name, verify=TRUST.verify)
+    causes = []
+    async with FakeMx(tls=server(_good())).memory() as stream:
+        try:
+            connection = await Connection.open(stream, "me.example", tls=plan)
+        except NotOpened as failure:
+            causes.append(failure.verdict.cause)
+        else:
+            await connection.quit()
+    assert causes in ([], [Cause.TLS_FAILED])
+
+
+async def test_opportunistic_tls_does_without() -> None:
+    """Not offered or refused: the mail goes in the clear on the same connection."""
+    assert await deliver(FakeMx(), opportunistic()) is None
+    mx = FakeMx(tls=server(_good()), answers={"STARTTLS": b"454 4.7.0 not now\r\n"})
+    assert await deliver(mx, opportunistic()) is None
+    assert mx.sessions == 1
+
+
+@pytest.mark.parametrize("answers", [{}, {"STARTTLS": b"454 not now\r\n"}, {"EHLO": b"502 what\r\n"}])
+async def test_demanded_tls_does_not_do_without(answers: dict[str, bytes]) -> None:
+    """Not offered, refused, or only HELO: no mail."""
+    mx = FakeMx(tls=server(_good()) if "STARTTLS" in answers else None, answers=dict(answers))
+    assert (await fail(mx, demanding())).cause is Cause.TLS_NOT_OFFERED
+
+
+async def test_who_insists_on_a_certificate_insists_on_tls() -> None:
+    """A plan that must verify, or whose context does, never goes on in the clear, `required` or not."""
+    by_hand = TlsPlan(opportunistic_context(), NAME, verify=TRUST.verify, must_verify=True)
+    by_context = TlsPlan(demanding().context, NAME)
+    for plan in (by_hand, by_context):
+        assert (await fail(FakeMx(), plan)).cause is Cause.TLS_NOT_OFFERED
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+async def test_a_relay_is_logged_in_to_under_tls(implicit: bool) -> None:
+    """By STARTTLS or from the first byte; the password is in no transcript."""
+    mx = FakeMx(tls=server(_good()), implicit_tls=implicit, logins={"user": "hunter2"})
+    context = demanding().context
+    plan = TlsPlan(context, NAME, required=True, implicit=implicit)
+    record = await deliver(mx, plan, Credentials("user", "hunter2"))
+    assert record is not None
+    assert record.verified
+    assert any(command.startswith("AUTH PLAIN") for command in mx.commands)
+
+
+async def test_implicit_tls_to_a_plain_server_fails() -> None:
+    """A greeting in the clear where TLS was to begin is a failed handshake."""
+    plan = TlsPlan(demanding().context, NAME, required=True, implicit=True)
+    assert (await fail(FakeMx(), plan)).cause is Cause.TLS_FAILED
+
+
+async def test_cancellation_in_the_handshake_closes_the_stream(autojump_clock: MockClock) -> None:
+    """Cancelled while shaking hands: closed, and nothing swallowed."""
+
+    async def stuck(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"220 go\r\n")
+        await silence(stream)
+
+    async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
+        with trio.move_on_after(1) as scope:
+            await Connection.open(stream, "me.example", tls=opportunistic())
+        assert scope.cancelled_caught
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.send_all(b"x")
+
+
+# ---- the trust store
+
+
+def test_an_authority_in_the_middle_must_be_one() -> None:
+    """A leaf certificate cannot sign another."""
+    leaf = AUTHORITY.issue_cert(NAME)
+    chain = tuple(ssl.PEM_cert_to_DER_cert(pem.bytes().decode()) for pem in leaf.cert_chain_pems)
+    assert TRUST.verify(chain, NAME) is None
+    forger = trustme.CA()
+    forged = forger.issue_cert(NAME)
+    signed = tuple(ssl.PEM_cert_to_DER_cert(pem.bytes().decode()) for pem in forged.cert_chain_pems)
+    assert TRUST.verify(signed + chain, NAME) is not None
+
+
+@pytest.mark.parametrize("chain", [(), (b"",), (b"\x30\x00",), (b"x" * 100_000,)])
+def test_an_unreadable_chain_is_not_verified(chain: tuple[bytes, ...]) -> None:
+    """Nonsense in place of a certificate is a reason, never an exception."""
+    assert TRUST.verify(chain, NAME)
+
+
+def test_an_address_is_verified_as_an_address() -> None:
+    """A certificate for an IP address is good for that address only."""
+    chain = (ssl.PEM_cert_to_DER_cert(AUTHORITY.issue_cert("127.0.0.1").cert_chain_pems[0].bytes().decode()),)
+    assert TRUST.verify(chain, "127.0.0.1") is None
+    assert TRUST.verify(chain, "127.0.0.2") is not None
+
+
+def test_the_system_s_roots_can_be_read() -> None:
+    """Old roots with odd serial numbers do not stop the program; a certificate of ours is not among theirs."""
+    chain = (ssl.PEM_cert_to_DER_cert(_good().cert_chain_pems[0].bytes().decode()),)
+    assert system_trust().verify(chain, NAME) is not None
