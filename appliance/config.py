@@ -5,23 +5,30 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from appliance.config_settings import (
+    OTHERS,
     SECTIONS,
     Config,
     Delivery,
     Dns,
+    DomainRelay,
     Http,
     Limits,
     Mode,
+    NamedTables,
+    PoolSettings,
+    RelayTls,
     Server,
     Setting,
     Smtp,
     Webhooks,
+    named_tables,
+    place_of,
     settings,
 )
 from appliance.config_values import FILE, Endpoint, Network, is_host_name
@@ -31,11 +38,14 @@ __all__ = [
     "ConfigError",
     "Delivery",
     "Dns",
+    "DomainRelay",
     "Endpoint",
     "Http",
     "Limits",
     "Mode",
     "Network",
+    "PoolSettings",
+    "RelayTls",
     "Server",
     "Smtp",
     "Webhooks",
@@ -99,14 +109,49 @@ def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:
 
 
 def _section(name: str, table: object, file: str, base: Path) -> Any:
+    given = _table(name, table, file)
+    nested = {kind.key: kind for kind in named_tables(name)}
+    plain = {key: value for key, value in given.items() if key not in nested}
+    values = _values(name, plain, settings(name), file, base, also=nested)
+    values |= {key: _named(nested[key], given[key], file, base) for key in given.keys() & nested.keys()}
+    return SECTIONS[name](**values)
+
+
+def _named(kind: NamedTables, tables: object, file: str, base: Path) -> dict[str, Any]:
+    """The tables of one kind, by their names."""
+    made = {}
+    for name, table in _table(kind.place, tables, file).items():
+        place = place_of(kind.place, name)
+        try:
+            read = kind.name.read(name)
+        except ValueError as reason:
+            raise ConfigError(file, place, f"the name {reason}") from None
+        values = _values(place, _table(place, table, file), kind.settings(name), file, base)
+        made[read] = kind.record(**values)
+    return made
+
+
+def _table(place: str, table: object, file: str) -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise ConfigError(file, name, f"must be a section, [{name}]")
-    rows = {row.key: row for row in settings(name)}
+        raise ConfigError(file, place, f"must be a section, [{place}]")
+    return table
+
+
+def _values(
+    place: str,
+    table: Mapping[str, Any],
+    rows: Iterable[Setting],
+    file: str,
+    base: Path,
+    *,
+    also: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """What the keys of one table stand for; `also` are names that would have been right, too."""
+    known = {row.key: row for row in rows}
     for key in table:
-        if key not in rows:
-            raise ConfigError(file, f"{name}.{key}", _unknown("key", key, rows))
-    given = {key: _value(rows[key], value, file, base) for key, value in table.items()}
-    return SECTIONS[name](**given)
+        if key not in known:
+            raise ConfigError(file, f"{place}.{key}", _unknown("key", key, {**known, **(also or {})}))
+    return {key: _value(known[key], value, file, base) for key, value in table.items()}
 
 
 def _value(row: Setting, value: object, file: str, base: Path) -> object:
@@ -159,6 +204,42 @@ def _check_together(config: Config, file: str) -> None:
             raise ConfigError(file, f"{section}.tls_cert", "missing, though tls_key is set")
     if config.http.body_memory < config.http.max_body:
         raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
+    _check_relays(config.delivery, file)
+    _check_pools(config.delivery, file)
+
+
+def _check_relays(delivery: Delivery, file: str) -> None:
+    if delivery.mode is Mode.RELAY and not delivery.relay_host and not delivery.relays:
+        raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
+    main = DomainRelay(
+        delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, delivery.relay_tls
+    )
+    _check_login(main, file, "delivery.relay_")
+    for domain, relay in delivery.relays.items():
+        place = place_of("delivery.relays", domain)
+        if not relay.host:
+            raise ConfigError(file, f"{place}.host", "missing")
+        _check_login(relay, file, f"{place}.")
+
+
+def _check_login(relay: DomainRelay, file: str, before: str) -> None:
+    """A name without a password is a slip; and a password is never sent in the clear, so it could not be used."""
+    if bool(relay.username) != bool(relay.password):
+        missing, given = ("password", "username") if relay.username else ("username", "password")
+        raise ConfigError(file, before + missing, f"missing, though {given} is set")
+    if relay.username and relay.tls is RelayTls.OFF:
+        raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
+
+
+def _check_pools(delivery: Delivery, file: str) -> None:
+    owners: dict[str, str] = {}
+    for name, pool in delivery.pools.items():
+        place = f"{place_of('delivery.pools', name)}.suffixes"
+        if name == OTHERS and pool.suffixes:
+            raise ConfigError(file, place, f"{OTHERS} is every organisation that no other pool names")
+        for suffix in pool.suffixes:
+            if owners.setdefault(suffix, name) != name:
+                raise ConfigError(file, place, f"{suffix} belongs to the pool {owners[suffix]} already")
 
 
 def embedded(cwd: Path) -> Config:

@@ -1,28 +1,36 @@
 """In charge of which settings there are: their keys, kinds, defaults and meanings, one class a section.
 
 These classes are the table that reading, checking, config.example.toml and docs/configuration.md come from. A new
-setting is one line here, and the tests then ask for its documentation.
+setting is one line here, and the tests then ask for its documentation. A section may also have tables of one kind, each
+with a name of its own and as many as the operator likes, such as `[delivery.relays."example.com"]`.
 """
 # ruff: noqa: RUF009 - _key makes a dataclass field, as field() itself does
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from appliance.config_values import (
+    ADDRESS,
     BASE_URL,
     BIND,
     BOOLEAN,
     DIRECTORY,
+    DOMAIN_PATTERN,
     FILE,
+    HOST,
     HOST_NAME,
     KIB,
     MIB,
     NETWORK,
+    POOL_NAME,
     PORT,
     RESOLVER,
+    SECRET,
+    Address,
     Endpoint,
     Kind,
     Network,
@@ -36,9 +44,13 @@ from appliance.config_values import (
 
 T = TypeVar("T")
 
+OTHERS = "default"  # the pool whose limits all organisations have that no other pool names
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _TIMEOUT = duration(positive=True)
 _DELAYS = many(duration(positive=False), at_least=1)
 _CONNECTIONS = integer(1, 1_000_000)
+_SESSIONS = integer(1, 10_000)
 _BODY_SIZE = size(KIB, 16 * MIB, within='from "1KiB" to "16MiB"')
 
 
@@ -48,6 +60,15 @@ class Mode(StrEnum):
     DIRECT = "direct"
     RELAY = "relay"
     SANDBOX = "sandbox"
+
+
+class RelayTls(StrEnum):
+    """How a relay is spoken to."""
+
+    REQUIRED = "required"
+    OPPORTUNISTIC = "opportunistic"
+    IMPLICIT = "implicit"
+    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +82,41 @@ class Setting:
     meaning: str
 
 
+@dataclass(frozen=True, slots=True)
+class NamedTables:
+    """One kind of tables within a section, `[section.key.NAME]`: what a name may be, and the class of each."""
+
+    section: str
+    key: str
+    name: Kind[str]
+    example: str
+    record: type[Any]
+
+    @property
+    def place(self) -> str:
+        """What stands before a name."""
+        return f"{self.section}.{self.key}"
+
+    def settings(self, name: str) -> Iterator[Setting]:
+        """The rows of the table of that name."""
+        return _rows(place_of(self.place, name), self.record)
+
+
+def place_of(before: str, name: str) -> str:
+    """Where a key or table is, as TOML writes it: a name that is not of letters, digits, `_` and `-` in quotes."""
+    return f"{before}.{name}" if _BARE_KEY.fullmatch(name) else f'{before}."{name}"'
+
+
 def _key(kind: Kind[T], default: object, meaning: str) -> T:
     """A field whose default is written as in the file; typed as its value, so mypy holds kind and field together."""
     row = {"kind": kind, "default": default, "meaning": meaning}
-    return field(default_factory=lambda: kind.read(default), metadata=row)
+    # A password must not come out where somebody prints the settings.
+    return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind is not SECRET)
+
+
+def _named(record: type[T], name: Kind[str], example: str) -> Mapping[str, T]:
+    """A field for tables of one kind, by their names; none unless the file has some."""
+    return field(default_factory=dict, metadata={"record": record, "name": name, "example": example})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +181,33 @@ class Dns:
 
 
 @dataclass(frozen=True, slots=True)
+class DomainRelay:
+    """A relay for the mail to one recipient domain, or with `*.` to all domains below it; in every mode but sandbox."""
+
+    host: str = _key(optional(HOST, ""), "", "The relay's name or address; it must be given")
+    port: int = _key(PORT, 587, "The relay's port")
+    username: str = _key(SECRET, "", "For AUTH; empty: none")
+    password: str = _key(SECRET, "", "For AUTH; sent only under TLS")
+    tls: RelayTls = _key(choice(RelayTls), "required", "As delivery.relay_tls")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Limits of a provider pool, built in or new; `default` is all others. Empty: as built in, or as in `default`."""
+
+    suffixes: tuple[str, ...] = _key(
+        many(HOST_NAME), [], "Ends of the MX hosts' names that belong to it; a new pool needs at least one"
+    )
+    concurrency: int | None = _key(optional(_SESSIONS, None), "", "SMTP sessions at once")
+    messages_per_connection: int | None = _key(
+        optional(_CONNECTIONS, None), "", "Messages after which a connection is closed and a new one made"
+    )
+    per_minute: int | None = _key(
+        optional(integer(0, 1_000_000), None), "", "Transactions begun in a minute; 0 = as fast as it goes"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """Outgoing mail."""
 
@@ -143,6 +222,23 @@ class Delivery:
         "Wait before each further attempt, ±10 %; after the last one the recipient has failed",
     )
     ca_file: Path | None = _key(FILE, "", "Certificates (PEM) to trust besides the system's, for relay and checked TLS")
+    relay_host: str = _key(
+        optional(HOST, ""), "", "Smarthost that takes all mail in mode relay; its own name or address, no MX is asked"
+    )
+    relay_port: int = _key(PORT, 587, "Port of relay_host: 587 with STARTTLS, 465 with relay_tls implicit")
+    relay_username: str = _key(SECRET, "", "For AUTH at relay_host; empty: none")
+    relay_password: str = _key(SECRET, "", "For AUTH at relay_host; sent only under TLS")
+    relay_tls: RelayTls = _key(
+        choice(RelayTls),
+        "required",
+        "required (STARTTLS, verified), implicit (TLS at once, verified), opportunistic (if offered) or off",
+    )
+    own_addresses: tuple[Address, ...] = _key(
+        many(ADDRESS), [], "Public addresses of this machine behind a NAT; mail is never sent to one's own"
+    )
+    sessions: int = _key(_SESSIONS, 500, "SMTP transactions at once, in all pools together")
+    relays: Mapping[str, DomainRelay] = _named(DomainRelay, DOMAIN_PATTERN, "example.com")
+    pools: Mapping[str, PoolSettings] = _named(PoolSettings, POOL_NAME, "google")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,5 +296,17 @@ SECTIONS: dict[str, type[Any]] = {
 
 def settings(section: str) -> Iterator[Setting]:
     """The rows of one section, in the order in which they are documented."""
+    return _rows(section, SECTIONS[section])
+
+
+def named_tables(section: str) -> Iterator[NamedTables]:
+    """The kinds of tables that one section may have."""
     for entry in fields(SECTIONS[section]):
-        yield Setting(section, entry.name, **entry.metadata)
+        if "record" in entry.metadata:
+            yield NamedTables(section, entry.name, **entry.metadata)
+
+
+def _rows(heading: str, record: type[Any]) -> Iterator[Setting]:
+    for entry in fields(record):
+        if "kind" in entry.metadata:
+            yield Setting(heading, entry.name, **entry.metadata)

@@ -11,8 +11,10 @@ from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 E = TypeVar("E", bound=StrEnum)
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 KIB = 1024
@@ -30,14 +32,15 @@ _SIZE = re.compile(r"([0-9]{1,19})\s?([A-Za-z]*)")
 _PORT = re.compile(r"[0-9]{1,5}")
 # RFC 1123 2.1; the last label may not be a number, so that no IP address passes for a name.
 _HOST_NAME = re.compile(r"(?!.*(?:^|\.)[0-9]+$)(?:(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!$)|$))+")
+_POOL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62})")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class Kind(Generic[T_co]):
     """One kind of value: what the documentation calls it, and its reader, which raises ValueError with the reason."""
 
     name: str
-    read: Callable[[object], T]
+    read: Callable[[object], T_co]
 
 
 class Endpoint(NamedTuple):
@@ -80,6 +83,36 @@ def _read_host_name(value: object) -> str:
     return name
 
 
+def _read_host(value: object) -> str:
+    wanted = 'a host name or an IP address, such as "smtp.example.com"'
+    name = _text(wanted, value).lower()
+    if not _is_host(name):
+        raise _wrong(wanted, value)
+    return name
+
+
+def _read_domain_pattern(value: object) -> str:
+    wanted = 'a domain such as "example.com", or "*.example.com" for all below it'
+    name = _text(wanted, value).lower()
+    if not is_host_name(name.removeprefix("*.")):
+        raise _wrong(wanted, value)
+    return name
+
+
+def _read_pool_name(value: object) -> str:
+    wanted = "a name of lower-case letters, digits, dots, underscores and hyphens"
+    if not _POOL_NAME.fullmatch(_text(wanted, value)):
+        raise _wrong(wanted, value)
+    return str(value)
+
+
+def _read_secret(value: object) -> str:
+    """Text that is sent as it stands. The reason does not show it: it may be a password with one character too many."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("must be text without control characters")
+    return value
+
+
 def _read_base_url(value: object) -> str:
     wanted = 'an http or https URL without a path, such as "https://mail.example.com"'
     text = _text(wanted, value).rstrip("/")
@@ -106,6 +139,14 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _read_address(value: object) -> Address:
+    wanted = 'an IP address such as "192.0.2.7"'
+    try:
+        return ipaddress.ip_address(_text(wanted, value))
+    except ValueError:
+        raise _wrong(wanted, value) from None
 
 
 def _read_network(value: object) -> Network:
@@ -166,7 +207,12 @@ def _read_file(value: object) -> Path | None:
 
 BOOLEAN = Kind("boolean", _read_boolean)
 HOST_NAME = Kind("host name", _read_host_name)
+HOST = Kind("host name or IP", _read_host)
+DOMAIN_PATTERN = Kind("domain", _read_domain_pattern)
+POOL_NAME = Kind("name", _read_pool_name)
+SECRET = Kind("text", _read_secret)
 BASE_URL = Kind("URL", _read_base_url)
+ADDRESS = Kind("IP address", _read_address)
 NETWORK = Kind("network", _read_network)
 PORT = Kind("port", _read_port)
 BIND = Kind("IP:port", _read_bind)

@@ -177,6 +177,18 @@ class StoredTemplate:
     updated_at: int  # of this one
 
 
+@dataclass(frozen=True, slots=True)
+class StoredDkimKey:
+    """A signing key of a domain; the private half is sealed."""
+
+    selector: str
+    algorithm: str
+    private_key: bytes = field(repr=False)
+    record: str  # the TXT record to publish
+    created_at: int = 0
+    retired_at: int | None = None
+
+
 # ---- a message on its way in
 
 
@@ -295,6 +307,12 @@ class Attempt:
     finished_at: int
     smtp_code: int | None
     smtp_response: str | None
+    pool: str | None = None
+    mx_host: str | None = None
+    mx_address: str | None = None
+    tls: str | None = None  # version and verification in words; None: plaintext, or no connection
+    decision: str | None = None  # what we made of it, in words
+    dialogue: str | None = None  # what was said: a JSON array of lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,3 +326,64 @@ class Outcome:
     next_attempt_at: int | None = None  # set exactly when `status` is deferred
     note: str | None = None  # what to show as the response when no server was asked ("suppressed: …")
     suppress: Suppression | None = None  # when the address itself is at fault
+    releases: bool = False  # the credit goes back although it failed, because nobody wants it any more
+    signature: bytes | None = None  # the message's DKIM fields, to be kept for the next attempt
+
+
+# ---- what the operator sees of it
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRecipient:
+    """A recipient with all that was tried, and when it is tried next (None: final)."""
+
+    recipient: Recipient
+    domain: str
+    simulated: bool
+    next_attempt_at: int | None
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """All that is known of a message."""
+
+    account_name: str
+    message: Message
+    recipients: tuple[TriedRecipient, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMail:
+    """How much mail waits for a pool, or within it for one domain.
+
+    `due` is mail whose time has come: it waits for its turn. `deferred` is mail to be tried later.
+    """
+
+    pool: str | None  # None: not looked up yet
+    domain: str | None  # None: all of the pool
+    due: int
+    deferred: int
+    oldest_at: int  # when the oldest message of it was accepted
+    next_attempt_at: int | None  # of what is deferred
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHold:
+    """A pool whose mail is held, and why."""
+
+    pool: str
+    reason: str
+    held_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """How a pool of the running server stands."""
+
+    pool: str
+    in_use: int
+    allowed: int
+    slowed_until: int | None
+    slowed_by: str | None
+    updated_at: int

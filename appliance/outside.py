@@ -1,10 +1,12 @@
 """In charge of what the program takes from the world (time, randomness), so that tests can hand it their own."""
 
+import ipaddress
 import os
+import random
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 
@@ -33,6 +35,18 @@ def _random_bits() -> int:
     return high << 10 | low >> 6
 
 
+async def _dial(address: str, port: int) -> trio.abc.Stream:
+    """A TCP connection to an IP address; no name is looked up here, so what was checked is what is dialled."""
+    family = trio.socket.AF_INET if ipaddress.ip_address(address).version == 4 else trio.socket.AF_INET6
+    connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+    try:
+        await connection.connect((address, port))
+    except BaseException:
+        connection.close()
+        raise
+    return trio.SocketStream(connection)
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """The injected world. `now` is whole microseconds since 1970, UTC; `random_bits` are 74, for ids."""
@@ -40,6 +54,8 @@ class Outside:
     now: Callable[[], int] = _microseconds
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
     random_bits: Callable[[], int] = _random_bits
+    random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; nothing secret
+    dial: Callable[[str, int], Awaitable[trio.abc.Stream]] = _dial
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""
@@ -49,6 +65,11 @@ class Outside:
 def identifier_from(prefix: str, microseconds: int) -> str:
     """The least id that could have been given at this time: for reading a range of time by id."""
     return f"{prefix}_{microseconds << _RANDOM_BITS:032x}"
+
+
+def identifier_time(identifier: str) -> int:
+    """When an id was given."""
+    return int(identifier.rpartition("_")[2], 16) >> _RANDOM_BITS
 
 
 class Wake:

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
-from appliance.config import Config, Mode
-from appliance.deliver import pool
+from appliance.accept import Wakes
+from appliance.config import Config
+from appliance.deliver import pool, station
 from appliance.errors import Refused
 from appliance.keyfile import load_or_create
 from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
+from appliance.single import only_server
 from appliance.store import CommitUnknown, Store, open_store
 from appliance.web import server, site
 
@@ -34,6 +36,11 @@ class StorageFailed(Exception):
 async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = None) -> None:
     """Run everything until SIGTERM or SIGINT; returns when all of it has ended in order."""
     _give_memory_back()
+    with only_server(config.server.data_dir):
+        await _run(config, outside, on_ready)
+
+
+async def _run(config: Config, outside: Outside, on_ready: OnReady | None) -> None:
     key = load_or_create(config.server.data_dir)
     failures: list[CommitUnknown] = []
     stopping = trio.Event()
@@ -72,10 +79,12 @@ async def _run_all(
     on_ready: OnReady | None,
 ) -> None:
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
-    wake_delivery = Wake()
-    edge = site.build(config, outside, store, key, stopping, wake_delivery)
+    wake_delivery, wake_simulated = Wake(), Wake()
+    edge = site.build(config, outside, store, key, stopping, Wakes(wake_delivery, wake_simulated))
     async with trio.open_nursery() as workers:
-        workers.start_soon(pool.run_sandbox, store, outside, wake_delivery, len(config.delivery.retry_delays) + 1)
+        attempts = len(config.delivery.retry_delays) + 1
+        workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
+        workers.start_soon(station.build(config, outside, store, key, wake_delivery).run)
         workers.start_soon(_sweep, store)
         async with trio.open_nursery() as listeners:
             listeners.start_soon(_stop_on_signal, signals, stopping)
@@ -97,11 +106,6 @@ async def _run_all(
 
 def _announce(config: Config, urls: list[str]) -> None:
     log.info("ready", http=urls, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
-    if config.delivery.mode is not Mode.SANDBOX:
-        log.warning(
-            "mail is accepted and kept, but not yet sent: this version delivers only in sandbox mode",
-            delivery=config.delivery.mode.value,
-        )
 
 
 async def _stop_on_signal(signals: AsyncIterator[int], stopping: trio.Event) -> None:

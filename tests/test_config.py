@@ -2,7 +2,7 @@
 
 import contextlib
 from dataclasses import FrozenInstanceError
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance import config
-from appliance.config import Config, ConfigError, Endpoint, Mode, load, parse
-from appliance.config_settings import SECTIONS, Setting, settings
+from appliance.config import (
+    Config,
+    ConfigError,
+    DomainRelay,
+    Endpoint,
+    Mode,
+    PoolSettings,
+    RelayTls,
+    load,
+    parse,
+)
+from appliance.config_settings import SECTIONS, Setting, named_tables, settings
 
 FILE = Path("/srv/config.toml")
 
@@ -76,6 +86,11 @@ def test_an_empty_file_gives_the_documented_defaults() -> None:
     assert (made.delivery.mode, made.delivery.mx_port) == (Mode.DIRECT, 25)
     minutes = (5, 10, 15, 30, 60, 120, 240, 480, 480, 720, 720)
     assert made.delivery.retry_delays == tuple(60.0 * count for count in minutes)
+    assert (made.delivery.relay_host, made.delivery.relay_port) == ("", 587)
+    assert (made.delivery.relay_username, made.delivery.relay_password) == ("", "")
+    assert made.delivery.relay_tls is RelayTls.REQUIRED
+    assert (made.delivery.own_addresses, made.delivery.sessions) == ((), 500)
+    assert (made.delivery.relays, made.delivery.pools) == ({}, {})
     assert made.webhooks.ports == (443, 8443)
     assert made.webhooks.retry_delays == (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)
     assert (made.limits.requests_per_second, made.limits.min_free_disk) == (200, 2**30)
@@ -170,6 +185,108 @@ def test_addresses() -> None:
     networks = (ip_network("127.0.0.0/8"), ip_network("192.0.2.1/32"), ip_network("fd00::/8"))
     for key in ("http.trusted_proxies", "delivery.allow_networks", "webhooks.allow_networks"):
         assert read(key, '["127.0.0.0/8", "192.0.2.1", "fd00::/8"]') == networks
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "read_as"),
+    [
+        ("relay_host", '"Smart.Example"', "smart.example"),
+        ("relay_host", '"192.0.2.1"', "192.0.2.1"),
+        ("relay_host", '"::1"', "::1"),
+        ("relay_port", "465", 465),
+        ("relay_tls", '"implicit"', RelayTls.IMPLICIT),
+        ("relay_tls", '"off"', RelayTls.OFF),
+        ("own_addresses", '["192.0.2.1", "2001:db8::1"]', (ip_address("192.0.2.1"), ip_address("2001:db8::1"))),
+        ("sessions", "20", 20),
+    ],
+)
+def test_delivery_settings(key: str, value: str, read_as: object) -> None:
+    """Each setting of delivery becomes what the program works with."""
+    assert read(f"delivery.{key}", value) == read_as
+
+
+def test_a_relays_login() -> None:
+    """Name and password are taken as they stand, and the password does not come out by printing."""
+    made = parse('[delivery]\nrelay_username = "a b"\nrelay_password = "p\u00e4ss \\"word\\""', FILE)
+    assert (made.delivery.relay_username, made.delivery.relay_password) == ("a b", 'päss "word"')
+    assert "päss" not in repr(made)
+
+
+def test_relays_by_domain() -> None:
+    """A table a domain, each with its own defaults; names lose their case."""
+    made = parse('[delivery.relays."*.Example.COM"]\nhost = "a.example"\n[delivery.relays.local]\nhost = "::1"', FILE)
+    assert made.delivery.relays == {"*.example.com": DomainRelay(host="a.example"), "local": DomainRelay(host="::1")}
+    text = 'host = "a.example"\nport = 465\nusername = "u"\npassword = "p"\ntls = "implicit"'
+    made = parse(f'[delivery.relays."example.com"]\n{text}', FILE)
+    assert made.delivery.relays == {"example.com": DomainRelay("a.example", 465, "u", "p", RelayTls.IMPLICIT)}
+    assert "'p'" not in repr(made)
+
+
+def test_pools_by_name() -> None:
+    """A table a pool; what is not given is left to the built-in one or the default."""
+    text = 'suffixes = ["A.example"]\nconcurrency = 5\nmessages_per_connection = 20\nper_minute = 0'
+    made = parse(f"[delivery.pools.mail-x]\n{text}\n[delivery.pools.default]\nconcurrency = 2", FILE).delivery.pools
+    assert made == {"mail-x": PoolSettings(("a.example",), 5, 20, 0), "default": PoolSettings((), 2, None, None)}
+
+
+def test_mode_relay_is_content_with_relays_by_domain() -> None:
+    """relay_host may be left out where domains have relays of their own."""
+    made = parse('[delivery]\nmode = "relay"\n[delivery.relays."example.com"]\nhost = "a.example"', FILE)
+    assert made.delivery.mode is Mode.RELAY
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('mode = "relay"', 'delivery.relay_host: missing, though mode is "relay"'),
+        ('relay_username = "u"', "delivery.relay_password: missing, though username is set"),
+        ('relay_password = "p"', "delivery.relay_username: missing, though password is set"),
+        (
+            'relay_username = "u"\nrelay_password = "p"\nrelay_tls = "off"',
+            'delivery.relay_tls: "off", though username is set: a password is sent only under TLS',
+        ),
+        ("relays = 1", "delivery.relays: must be a section, [delivery.relays]"),
+        (
+            '[delivery.relays]\n"example.com" = 1',
+            'delivery.relays."example.com": must be a section, [delivery.relays."example.com"]',
+        ),
+        ('[delivery.relays."example.com"]', 'delivery.relays."example.com".host: missing'),
+        (
+            '[delivery.relays."example.com"]\nhst = "a"',
+            'delivery.relays."example.com".hst: unknown key; did you mean "host"?',
+        ),
+        (
+            '[delivery.relays."a..b"]\nhost = "a"',
+            'delivery.relays."a..b": the name must be a domain such as "example.com", or "*.example.com" for all below'
+            ' it, not "a..b"',
+        ),
+        (
+            '[delivery.relays.local]\nhost = "a"\nusername = "u"',
+            "delivery.relays.local.password: missing, though username is set",
+        ),
+        ('[delivery.relais."example.com"]', 'delivery.relais: unknown key; did you mean "relays"?'),
+        ("[delivery.pools.google]\nconcurency = 1", 'delivery.pools.google.concurency: unknown key; did you mean "'),
+        (
+            "[delivery.pools.google]\nconcurrency = 0",
+            "delivery.pools.google.concurrency: must be a whole number from 1",
+        ),
+        ("[delivery.pools.google]\nmessages_per_connection = 0", "delivery.pools.google.messages_per_connection: must"),
+        ("[delivery.pools.google]\nper_minute = -1", "delivery.pools.google.per_minute: must be a whole number from 0"),
+        ('[delivery.pools.google]\nsuffixes = "x"', "delivery.pools.google.suffixes: must be a list"),
+        ('[delivery.pools."A B"]', 'delivery.pools."A B": the name must be a name of lower-case letters'),
+        (
+            '[delivery.pools.default]\nsuffixes = ["a.example"]',
+            "delivery.pools.default.suffixes: default is every organisation that no other pool names",
+        ),
+        (
+            '[delivery.pools.a]\nsuffixes = ["a.example"]\n[delivery.pools."b.c"]\nsuffixes = ["a.example"]',
+            'delivery.pools."b.c".suffixes: a.example belongs to the pool a already',
+        ),
+    ],
+)
+def test_relays_and_pools_that_cannot_be(text: str, line: str) -> None:
+    """A table that is wrong is told in one line with its place, as any key is."""
+    assert refusal(f"[delivery]\n{text}").startswith(line)
 
 
 def test_endpoints_are_shown_as_they_are_written() -> None:
@@ -272,6 +389,13 @@ def test_a_file_that_is_not_one_of_ours(text: str, line: str) -> None:
         ("delivery.retry_delays", "[]", "must not be empty"),
         ("delivery.retry_delays", '["-5m"]', "must be a duration"),
         ("delivery.ca_file", '"missing.pem"', "no such file"),
+        ("delivery.relay_host", '"a..b"', "must be a host name or an IP address"),
+        ("delivery.relay_port", "0", "must be a whole number from 1 to 65535"),
+        ("delivery.relay_username", '"a\\u0000b"', "must be text without control characters"),
+        ("delivery.relay_password", "12345", "must be text without control characters"),
+        ("delivery.relay_tls", '"yes"', 'must be one of "required", "opportunistic", "implicit", "off", not "yes"'),
+        ("delivery.own_addresses", '["192.0.2.0/24"]', "must be an IP address"),
+        ("delivery.sessions", "0", "must be a whole number from 1 to 10000"),
         ("webhooks.ports", "[]", "must not be empty"),
         ("webhooks.ca_file", "1", "must be a file"),
         ("limits.requests_per_second", "-1", "must be a whole number"),
@@ -307,6 +431,7 @@ TOML_VALUES = st.recursive(
     max_leaves=5,
 )
 ROWS = [row for section in SECTIONS for row in settings(section)]
+ROWS += [row for section in SECTIONS for kind in named_tables(section) for row in kind.settings("x")]
 
 
 @given(st.sampled_from(ROWS), TOML_VALUES)

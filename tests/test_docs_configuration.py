@@ -6,12 +6,13 @@ Run as a program it writes both anew: `.venv/bin/python tests/test_docs_configur
 import json
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from appliance.config import SYSTEM_FILE, VARIABLE, parse
-from appliance.config_settings import SECTIONS, Setting, settings
+from appliance.config_settings import SECTIONS, NamedTables, Setting, named_tables, place_of, settings
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "config.example.toml"
@@ -22,9 +23,32 @@ HEAD = """\
 """
 
 
+TABLES = [kind for section in SECTIONS for kind in named_tables(section)]
+ALL_ROWS = [row for section in SECTIONS for row in settings(section)]
+ALL_ROWS += [row for kind in TABLES for row in kind.settings(kind.example)]
+
+
 def example() -> str:
     """The whole of config.example.toml."""
-    return HEAD + "".join(f"\n[{section}]\n" + "".join(map(example_lines, settings(section))) for section in SECTIONS)
+    return HEAD + "".join(map(example_section, SECTIONS))
+
+
+def example_section(section: str) -> str:
+    """One section with all its keys, and after it the tables it may have."""
+    keys = "".join(map(example_lines, settings(section)))
+    return f"\n[{section}]\n{keys}" + "".join(map(example_table, named_tables(section)))
+
+
+def example_table(kind: NamedTables) -> str:
+    """A table that need not be there, as a comment: to be uncommented under another name."""
+    lines = [f"[{place_of(kind.place, kind.example)}]"]
+    lines += [f"{row.key} = {json.dumps(row.default)}  # {row.meaning}." for row in kind.settings(kind.example)]
+    return f"\n# {about(kind.record)}\n" + "".join(f"# {line}\n" for line in lines)
+
+
+def about(record: type) -> str:
+    """What a section or table is for, on one line."""
+    return " ".join((record.__doc__ or "").split())
 
 
 def example_lines(row: Setting) -> str:
@@ -34,9 +58,23 @@ def example_lines(row: Setting) -> str:
 
 def table(section: str) -> str:
     """One section as docs/configuration.md shows it, heading included."""
-    about = (SECTIONS[section].__doc__ or "").strip()
-    head = f"### `[{section}]`\n\n{about}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
-    return head + "".join(map(table_row, settings(section)))
+    return table_of(section, SECTIONS[section], settings(section))
+
+
+def named_table(kind: NamedTables) -> str:
+    """One kind of tables as docs/configuration.md shows it, heading included."""
+    return table_of(named_heading(kind), kind.record, kind.settings(kind.example))
+
+
+def named_heading(kind: NamedTables) -> str:
+    """What stands for tables of this kind in a heading."""
+    return f"{kind.place}.{kind.name.name.upper()}"
+
+
+def table_of(heading: str, record: type, rows: Iterable[Setting]) -> str:
+    """A heading, a sentence and a table."""
+    head = f"### `[{heading}]`\n\n{about(record)}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
+    return head + "".join(map(table_row, rows))
 
 
 def table_row(row: Setting) -> str:
@@ -46,9 +84,10 @@ def table_row(row: Setting) -> str:
 
 def with_tables(document: str) -> str:
     """The document with every section's table put in, in the place of the old one."""
-    for section in SECTIONS:
-        old = re.compile(rf"### `\[{section}\]`\n.*?(?=\n#|\Z)", re.DOTALL)
-        new = table(section)
+    made = {section: table(section) for section in SECTIONS}
+    made |= {named_heading(kind): named_table(kind) for kind in TABLES}
+    for heading, new in made.items():
+        old = re.compile(rf"### `\[{re.escape(heading)}\]`\n.*?(?=\n#|\Z)", re.DOTALL)
         document = old.sub(lambda _, new=new: new, document)  # type: ignore[misc]  # binds the loop's value
     return document
 
@@ -73,6 +112,22 @@ def test_the_document_holds_every_key(section: str) -> None:
     assert table(section) in DOCUMENT.read_text()
 
 
+@pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.key)
+def test_the_document_holds_every_kind_of_table(kind: NamedTables) -> None:
+    """docs/configuration.md has each kind of named tables with its keys, too."""
+    assert named_table(kind) in DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.key)
+def test_an_example_table_can_be_uncommented(kind: NamedTables) -> None:
+    """What stands as a comment in config.example.toml is TOML with every key of the table and its default."""
+    lines = [line.removeprefix("# ") for line in example_table(kind).splitlines()[2:]]
+    made = tomllib.loads("\n".join(lines))
+    assert made == {
+        kind.section: {kind.key: {kind.example: {row.key: row.default for row in kind.settings(kind.example)}}}
+    }
+
+
 def test_the_document_tells_the_lookup_order() -> None:
     """docs/configuration.md names the places a file is looked for, in their order."""
     text = DOCUMENT.read_text()
@@ -80,7 +135,7 @@ def test_the_document_tells_the_lookup_order() -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("row", [row for section in SECTIONS for row in settings(section)], ids=lambda row: row.key)
+@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.key)
 def test_an_explanation_is_one_short_line(row: Setting) -> None:
     """A meaning fits into one comment line and one table cell."""
     assert 10 <= len(row.meaning) <= 118

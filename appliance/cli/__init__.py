@@ -12,8 +12,10 @@ from appliance import __version__
 from appliance.cli.account import account
 from appliance.cli.credential import credential
 from appliance.cli.domain import domain
+from appliance.cli.explain import explain
 from appliance.cli.key import key
 from appliance.cli.options import config_option
+from appliance.cli.queue import queue
 from appliance.cli.serve import serve
 
 
@@ -51,9 +53,14 @@ def main() -> None:
       appliance domain add acme acme.example
       appliance key create acme --scope full
 
+    \b
+    To see what becomes of mail:
+      appliance queue
+      appliance explain MESSAGE
+
     Every command tells more with --help. Exit codes: 0 done, 1 refused (one line says why), 2 wrong usage.
     """
 
 
-for _command in (serve, account, domain, credential, key):
+for _command in (serve, account, domain, credential, key, queue, explain):
     main.add_command(_command)

@@ -29,18 +29,29 @@ def refusals() -> Iterator[None]:
         raise click.ClickException(refusal.text) from None
 
 
-def run(work: "Callable[[Store], Awaitable[T]]", *, or_nothing: T | None = None, create: bool = False) -> T:
+def load_settings() -> "Config":
+    """The settings this command works with."""
+    from appliance import config
+
+    try:
+        return config.load(named_config(), os.environ, Path.cwd())
+    except config.ConfigError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def run(
+    work: "Callable[[Store], Awaitable[T]]",
+    *,
+    settings: "Config | None" = None,
+    or_nothing: T | None = None,
+    create: bool = False,
+) -> T:
     """The result of `work` on the store.
 
     Where there is no database yet, it is created only for `create`: a list asked for in the wrong directory gets
     `or_nothing`, and does not leave files behind.
     """
-    from appliance import config
-
-    try:
-        settings = config.load(named_config(), os.environ, Path.cwd())
-    except config.ConfigError as error:
-        raise click.ClickException(str(error)) from None
+    settings = settings or load_settings()
     _check_owner(settings.server.data_dir)
     return _run(settings, work, or_nothing, create)
 

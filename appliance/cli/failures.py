@@ -4,8 +4,9 @@ import errno
 import socket
 from collections.abc import Iterator
 
-from appliance.config import Config, Endpoint
+from appliance.config import Config, ConfigError, Endpoint
 from appliance.keyfile import KeyFileError
+from appliance.single import AlreadyRunning
 from appliance.store import FILE_NAME, NewerDatabase
 from appliance.store.faults import DatabaseFault
 
@@ -31,7 +32,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _line(error: BaseException, config: Config) -> str | None:
     data_dir = config.server.data_dir
-    if isinstance(error, KeyFileError):
+    if isinstance(error, KeyFileError | ConfigError | AlreadyRunning):
         return str(error)
     if isinstance(error, NewerDatabase):
         return f"{data_dir / FILE_NAME}: {error}"

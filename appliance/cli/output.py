@@ -31,6 +31,11 @@ def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[st
         _table([[_short(key, row[key]) for key in columns] for row in rows], list(columns.values()))
 
 
+def printable(text: str) -> str:
+    """Text from outside that cannot drive the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def cell(value: object) -> str:
     """A value as people read it."""
     if value is None:

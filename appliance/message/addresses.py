@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import email_validator
 import idna
@@ -159,9 +160,14 @@ def _read_local(local: str, field: str) -> str:
         raise invalid(field, "the part before the @ holds a character that may not stand there") from cause
 
 
+@lru_cache(maxsize=1_000)  # half a millisecond each, and mail goes to the same domains again and again
+def _encoded(domain: str) -> str:
+    return idna.encode(domain, uts46=True, std3_rules=True).decode("ascii").lower()
+
+
 def _read_domain(domain: str, field: str) -> str:
     try:
-        encoded = idna.encode(domain, uts46=True, std3_rules=True).decode("ascii").lower()
+        encoded = _encoded(domain)
     except UnicodeError as cause:  # idna.IDNAError is one
         raise invalid(field, "the part after the @ is not a domain name") from cause
     if "." not in encoded.rstrip("."):

@@ -23,7 +23,7 @@ DOMAIN_LENGTH: Final = 253  # octets of the A-label form, without the final dot
 ADDRESS_LENGTH: Final = 254  # octets: a path is 256 with its angle brackets
 
 # Ours, where nobody else sets one: each keeps a hostile body from costing more than its own size.
-ADDRESS_ENTRIES: Final = 1000  # entries in one of to, cc, bcc, repeated addresses included
+ADDRESS_ENTRIES: Final = 200  # entries in one of to, cc, bcc, repeated addresses included
 NAME_LENGTH: Final = 255  # characters of a display name, so that a quoted one stays within a header line
 MAILBOX_LENGTH: Final = 1024  # characters of an address with its name, which needs at most 770 of them
 HEADERS: Final = 100  # custom headers

@@ -11,12 +11,17 @@ from appliance.outside import Outside
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts
 from appliance.store.connection import open_writer
+from appliance.store.dkim import DkimKeys
 from appliance.store.engine import CommitUnknown, Engine, GroupCommit, Inline
 from appliance.store.first_start import FirstStart
 from appliance.store.janitor import Janitor
+from appliance.store.lanes import Lanes
 from appliance.store.messages import KeyTaken, Messages
 from appliance.store.migrate import NewerDatabase, migrate
 from appliance.store.outcomes import Queue
+from appliance.store.pools import Pools
+from appliance.store.queue_control import QueueControl
+from appliance.store.record import Records
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
 
@@ -34,6 +39,11 @@ class Store:
     templates: Templates
     messages: Messages
     queue: Queue
+    queue_control: QueueControl
+    records: Records
+    lanes: Lanes
+    pools: Pools
+    dkim_keys: DkimKeys
     suppressions: Suppressions
     janitor: Janitor
     first_start: FirstStart
@@ -70,6 +80,11 @@ async def open_store(
             Templates(engine, outside),
             Messages(engine, outside),
             Queue(engine, outside),
+            QueueControl(engine, outside),
+            Records(engine),
+            Lanes(engine, outside),
+            Pools(engine, outside),
+            DkimKeys(engine, outside),
             Suppressions(engine, outside),
             Janitor(engine, outside),
             FirstStart(engine, outside),

@@ -73,6 +73,7 @@ _RECIPIENTS = """
 SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response, delivered_at, bounced_at
 FROM recipients WHERE message_id = :id ORDER BY id
 """
+_TO_SEND = "SELECT mime, signature FROM message_bodies WHERE message_id = :id"
 _MIME = "SELECT mime FROM message_bodies WHERE message_id = :id"
 LARGE = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
@@ -101,7 +102,12 @@ class Messages:
 
     def read(self, account_id: str, message_id: str) -> Message | None:
         """A message of this account; another account's is as absent as one that never was."""
-        return self.engine.snapshot(lambda c: _read(c, account_id, message_id))
+        return self.engine.snapshot(lambda c: read_message(c, account_id, message_id))
+
+    def to_send(self, message_id: str) -> tuple[bytes, bytes | None]:
+        """The bytes of a message that is not final yet, and its signature if that has been made before."""
+        ((mime, signature),) = self.engine.read(lambda c: rows(c, _TO_SEND, {"id": message_id}))
+        return mime, signature
 
     def mime(self, message_id: str) -> bytes | None:
         """The message's bytes, while they are kept."""
@@ -255,7 +261,8 @@ def _suppressed(new: NewMessage, recipient: NewRecipient, charged: int) -> Outco
 # ---- reading
 
 
-def _read(c: apsw.Connection, account_id: str, message_id: str) -> Message | None:
+def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Message | None:
+    """A message of this account with its recipients, as a step of a reading."""
     row = first(c, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None

@@ -20,18 +20,26 @@ from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows, run
 from appliance.store.suppressions import ADD_SUPPRESSION
 
-_DUE = """
+# What every query for due mail selects; each adds its own WHERE.
+SELECT_DUE = """
 SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code, r.last_smtp_response,
     m.envelope_from, m.subject, m.recipient_count, r.charged
 FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-WHERE r.simulated = :simulated AND r.next_attempt_at <= :now ORDER BY r.next_attempt_at LIMIT :most
 """
+_DUE = (
+    SELECT_DUE
+    + """
+WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now ORDER BY r.next_attempt_at LIMIT :most
+"""
+)
 _NEXT_DUE = """
 SELECT min(next_attempt_at) FROM recipients WHERE simulated = :simulated AND next_attempt_at > :now
 """
 _INSERT_ATTEMPT = """
-INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code, smtp_response)
-VALUES (:recipient_id, :number, :started_at, :finished_at, :smtp_code, :smtp_response)
+INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code, smtp_response, pool, mx_host,
+    mx_address, tls, decision, dialogue)
+VALUES (:recipient_id, :number, :started_at, :finished_at, :smtp_code, :smtp_response, :pool, :mx_host,
+    :mx_address, :tls, :decision, :dialogue)
 """
 _UPDATE_RECIPIENT = """
 UPDATE recipients SET status = :status, billing_status = :billing, attempt_count = :attempt_count,
@@ -39,6 +47,7 @@ UPDATE recipients SET status = :status, billing_status = :billing, attempt_count
     next_attempt_at = :next_attempt_at
 WHERE message_id = :message_id AND id = :id AND next_attempt_at IS NOT NULL AND attempt_count = :attempts_before
 """
+_KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 _INSERT_EVENT = """
 INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
 VALUES (:id, :account_id, :message_id, :recipient_id, :type, :body, :now)
@@ -46,7 +55,10 @@ VALUES (:id, :account_id, :message_id, :recipient_id, :type, :body, :now)
 _RETURN_CREDIT = """
 UPDATE accounts SET credits = credits + 1 WHERE id = :account_id AND credits IS NOT NULL RETURNING credits
 """
-_RECIPIENT_COUNTS = "SELECT status, count(*) FROM recipients WHERE message_id = :id GROUP BY status"
+_RECIPIENT_COUNTS = """
+SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
+WHERE message_id = :id GROUP BY status
+"""
 _UPDATE_MESSAGE = """
 UPDATE messages SET status = :status, billing_status = :billing WHERE account_id = :account_id AND id = :id
 """
@@ -60,12 +72,21 @@ BILLING = {
 }
 
 
-def message_result(counts: dict[RecipientStatus, int]) -> tuple[MessageStatus, Billing]:
-    """What a message's recipients make of the message: queued until all are final, then their sum."""
+def billing_of(result: Outcome) -> Billing:
+    """What a result means for the recipient's credit."""
+    return Billing.RELEASED if result.releases else BILLING[result.status]
+
+
+def message_result(counts: dict[RecipientStatus, int], released: int | None = None) -> tuple[MessageStatus, Billing]:
+    """What a message's recipients make of the message: queued until all are final, then their sum.
+
+    `released` are those that gave their credit back: the bounced ones, unless something was cancelled.
+    """
     if counts.get(RecipientStatus.QUEUED) or counts.get(RecipientStatus.DEFERRED):
         return MessageStatus.QUEUED, Billing.RESERVED
     total, delivered = sum(counts.values()), counts.get(RecipientStatus.DELIVERED, 0)
-    billing = Billing.RELEASED if counts.get(RecipientStatus.BOUNCED) == total else Billing.SETTLED
+    released = counts.get(RecipientStatus.BOUNCED, 0) if released is None else released
+    billing = Billing.RELEASED if released == total else Billing.SETTLED
     if delivered == total:
         return MessageStatus.DELIVERED, billing
     return (MessageStatus.PARTIAL if delivered else MessageStatus.FAILED), billing
@@ -78,10 +99,10 @@ class Queue:
     engine: Engine
     outside: Outside
 
-    def due(self, *, simulated: bool, most: int) -> list[DueRecipient]:
-        """Recipients whose time has come, the longest waiting first."""
-        wanted = {"simulated": int(simulated), "now": self.outside.now(), "most": most}
-        return self.engine.read(lambda c: [_due(row) for row in rows(c, _DUE, wanted)])
+    def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
+        """Recipients whose time has come (at `since` or later), the longest waiting first."""
+        wanted = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
+        return self.engine.read(lambda c: [due_recipient(row) for row in rows(c, _DUE, wanted)])
 
     def next_due(self, *, simulated: bool) -> int | None:
         """When the next recipient that is not due yet will be."""
@@ -94,7 +115,8 @@ class Queue:
         await self.engine.write(lambda c: record(c, self.outside, outcomes), urgent=True)
 
 
-def _due(row: Row) -> DueRecipient:
+def due_recipient(row: Row) -> DueRecipient:
+    """A recipient out of the columns every query for due mail selects."""
     return DueRecipient(*row)
 
 
@@ -118,9 +140,11 @@ def _record_one(c: apsw.Connection, outside: Outside, result: Outcome) -> bool:
     if not _update_recipient(c, result, code, response):
         return False
     _insert_attempts(c, result)
+    if result.signature is not None:
+        run(c, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
     if result.status in TYPES:
         _insert_event(c, outside, result, code, response)
-    if result.status is RecipientStatus.BOUNCED and recipient.charged:
+    if billing_of(result) is Billing.RELEASED and recipient.charged:
         _return_credit(c, outside, recipient)
     if result.suppress is not None:
         entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}
@@ -137,7 +161,7 @@ def _update_recipient(c: apsw.Connection, result: Outcome, code: int | None, res
             "message_id": recipient.message_id,
             "id": recipient.id,
             "status": result.status.value,
-            "billing": BILLING[result.status].value,
+            "billing": billing_of(result).value,
             "attempts_before": recipient.attempt_count,
             "attempt_count": recipient.attempt_count + len(result.attempts),
             "code": code,
@@ -162,6 +186,12 @@ def _insert_attempts(c: apsw.Connection, result: Outcome) -> None:
                 "finished_at": attempt.finished_at,
                 "smtp_code": attempt.smtp_code,
                 "smtp_response": attempt.smtp_response,
+                "pool": attempt.pool,
+                "mx_host": attempt.mx_host,
+                "mx_address": attempt.mx_address,
+                "tls": attempt.tls,
+                "decision": attempt.decision,
+                "dialogue": attempt.dialogue,
             },
         )
 
@@ -205,10 +235,12 @@ def _return_credit(c: apsw.Connection, outside: Outside, recipient: DueRecipient
 
 def _update_message(c: apsw.Connection, last: Outcome) -> None:
     recipient, counts = last.recipient, {last.status: 1}
+    released = int(billing_of(last) is Billing.RELEASED)
     if recipient.recipient_count > 1:
         found = rows(c, _RECIPIENT_COUNTS, {"id": recipient.message_id})
-        counts = {RecipientStatus(status): count for status, count in found}
-    status, billing = message_result(counts)
+        counts = {RecipientStatus(status): count for status, count, _ in found}
+        released = sum(given_back for _, _, given_back in found)
+    status, billing = message_result(counts, released)
     if status is not MessageStatus.QUEUED:
         change = {"account_id": recipient.account_id, "id": recipient.message_id}
         run(c, _UPDATE_MESSAGE, change | {"status": status.value, "billing": billing.value})

@@ -110,7 +110,8 @@ CREATE TABLE messages (
 CREATE TABLE message_bodies (
     message_id TEXT PRIMARY KEY,
     mime BLOB NOT NULL,
-    receipt BLOB                                -- the 202's fields as JSON, told again when the request is repeated
+    receipt BLOB,                               -- the 202's fields as JSON, told again when the request is repeated
+    signature BLOB                              -- the DKIM-Signature fields, once made
 ) STRICT;
 
 CREATE TABLE recipients (
@@ -132,6 +133,9 @@ CREATE TABLE recipients (
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+-- A lane is one account's mail for one domain.
+CREATE INDEX recipients_lanes ON recipients (simulated, account_id, domain, next_attempt_at)
+    WHERE next_attempt_at IS NOT NULL;
 
 CREATE TABLE attempts (
     recipient_id TEXT NOT NULL,
@@ -140,6 +144,12 @@ CREATE TABLE attempts (
     finished_at INTEGER NOT NULL,
     smtp_code INTEGER,
     smtp_response TEXT,
+    pool TEXT,
+    mx_host TEXT,
+    mx_address TEXT,
+    tls TEXT,                                   -- version and how far it was verified; NULL: plaintext
+    decision TEXT,                              -- in words
+    dialogue TEXT,                              -- what was said, a JSON array of lines, bounded
     PRIMARY KEY (recipient_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -190,4 +200,41 @@ CREATE TABLE suppressions (
     reason TEXT NOT NULL,
     created_at INTEGER NOT NULL,
     PRIMARY KEY (account_id, address)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dkim_keys (
+    account_id TEXT NOT NULL,
+    domain TEXT NOT NULL,
+    selector TEXT NOT NULL,
+    algorithm TEXT NOT NULL CHECK (algorithm IN ('rsa', 'ed25519')),
+    private_key BLOB NOT NULL,                  -- sealed under the key file
+    record TEXT NOT NULL,                       -- the TXT record to publish
+    created_at INTEGER NOT NULL,
+    retired_at INTEGER,                         -- signs no more; its record stays published for mail on its way
+    PRIMARY KEY (account_id, domain, selector),
+    FOREIGN KEY (account_id, domain) REFERENCES domains (account_id, name)
+) STRICT, WITHOUT ROWID;
+
+-- Pools whose mail is held, by the operator or because servers there refuse us as a sender.
+CREATE TABLE pool_holds (
+    pool TEXT PRIMARY KEY,
+    reason TEXT NOT NULL,
+    held_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What the running server last said of its pools: for `appliance queue` and `appliance explain` in another process.
+CREATE TABLE pool_states (
+    pool TEXT PRIMARY KEY,
+    in_use INTEGER NOT NULL,
+    allowed INTEGER NOT NULL,
+    slowed_until INTEGER,
+    slowed_by TEXT,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Which pool a domain's mail goes through, as its MX records were when last looked up.
+CREATE TABLE destinations (
+    domain TEXT PRIMARY KEY,
+    pool TEXT NOT NULL,
+    updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -11,6 +11,9 @@ from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
 
+TEMPLATES = 1_000  # of one account
+VERSIONS = 100  # kept of one template
+
 _SAVE = """
 INSERT INTO templates (account_id, alias, version, created_at, updated_at) VALUES (:account_id, :alias, 1, :now, :now)
 ON CONFLICT (account_id, alias) DO UPDATE SET version = version + 1, deleted = 0, updated_at = excluded.updated_at,
@@ -20,6 +23,12 @@ RETURNING version, created_at
 _SAVE_VERSION = """
 INSERT INTO template_versions (account_id, alias, version, subject, text_body, html_body, created_at)
 VALUES (:account_id, :alias, :version, :subject, :text, :html, :now)
+"""
+_COUNT = """
+SELECT count(*), coalesce(max(alias = :alias), 0) FROM templates WHERE account_id = :account_id AND deleted = 0
+"""
+_FORGET = """
+DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
 """
 _TEMPLATES = """
 SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at
@@ -66,6 +75,10 @@ class Templates:
 
 
 def _save(c: apsw.Connection, row: dict[str, Any], now: int) -> StoredTemplate:
+    known = rows(c, _COUNT, row)
+    if not known[0][1] and known[0][0] >= TEMPLATES:
+        raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")
     ((version, created_at),) = rows(c, _SAVE, row | {"now": now})
     run(c, _SAVE_VERSION, row | {"now": now, "version": version})
+    run(c, _FORGET, row | {"oldest": version - VERSIONS})
     return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)

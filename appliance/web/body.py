@@ -1,5 +1,6 @@
 """In charge of request bodies: how large one may be, and how much memory all of them together."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from appliance.errors import Code, Refused
 MEMORY_FACTOR = 2
 WAIT = 5.0  # seconds a request may wait for memory before it is told to come back
 STEP = 256 * 1024  # bytes by which a body of undeclared length grows
+SMALL = 256 * 1024  # bytes up to which a body is small, as nearly all are
+SMALL_PART = 8  # one part in so many of the budget is for small bodies only
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -20,29 +23,61 @@ class ClientGone(Exception):
 
 
 class Budget:
-    """Memory for bodies in flight, given out first come, first served."""
+    """Memory for bodies in flight: large ones share most of it, small ones have a part that large ones cannot take.
+
+    Nobody gets more than half of either, so that one sender's uploads, even if they stand still, leave room for the
+    others'. A single body always fits.
+    """
 
     def __init__(self, total: int) -> None:
+        self._large = _Memory(total - total // SMALL_PART)
+        self._small = _Memory(total // SMALL_PART)
+
+    def part_for(self, length: int | None) -> "_Memory":
+        """Where a body of this length belongs; one of unknown length may become large."""
+        return self._small if length is not None and length <= SMALL else self._large
+
+
+class _Memory:
+    """One part of the budget, given out first come, first served."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
         self._free = total
+        self._used_by: Counter[str] = Counter()
         self._waiting = trio.lowlevel.ParkingLot()
 
-    async def take(self, amount: int) -> None:
+    @property
+    def is_taken(self) -> bool:
+        """Whether anybody has some of it."""
+        return self._free != self._total
+
+    def _fits(self, owner: str, amount: int) -> bool:
+        used = self._used_by[owner]
+        fair = used + amount <= self._total // 2 or used == 0
+        return fair and (amount <= self._free or not self.is_taken)
+
+    async def take(self, owner: str, amount: int) -> None:
         """Reserve memory, waiting a little while others finish."""
-        if self._free < amount:
+        if not self._fits(owner, amount):
             with trio.move_on_after(WAIT):
-                while self._free < amount:
+                while not self._fits(owner, amount):
                     await self._waiting.park()
-        if self._free < amount:
+        if not self._fits(owner, amount):
             raise Refused(
                 Code.TEMPORARY_FAILURE,
                 "Too many large requests are being read right now. Retry with the same key.",
                 retry_after=2,
             )
         self._free -= amount
+        self._used_by[owner] += amount
 
-    def give_back(self, amount: int) -> None:
+    def give_back(self, owner: str, amount: int) -> None:
         """Free memory for whoever waits."""
         self._free += amount
+        self._used_by[owner] -= amount
+        if not self._used_by[owner]:
+            del self._used_by[owner]
         self._waiting.unpark_all()
 
 
@@ -58,22 +93,23 @@ def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:
 class RequestBody:
     """The whole body of a request, its memory reserved for as long as somebody is at work on it (`async with`)."""
 
-    def __init__(self, receive: Receive, length: int | None, limit: int, budget: Budget) -> None:
+    def __init__(self, receive: Receive, length: int | None, limit: int, budget: Budget, owner: str) -> None:
         self._receive = receive
         self._length = length
         self._limit = limit
-        self._budget = budget
+        self._memory = budget.part_for(length)
+        self._owner = owner  # whose account, or which address, the memory is counted for
         self._taken = 0
 
     async def __aenter__(self) -> bytearray:
         try:
             return await self._read()
         except BaseException:
-            self._budget.give_back(self._taken)
+            self._memory.give_back(self._owner, self._taken)
             raise
 
     async def __aexit__(self, *exception: object) -> None:
-        self._budget.give_back(self._taken)
+        self._memory.give_back(self._owner, self._taken)
 
     async def _read(self) -> bytearray:
         await self._take(self._length or 0)
@@ -95,7 +131,7 @@ class RequestBody:
 
     async def _take(self, size: int) -> None:
         if size:
-            await self._budget.take(size * MEMORY_FACTOR)
+            await self._memory.take(self._owner, size * MEMORY_FACTOR)
             self._taken += size * MEMORY_FACTOR
 
 

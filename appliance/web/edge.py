@@ -94,6 +94,8 @@ class Edge:
 
     async def _answer(self, scope: Scope, exchange: "_Exchange", request_id: str) -> Answer | None:
         headers = dict(scope["headers"])
+        if len(headers) < len(scope["headers"]) and _is_doubled(scope["headers"], b"authorization"):
+            raise Refused(Code.UNAUTHORIZED, "Send one Authorization header, not several.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         path: str = scope["path"]
         if path == "/emails":
@@ -115,7 +117,9 @@ class Edge:
         _check_content_type(headers)
         key = _idempotency_key(scope["headers"])
         self._door.check_open(caller)
-        async with RequestBody(exchange.receive, length, self._settings.max_body, self._budget) as body:
+        async with RequestBody(
+            exchange.receive, length, self._settings.max_body, self._budget, caller.account_id
+        ) as body:
             size = len(body)
             request = decode(body) if size < LARGE else await self._decode_large(body)
             body.clear()  # decoded: a large message has no room for both
@@ -153,8 +157,10 @@ class Edge:
             return
         length = declared_length(headers, V1_BODY)
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
-            await self._auth.user(authorization, address)
-        async with RequestBody(exchange.receive, length, V1_BODY, self._budget) as body:
+            user, _ = await self._auth.user(authorization, address)
+            self._rate.take(f"user:{user.id}")
+            self._door.check_disk()
+        async with RequestBody(exchange.receive, length, V1_BODY, self._budget, address) as body:
             await self._pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
 
     # ---- checks
@@ -215,6 +221,11 @@ def _check_host(headers: dict[bytes, bytes]) -> None:
 def _check_content_type(headers: dict[bytes, bytes]) -> None:
     if not _JSON_TYPE.fullmatch(headers.get(b"content-type", b"")):
         raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
+
+
+def _is_doubled(headers: Headers, wanted: bytes) -> bool:
+    """Whether a header is there twice: whoever stands between us and the client may have looked at the other one."""
+    return sum(name == wanted for name, _ in headers) > 1
 
 
 def _idempotency_key(headers: Headers) -> str:

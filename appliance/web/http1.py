@@ -152,7 +152,8 @@ class Http1(H11Protocol):
             if event.http_version not in (b"1.0", b"1.1") or _is_ambiguous(event):
                 await self._refuse(None)
                 return
-            if sum(len(name) + len(value) for name, value in event.headers) > self.config.h11_max_incomplete_size:
+            size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
+            if size > self.config.h11_max_incomplete_size:
                 # h11 holds only headers that come in pieces to the limit.
                 await self._refuse(h11.RemoteProtocolError("headers too large", error_status_hint=431))
                 return

@@ -72,7 +72,7 @@ _PAGING = (
 
 # Whatever the request, these may come: they are what a gateway of our own would answer.
 _ALWAYS = (Code.INTERNAL_ERROR, Code.TEMPORARY_FAILURE)
-_WITH_BODY = (Code.INVALID_REQUEST, Code.PAYLOAD_TOO_LARGE)
+_WITH_BODY = (Code.INVALID_REQUEST, Code.PAYLOAD_TOO_LARGE, Code.RATE_LIMITED)
 
 OPERATIONS = (
     Operation(
@@ -114,7 +114,7 @@ OPERATIONS = (
         "/v1/auth/login",
         "Get a customer token, good for 12 hours.",
         (200, TokenObject, "Logged in."),
-        (*_WITH_BODY, Code.UNAUTHORIZED, Code.RATE_LIMITED, *_ALWAYS),
+        (*_WITH_BODY, Code.UNAUTHORIZED, *_ALWAYS),
         LoginRequest,
     ),
     Operation(
@@ -138,7 +138,7 @@ OPERATIONS = (
         "/v1/auth/password",
         "Change the password, and with it revoke every token of the user.",
         (200, ChangedObject, "Changed; log in again."),
-        (*_WITH_BODY, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.RATE_LIMITED, *_ALWAYS),
+        (*_WITH_BODY, Code.UNAUTHORIZED, Code.FORBIDDEN, *_ALWAYS),
         PasswordRequest,
         tuple(CUSTOMER),
     ),
@@ -165,7 +165,7 @@ OPERATIONS = (
         "/v1/templates/{alias}",
         "Store a template as a new version.",
         (200, TemplateAnswer, "The template as stored."),
-        (*_WITH_BODY, Code.UNAUTHORIZED, *_ALWAYS),
+        (*_WITH_BODY, Code.UNAUTHORIZED, Code.CONFLICT, *_ALWAYS),
         TemplateRequest,
         tuple(CUSTOMER),
         (_ALIAS,),

@@ -1,6 +1,7 @@
 """In charge of the HTTP listeners: hypercorn's connections, guarded and counted, and their orderly end."""
 
 import errno
+import ipaddress
 import logging
 import ssl
 from collections import Counter
@@ -15,7 +16,7 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.config import Http
+from appliance.config import Http, Network
 from appliance.log import get_logger
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
@@ -35,12 +36,18 @@ class Doorkeeper:
 
     most: int
     most_per_address: int
+    trusted: tuple[Network, ...] = ()  # proxies, which bring many clients each
     open: set[Connection] = field(default_factory=set)
     by_address: Counter[str] = field(default_factory=Counter)
 
     def admits(self, address: str) -> bool:
         """Whether one more connection from this address is within the limits."""
-        return len(self.open) < self.most and self.by_address[address] < self.most_per_address
+        if len(self.open) >= self.most:
+            return False
+        return self.by_address[address] < self.most_per_address or self._is_trusted(address)
+
+    def _is_trusted(self, address: str) -> bool:
+        return any(ipaddress.ip_address(address.partition("%")[0]) in network for network in self.trusted)
 
 
 async def serve(
@@ -55,7 +62,7 @@ async def serve(
     """Serve until `stopping`, then let requests in flight finish for `shutdown_timeout` seconds at most."""
     config = _hypercorn_config()
     context = WorkerContext(None)
-    doorkeeper = Doorkeeper(settings.max_connections, settings.max_connections_per_address)
+    doorkeeper = Doorkeeper(settings.max_connections, settings.max_connections_per_address, settings.trusted_proxies)
     deadlines = Deadlines(
         settings.header_timeout, settings.body_timeout, settings.write_timeout, settings.keep_alive_timeout
     )

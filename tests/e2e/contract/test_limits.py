@@ -131,7 +131,7 @@ def test_the_words_of_a_file_have_their_length(caller: Caller, field: str, longe
 
 
 def test_an_address_has_its_length(caller: Caller) -> None:
-    """64 octets before the @, 254 in all, 255 characters of a name, 1,000 entries in a field; one more is refused."""
+    """64 octets before the @, 254 in all, 255 characters of a name, 200 entries in a field; one more is refused."""
     local, domain = "x" * 64, ".".join(["y" * 61] * 3 + ["example"])
     longest = f"{local[: 253 - len(domain)]}@{domain}"
     for address in (f"{local}@example.net", longest, f"{'n' * 255} <a@example.net>"):
@@ -139,8 +139,8 @@ def test_an_address_has_its_length(caller: Caller) -> None:
     assert len(longest) == 254
     for address in (f"x{local}@example.net", f"x{longest}", f"{'n' * 256} <a@example.net>"):
         assert caller.refused(to=address).startswith("to:")
-    assert caller.send(to=["a@example.net"] * 1000)["recipient_count"] == 1
-    assert caller.refused(to=["a@example.net"] * 1001).startswith("to:")
+    assert caller.send(to=["a@example.net"] * 200)["recipient_count"] == 1
+    assert caller.refused(to=["a@example.net"] * 201).startswith("to:")
 
 
 def test_the_name_of_a_variable_has_64_characters(caller: Caller, customer: Caller) -> None:

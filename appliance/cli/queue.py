@@ -1,0 +1,263 @@
+"""In charge of the commands `appliance queue …`: what waits, and what the operator does about it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from appliance.cli import database
+from appliance.cli.options import TEXT, common, config_option, json_option
+from appliance.cli.output import show, show_list
+
+if TYPE_CHECKING:
+    from appliance.model import PoolHold, PoolState, WaitingMail
+    from appliance.store import Store
+
+COLUMNS = {
+    "pool": "POOL",
+    "domain": "DESTINATION",
+    "waiting": "WAITING",
+    "deferred": "DEFERRED",
+    "oldest_at": "OLDEST (UTC)",
+    "next_attempt_at": "NEXT TRY (UTC)",
+    "sessions": "IN USE",
+    "state": "STATE",
+}
+POOLS = 50  # shown unless asked for more
+DESTINATIONS = 5  # of each pool
+NOT_LOOKED_UP = "(not looked up)"
+
+
+@click.group(invoke_without_command=True)
+@config_option
+@json_option
+@click.pass_context
+def queue(ctx: click.Context, as_json: bool) -> None:
+    """Mail that waits: see it, try it now, give it up, hold it. Without a command it is shown."""
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise click.UsageError(f"Give --json behind the command: appliance queue {ctx.invoked_subcommand} --json")
+    else:
+        ctx.invoke(show_all, pools=POOLS, destinations=DESTINATIONS, as_json=as_json)
+
+
+@queue.command("show")
+@click.option(
+    "--pools", type=click.IntRange(1), default=POOLS, show_default=True, help="How many pools, largest first."
+)
+@click.option(
+    "--destinations", type=click.IntRange(0), default=DESTINATIONS, show_default=True, help="How many domains of each."
+)
+@common
+def show_all(pools: int, destinations: int, as_json: bool) -> None:
+    """Show the mail that waits, by pool and destination.
+
+    WAITING is mail that is due and waits for its turn; DEFERRED was tried, and is tried again later.
+
+    \b
+    Examples:
+      appliance queue show
+      appliance queue show --pools 10 --destinations 20
+      appliance queue show --json
+    """
+    from appliance.outside import Outside
+
+    async def work(store: "Store") -> "tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]]":
+        # One more than is shown, to see whether there are more.
+        return store.queue_control.summary(pools + 1, destinations), store.pools.holds(), store.pools.states()
+
+    nothing: tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]] = ([], {}, [])
+    mail, holds, states = database.run(work, or_nothing=nothing)
+    found = _pools(mail, holds, {state.pool: state for state in states})
+    shown, more = found[:pools], len(found) > pools
+    if as_json:
+        show(True, {"pools": shown, "more": more}, "")
+        return
+    now = Outside().now()
+    rows = [row for pool in shown for row in _rows(pool, now)]
+    show_list(False, "pools", rows, COLUMNS, "Nothing waits.")
+    if more:
+        click.echo("There are more pools: appliance queue show --pools NUMBER")
+
+
+@queue.command()
+@click.option("--pool", type=TEXT, metavar="POOL", help="All mail that goes through this pool.")
+@click.option("--domain", type=TEXT, metavar="DOMAIN", help="All mail to this domain.")
+@click.option("--message", type=TEXT, metavar="ID", help="One message.")
+@click.option("--recipient", type=TEXT, metavar="ID|ADDRESS", help="One recipient, or all mail to one address.")
+@common
+def retry(pool: str | None, domain: str | None, message: str | None, recipient: str | None, as_json: bool) -> None:
+    """Try deferred mail now: all of it, or what one option names. It uses up no attempt.
+
+    A running server sees it within a second. Mail of a pool that is held or slowed down still waits for that.
+
+    \b
+    Examples:
+      appliance queue retry
+      appliance queue retry --pool google
+      appliance queue retry --domain example.net
+      appliance queue retry --message msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
+      appliance queue retry --recipient user@example.net
+    """
+    given = {"pool": pool, "domain": domain, "message": message, "recipient": recipient}
+    named = {option: value for option, value in given.items() if value is not None}
+    if len(named) > 1:
+        raise click.UsageError("Give one of --pool, --domain, --message and --recipient, or none.")
+
+    async def work(store: "Store") -> int:
+        return await _retry(store, named)
+
+    count = database.run(work)
+    recipients = "1 recipient is" if count == 1 else f"{count} recipients are"
+    show(as_json, {"retried": count}, f"{recipients} due now." if count else "Nothing of that is deferred.")
+
+
+@queue.command()
+@click.argument("message", type=TEXT)
+@common
+def cancel(message: str, as_json: bool) -> None:
+    """Give up what still waits of MESSAGE: it fails, its credits go back, its events are sent.
+
+    What a mail server is being given at this moment may still arrive.
+
+    \b
+    Example:
+      appliance queue cancel msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
+    """
+
+    async def work(store: "Store") -> int:
+        return await store.queue_control.cancel(message, "given up by the operator")
+
+    count = database.run(work)
+    recipients = "1 recipient" if count == 1 else f"{count} recipients"
+    show(as_json, {"message": message, "cancelled": count}, f"Cancelled {recipients} of {message}.")
+
+
+@queue.command()
+@click.argument("pool", type=TEXT)
+@click.option("--reason", type=TEXT, default="paused by the operator", show_default=True, help="Shown to whoever asks.")
+@common
+def pause(pool: str, reason: str, as_json: bool) -> None:
+    """Hold the mail of POOL until it is resumed; what is in a session already goes out.
+
+    \b
+    Examples:
+      appliance queue pause google
+      appliance queue pause example.net --reason 'they move to new servers'
+    """
+
+    async def work(store: "Store") -> str:
+        await store.pools.hold(pool, reason)
+        return store.pools.holds()[pool].reason
+
+    kept = database.run(work)
+    show(as_json, {"pool": pool, "held": True, "reason": kept}, f"Pool {pool} is held: {kept}")
+
+
+@queue.command()
+@click.argument("pool", type=TEXT)
+@common
+def resume(pool: str, as_json: bool) -> None:
+    """Let the mail of POOL go again, whoever held it.
+
+    \b
+    Example:
+      appliance queue resume google
+    """
+
+    async def work(store: "Store") -> bool:
+        return await store.pools.release(pool)
+
+    was_held = database.run(work)
+    text = f"Pool {pool} is open again." if was_held else f"Pool {pool} was not held."
+    show(as_json, {"pool": pool, "held": False, "was_held": was_held}, text)
+
+
+# ---- what the commands share
+
+
+async def _retry(store: "Store", named: Mapping[str, str]) -> int:
+    from appliance import provisioning
+
+    control = store.queue_control
+    match dict(named):
+        case {"pool": pool}:
+            return await control.retry_pool(pool)
+        case {"domain": domain}:
+            return await control.retry_domain(provisioning.domain_name(domain))
+        case {"message": message}:
+            return await control.retry_message(message)
+        case {"recipient": address} if "@" in address:
+            domain = provisioning.domain_name(address.rpartition("@")[2])
+            return await control.retry_domain(domain, address)
+        case {"recipient": recipient}:
+            return await control.retry_recipient(recipient)
+        case _:
+            return await control.retry_all()
+
+
+def _pools(
+    mail: "list[WaitingMail]", holds: "Mapping[str, PoolHold]", states: "Mapping[str, PoolState]"
+) -> list[dict[str, Any]]:
+    """Every pool with mail, the largest first, then those that are held without any."""
+    pools: dict[str | None, dict[str, Any]] = {}
+    for each in mail:
+        if each.domain is None:
+            pools[each.pool] = {"pool": each.pool} | _amounts(each)
+            pools[each.pool] |= _standing(holds.get(each.pool or ""), states.get(each.pool or "")) | {
+                "destinations": []
+            }
+        else:
+            pools[each.pool]["destinations"].append({"domain": each.domain} | _amounts(each))
+    for name in holds.keys() - pools.keys():
+        none = {"pool": name, "waiting": 0, "deferred": 0, "oldest_at": None, "next_attempt_at": None}
+        pools[name] = none | _standing(holds[name], states.get(name)) | {"destinations": []}
+    return list(pools.values())
+
+
+def _amounts(mail: "WaitingMail") -> dict[str, Any]:
+    from appliance.events import rfc3339
+
+    return {
+        "waiting": mail.due,
+        "deferred": mail.deferred,
+        "oldest_at": rfc3339(mail.oldest_at),
+        "next_attempt_at": None if mail.next_attempt_at is None else rfc3339(mail.next_attempt_at),
+    }
+
+
+def _standing(hold: "PoolHold | None", state: "PoolState | None") -> dict[str, Any]:
+    from appliance.events import rfc3339
+
+    slowed_until = state.slowed_until if state else None
+    return {
+        "in_use": state.in_use if state else None,
+        "allowed": state.allowed if state else None,
+        "held_at": rfc3339(hold.held_at) if hold else None,
+        "held_because": hold.reason if hold else None,
+        "slowed_until": None if slowed_until is None else rfc3339(slowed_until),
+        "slowed_because": state.slowed_by if state else None,
+    }
+
+
+def _rows(pool: dict[str, Any], now: int) -> list[dict[str, Any]]:
+    """A pool and its destinations as lines of a table."""
+    sessions = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']}"
+    first = pool | {
+        "pool": pool["pool"] or NOT_LOOKED_UP,
+        "domain": "",
+        "sessions": sessions,
+        "state": _state(pool, now),
+    }
+    return [first] + [{"pool": "", **each, "sessions": "", "state": ""} for each in pool["destinations"]]
+
+
+def _state(pool: dict[str, Any], now: int) -> str:
+    from appliance.events import rfc3339
+
+    if pool["held_because"] is not None:
+        return f"held: {pool['held_because']}"
+    # Both are UTC and of one form, so they compare as text.
+    if pool["slowed_until"] is not None and pool["slowed_until"] > rfc3339(now):
+        return f"slowed until {pool['slowed_until'][11:19]}: {pool['slowed_because']}"
+    return ""

@@ -1,0 +1,209 @@
+"""In charge of taking one message to one destination: find a server that answers, hand it over, say what came of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from appliance.deliver.connections import Connections, Place
+from appliance.deliver.gate import Gate
+from appliance.deliver.outcome import Fault, Judgement, Result, judge, judge_no_route
+from appliance.deliver.report import Contact, Retries, outcome
+from appliance.deliver.route import Host, NoRoute, Route
+from appliance.deliver.signer import Signer
+from appliance.deliver.smtp.commands import Credentials
+from appliance.deliver.smtp.connection import Connection
+from appliance.deliver.smtp.payload import Payload, prepare
+from appliance.deliver.smtp.results import Cause, Kind, NotOpened, RecipientResult, Stage, Verdict, lost
+from appliance.deliver.smtp.sending import Transaction
+from appliance.deliver.smtp.timeouts import Timeouts
+from appliance.deliver.smtp.tls import TlsPlan
+from appliance.deliver.tls_choice import TlsChoice
+from appliance.deliver.tls_policy import Level
+from appliance.message.addresses import parse
+from appliance.model import DueRecipient, Outcome
+from appliance.networks import Address
+from appliance.outside import Outside
+from appliance.store import Store
+
+CONNECT_TIMEOUT = 30  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One message for its recipients at one domain."""
+
+    message_id: str
+    account_id: str
+    domain: str
+    recipients: tuple[DueRecipient, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """How far we came with one server, and what it said of each recipient."""
+
+    results: tuple[RecipientResult, ...]
+    contact: Contact
+    final: bool  # no other server need be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Courier:
+    """Delivers parcels."""
+
+    store: Store
+    outside: Outside
+    connections: Connections
+    signer: Signer
+    tls: TlsChoice
+    hello_name: str
+    retries: Retries
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+    def no_route(self, parcel: Parcel, reason: NoRoute, started_at: int) -> list[Outcome]:
+        """What it means for a parcel that there is nowhere to take it."""
+        judgement, contact, now = judge_no_route(reason), Contact(started_at), self.outside.now()
+        text = f"{reason.status} {reason.text}"
+        return [
+            outcome(recipient, judgement, None, text, contact, now, self.retries) for recipient in parcel.recipients
+        ]
+
+    async def signature(self, parcel: Parcel) -> bytes:
+        """The DKIM fields of the parcel's message: those of an earlier attempt, or new ones."""
+        mime, signature = self.store.messages.to_send(parcel.message_id)
+        if signature is not None:
+            return signature
+        domain = parcel.recipients[0].envelope_from.rpartition("@")[2]
+        return await self.signer.signature(parcel.message_id, parcel.account_id, domain, mime)
+
+    async def deliver(self, parcel: Parcel, route: Route, gate: Gate, signature: bytes) -> list[Outcome]:
+        """Take a parcel to the first server of the route that answers."""
+        started_at = self.outside.now()
+        # Read again, not kept since it was signed: what waits for a slot must not fill the memory.
+        mime, _ = self.store.messages.to_send(parcel.message_id)
+        sender = parcel.recipients[0].envelope_from
+        transaction = _transaction(parcel, sender, prepare(signature + mime), mime)
+        reached = await self._try_hosts(route, transaction, gate, started_at)
+        return self._outcomes(parcel, reached, gate, signature)
+
+    # ---- one server after the other
+
+    async def _try_hosts(self, route: Route, transaction: Transaction, gate: Gate, started_at: int) -> _Reached:
+        reached: _Reached | None = None
+        for host in route.hosts:
+            for address in host.addresses:
+                reached = await self._try(route, host, address, transaction, gate, started_at)
+                if reached.final:
+                    return reached
+        assert reached is not None  # noqa: S101 - a route has at least one address
+        return reached
+
+    async def _try(
+        self, route: Route, host: Host, address: Address, transaction: Transaction, gate: Gate, started_at: int
+    ) -> _Reached:
+        demand = await self.tls.demand(route, host)
+        contact = Contact(started_at, gate.pool, host.name, str(address))
+        if demand.level is Level.NOT_NOW:
+            refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
+            return _Reached(refused.results(transaction.recipients), contact, final=False)
+        place = Place(host.name, str(address), route.port, demand.reason)
+        if (idle := self.connections.take(place)) is not None:
+            reached = await self._send(idle, place, transaction, gate, contact)
+            if reached is not None:
+                return reached
+        try:
+            connection = await self._open(route, place, self.tls.plan(demand, route, host))
+        except NotOpened as failure:
+            contact = Contact(started_at, gate.pool, host.name, str(address), None, failure.transcript)
+            return _Reached(failure.results(transaction.recipients), contact, final=False)
+        fresh = await self._send(connection, place, transaction, gate, contact)
+        assert fresh is not None  # noqa: S101 - only a reused connection can be stale
+        return fresh
+
+    async def _open(self, route: Route, place: Place, plan: TlsPlan | None) -> Connection:
+        """Dial and greet. Without a demand for TLS a broken handshake is tried again in the clear (RFC 7435)."""
+        relay = route.relay
+        credentials = Credentials(relay.username, relay.password) if relay and relay.username else None
+        try:
+            stream = await self._dial(place)
+            return await Connection.open(
+                stream, self.hello_name, tls=plan, credentials=credentials, timeouts=self.timeouts
+            )
+        except NotOpened as failure:
+            if plan is None or plan.required or not _is_about_tls(failure.verdict):
+                raise
+            why = failure.transcript
+        stream = await self._dial(place)
+        connection = await Connection.open(stream, self.hello_name, credentials=credentials, timeouts=self.timeouts)
+        connection.transcript = why + connection.transcript  # so that the record says why it was not encrypted
+        return connection
+
+    async def _dial(self, place: Place) -> trio.abc.Stream:
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT):
+                return await self.outside.dial(place.address, place.port)
+        except trio.TooSlowError:
+            reason = f"no connection within {CONNECT_TIMEOUT} seconds"
+            raise NotOpened(lost(Stage.GREETING, Cause.TIMEOUT, reason), ()) from None
+        except OSError as error:
+            reason = f"no connection: {error.strerror or error}"
+            raise NotOpened(lost(Stage.GREETING, Cause.CONNECTION_LOST, reason), ()) from error
+
+    async def _send(
+        self, connection: Connection, place: Place, transaction: Transaction, gate: Gate, contact: Contact
+    ) -> _Reached | None:
+        """Hand over; None when a reused connection turned out to be closed and nothing was tried."""
+        sent = await connection.send(transaction)
+        if sent.stale:
+            return None
+        self.connections.give_back(place, connection, gate.limits.messages_per_connection)
+        lines = (connection.transcript + sent.transcript) if connection.transactions == 1 else sent.transcript
+        tls = str(connection.tls) if connection.tls else None
+        full = Contact(contact.started_at, contact.pool, contact.host, contact.address, tls, lines)
+        return _Reached(sent.recipients, full, final=not all(_may_ask_another(each) for each in sent.recipients))
+
+    # ---- what it means
+
+    def _outcomes(self, parcel: Parcel, reached: _Reached, gate: Gate, signature: bytes) -> list[Outcome]:
+        now, count = self.outside.now(), len(parcel.recipients)
+        verdicts = [result.verdict for result in reached.results]
+        judgements = [judge(verdict, count) for verdict in verdicts]
+        _tell_gate(gate, list(zip(judgements, verdicts, strict=True)), now)
+        return [
+            outcome(recipient, judgement, verdict.code, verdict.text, reached.contact, now, self.retries, signature)
+            for recipient, judgement, verdict in zip(parcel.recipients, judgements, verdicts, strict=True)
+        ]
+
+
+def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> Transaction:
+    recipients = tuple(parse(recipient.address, "to").wire for recipient in parcel.recipients)
+    header = mime[: mime.find(b"\r\n\r\n")]
+    return Transaction(sender, recipients, payload, needs_smtputf8=not header.isascii())
+
+
+def _tell_gate(gate: Gate, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:
+    """What one transaction says of the pool, each thing once: a message refused for ten recipients is one refusal."""
+    delivered = any(judgement.result is Result.DELIVERED for judgement, _ in told)
+    wishes = [verdict.text for judgement, verdict in told if judgement.throttle]
+    refusals = [verdict.text for judgement, verdict in told if judgement.fault is Fault.SENDER]
+    if delivered:
+        gate.delivered()
+    elif refusals:
+        gate.refused_as_sender(refusals[0][:200])
+    if wishes:
+        gate.slow_down(now, wishes[0][:200])
+
+
+def _is_about_tls(verdict: Verdict) -> bool:
+    """Whether it was the handshake that failed, so that the same server may be asked without."""
+    return verdict.cause is Cause.TLS_FAILED or (verdict.stage, verdict.cause) == (Stage.STARTTLS, Cause.TIMEOUT)
+
+
+def _may_ask_another(result: RecipientResult) -> bool:
+    """Whether another server of the same domain may be tried at once: nothing was handed over to this one.
+
+    Not after the final dot: the server may have taken the message, and only its answer got lost.
+    """
+    verdict = result.verdict
+    return verdict.kind is Kind.LOST and verdict.stage is not Stage.END_OF_DATA

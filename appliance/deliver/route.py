@@ -1,0 +1,266 @@
+"""In charge of where mail for a domain goes: its MX hosts with their addresses in the order to try them, or a relay.
+
+The order (RFC 5321 5.1): MX hosts by preference, equal ones in random order; the addresses of a host IPv6 and IPv4 in
+turn, IPv6 first (RFC 8305 4), each family as the DNS gave it. A machine whose IPv6 leads nowhere loses one connection
+attempt a host, and not all of them.
+
+What cannot be routed is permanent only where decisions leave no doubt: the domain does not exist, it declares that it
+takes no mail (RFC 7505), or every address behind it is refused. All other trouble is temporary, even a domain without
+any address: its owner may be about to set it up.
+"""
+
+import re
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import ip_address
+from itertools import chain, zip_longest
+
+import trio
+
+from appliance.networks import Address, Network, is_allowed, refusal
+from appliance.resolver import Fault, LookupFailed, Mx, Resolver
+
+HOSTS_LOOKED_UP = 10  # MX hosts of one domain; more would be a way to make us ask and ask
+HOST_LIMIT = 5  # hosts tried in one attempt
+HOST_ADDRESS_LIMIT = 4  # addresses tried of one host, so that one host cannot use up all
+ADDRESS_LIMIT = 10  # addresses tried in one attempt: at 30 s each, five minutes
+
+# An MX host: letters, digits, hyphens, and the underscore that some operators use although RFC 1123 does not know it. A
+# last label of digits only would be an IP address, which MX data must not be (RFC 1035 3.3.9) and which is ignored.
+_HOST = re.compile(r"(?!.*(?:^|\.)[0-9]+$)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*")
+
+
+class NoRoute(Exception):
+    """There is nowhere to send this mail: for ever or for now, with an RFC 3463 status and the reason in words."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+    @property
+    def permanent(self) -> bool:
+        """Whether trying again is useless."""
+        return self.status.startswith("5")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A mail server with the addresses to dial, each checked, in order; `authentic`: vouched for by DNSSEC."""
+
+    name: str
+    addresses: tuple[Address, ...]
+    authentic: bool = False
+
+
+class RelayTls(StrEnum):
+    """What a relay must offer before it gets mail or a password."""
+
+    REQUIRED = "required"  # STARTTLS with a verified certificate
+    OPPORTUNISTIC = "opportunistic"  # STARTTLS where offered, unverified; a password only under TLS
+    IMPLICIT = "implicit"  # TLS from the first byte (RFC 8314 3.3), verified
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """A smarthost, named by the operator."""
+
+    host: str  # a name or an IP address; no MX is looked up for it
+    port: int = 587
+    username: str = ""  # empty: no AUTH
+    password: str = field(default="", repr=False)
+    tls: RelayTls = RelayTls.REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Relays:
+    """Which relay takes the mail for which domain; without any it goes to the domain's own MX."""
+
+    default: Relay | None = None
+    by_domain: Mapping[str, Relay] = field(default_factory=dict)  # "example.com", or "*.example.com" for those below
+    only: bool = False  # nothing goes to a domain's own MX
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The hosts to try for a domain, the first that answers gets the mail."""
+
+    domain: str
+    hosts: tuple[Host, ...]
+    port: int
+    authentic: bool = False  # the MX records, or that there are none, are vouched for by DNSSEC
+    relay: Relay | None = None
+
+
+# ---- pure
+
+
+def relay_for(domain: str, relays: Relays) -> Relay | None:
+    """The relay for a domain: its own, else that of the nearest domain above it with a `*.`, else the default."""
+    labels = domain.lower().split(".")
+    names = [".".join(labels), *("*." + ".".join(labels[at:]) for at in range(1, len(labels)))]
+    return next((relays.by_domain[name] for name in names if name in relays.by_domain), relays.default)
+
+
+def in_order(records: tuple[Mx, ...], random: Callable[[], float]) -> list[Mx]:
+    """Usable MX records in the order to try them, each host once, at its best preference."""
+    by_preference = sorted(records, key=lambda record: (record.preference, random()))
+    first = {record.host: record for record in reversed(by_preference) if _HOST.fullmatch(record.host)}
+    return [record for record in by_preference if first.get(record.host) is record]
+
+
+def _is_null(records: tuple[Mx, ...]) -> bool:
+    return len(records) == 1 and records[0].host == ""  # RFC 7505 3; beside other records it means nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the DNS says about one MX host."""
+
+    mx: Mx
+    addresses: tuple[Address, ...] = ()  # those that may be dialled, in order
+    authentic: bool = False
+    refused: tuple[str, ...] = ()  # why others may not
+    own: bool = False  # it is this machine
+    trouble: str | None = None  # why nothing is known
+    missing: str | None = None  # why there is nothing to know
+
+
+def _before_own(found: list[_Found]) -> list[_Found]:
+    """The hosts that are preferred to this machine: mail given to the others would come back (RFC 5321 5.1)."""
+    limit = min((host.mx.preference for host in found if host.own), default=None)
+    return found if limit is None else [host for host in found if host.mx.preference < limit]
+
+
+def _within_limits(found: list[_Found]) -> tuple[Host, ...]:
+    hosts, left = [], ADDRESS_LIMIT
+    for host in found:
+        addresses = host.addresses[: min(HOST_ADDRESS_LIMIT, left)]
+        left -= len(addresses)
+        if addresses:
+            hosts.append(Host(host.mx.host, addresses, host.authentic))
+    return tuple(hosts[:HOST_LIMIT])
+
+
+def _no_host(domain: str, found: list[_Found], *, complete: bool) -> NoRoute:
+    """Why none of these hosts can be tried; `complete` when they are all there are."""
+    loop, found = any(host.own for host in found), _before_own(found)
+    trouble = [host.trouble for host in found if host.trouble]
+    refused = [reason for host in found for reason in host.refused]
+    missing = [host.missing for host in found if host.missing]
+    if trouble:
+        return NoRoute("4.4.3", f"the mail servers of {domain} cannot be looked up: {trouble[0]}")
+    if loop:
+        return NoRoute("5.4.6", f"the best mail server of {domain} is this machine: mail would loop")
+    if refused and complete:
+        return NoRoute("5.4.4", f"{domain} leads only to refused networks: {'; '.join(refused[:HOST_ADDRESS_LIMIT])}")
+    return NoRoute("4.4.4", f"no mail server of {domain} has an address: {(missing + refused)[0]}")
+
+
+# ---- I/O
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Finds routes. `random` gives numbers from 0 to 1; `own_names` are the host names of this service."""
+
+    resolver: Resolver
+    random: Callable[[], float]
+    port: int = 25
+    allowed: tuple[Network, ...] = ()
+    own: Container[Address] = frozenset()
+    own_names: frozenset[str] = frozenset()
+    relays: Relays = Relays()
+
+    async def route(self, domain: str) -> Route:
+        """Where mail for this domain (lower case, A-labels) goes now; raises `NoRoute`."""
+        relay = relay_for(domain, self.relays)
+        if relay is None and self.relays.only:
+            raise NoRoute("4.3.5", f"no relay is configured for {domain}")
+        return await (self._to_relay(domain, relay) if relay else self._direct(domain))
+
+    async def _direct(self, domain: str) -> Route:
+        records, authentic = await self._mx(domain)
+        ordered = in_order(records, self.random)
+        if not ordered:
+            raise NoRoute("4.4.4", f"the MX records of {domain} name no host")
+        found = await self._look_up_all(ordered[:HOSTS_LOOKED_UP])
+        hosts = _within_limits(_before_own(found))
+        if not hosts:
+            raise _no_host(domain, found, complete=len(found) == len(ordered))
+        return Route(domain, hosts, self.port, authentic)
+
+    async def _mx(self, domain: str) -> tuple[tuple[Mx, ...], bool]:
+        try:
+            answer = await self.resolver.mx(domain)
+        except LookupFailed as failed:
+            if failed.fault is Fault.NODATA:
+                return (Mx(0, domain),), failed.authentic  # the implicit MX, RFC 5321 5.1
+            status = "5.1.2" if failed.fault is Fault.NXDOMAIN else "4.4.3"
+            raise NoRoute(status, failed.text) from failed
+        if _is_null(answer.records):
+            raise NoRoute("5.1.10", f"{domain} accepts no mail (null MX)")
+        return answer.records, answer.authentic
+
+    async def _look_up_all(self, records: list[Mx]) -> list[_Found]:
+        found: dict[Mx, _Found] = {}
+
+        async def look_up(mx: Mx) -> None:
+            found[mx] = await self._look_up(mx)
+
+        async with trio.open_nursery() as nursery:
+            for mx in records:
+                nursery.start_soon(look_up, mx)
+        return [found[mx] for mx in records]
+
+    async def _look_up(self, mx: Mx) -> _Found:
+        if mx.host in self.own_names:
+            return _Found(mx, own=True)
+        try:
+            addresses, authentic = await host_addresses(self.resolver, mx.host)
+        except LookupFailed as failed:
+            if failed.fault is Fault.TEMPORARY:
+                return _Found(mx, trouble=failed.text)
+            return _Found(mx, missing=failed.text)
+        reasons = {address: refusal(address, self.allowed, self.own) for address in addresses}
+        good = tuple(address for address, reason in reasons.items() if reason is None)
+        refused = tuple(reason for reason in reasons.values() if reason is not None)
+        return _Found(mx, good, authentic, refused, own=any(map(self._is_own, addresses)))
+
+    def _is_own(self, address: Address) -> bool:
+        return address in self.own and not is_allowed(address, self.allowed)
+
+    async def _to_relay(self, domain: str, relay: Relay) -> Route:
+        """To the relay. Its address is not checked: the operator named it, and it is mostly a private one."""
+        try:
+            addresses: tuple[Address, ...] = (ip_address(relay.host),)
+        except ValueError:
+            try:
+                addresses, _ = await host_addresses(self.resolver, relay.host)
+            except LookupFailed as failed:
+                raise NoRoute("4.4.3", f"the relay for {domain} cannot be found: {failed.text}") from failed
+        return Route(domain, (Host(relay.host, addresses[:HOST_ADDRESS_LIMIT]),), relay.port, relay=relay)
+
+
+async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, ...], bool]:
+    """The addresses of a host, IPv6 and IPv4 in turn, and whether all are authentic; one family is enough."""
+    answers: dict[int, tuple[tuple[Address, ...], bool]] = {}
+    failures: list[LookupFailed] = []
+
+    async def ask(version: int) -> None:
+        try:
+            answer = await (resolver.ipv6(name) if version == 6 else resolver.ipv4(name))
+            answers[version] = answer.records, answer.authentic
+        except LookupFailed as failed:
+            failures.append(failed)
+
+    async with trio.open_nursery() as nursery:
+        for version in (6, 4):
+            nursery.start_soon(ask, version)
+    if not answers:
+        raise next((failed for failed in failures if failed.fault is Fault.TEMPORARY), failures[0])
+    families = [answers[version][0] for version in (6, 4) if version in answers]
+    in_turn = (address for address in chain.from_iterable(zip_longest(*families)) if address is not None)
+    return tuple(in_turn), all(authentic for _, authentic in answers.values())

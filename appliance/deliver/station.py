@@ -1,0 +1,42 @@
+"""In charge of putting delivery together: which parts there are, and what each is given."""
+
+from appliance.config import Config
+from appliance.deliver.connections import Connections
+from appliance.deliver.courier import Courier
+from appliance.deliver.dispatch import Dispatch
+from appliance.deliver.from_settings import pools, relays
+from appliance.deliver.policy_fetch import PolicyFetcher
+from appliance.deliver.report import Retries
+from appliance.deliver.route import Router
+from appliance.deliver.selection import Selection
+from appliance.deliver.signer import Signer
+from appliance.deliver.tls_choice import TlsChoice, trusting_context
+from appliance.deliver.tls_policy import TlsPolicies
+from appliance.outside import Outside, Wake
+from appliance.own_addresses import OwnAddresses
+from appliance.resolver import DnsResolver
+from appliance.signing_keys import SigningKeys
+from appliance.store import Store
+
+
+def build(config: Config, outside: Outside, store: Store, key: bytes, wake: Wake) -> Dispatch:
+    """Delivery to the world, ready to run."""
+    delivery, own = config.delivery, OwnAddresses(frozenset(config.delivery.own_addresses))
+    resolver = DnsResolver(config.dns.resolvers)
+    own_names = frozenset({config.server.hostname})
+    router = Router(
+        resolver, outside.random, delivery.mx_port, delivery.allow_networks, own, own_names, relays(delivery)
+    )
+    trusting = trusting_context(delivery.ca_file)
+    policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
+    courier = Courier(
+        store,
+        outside,
+        Connections(),
+        Signer(SigningKeys(store, outside, key), outside),
+        TlsChoice(policies, trusting),
+        config.server.hostname,
+        Retries(delivery.retry_delays, outside.random),
+    )
+    selection = Selection(store, outside)
+    return Dispatch(store, outside, wake, router, pools(config), courier, selection, delivery.sessions)

@@ -1,0 +1,51 @@
+"""In charge of how a server is encrypted to: a demand of its owner, turned into a plan for the SMTP client."""
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from appliance.deliver import dane
+from appliance.deliver.route import Host, RelayTls, Route
+from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context, verifying_context
+from appliance.deliver.tls_policy import Level, TlsDemand, TlsPolicies
+
+
+def trusting_context(ca_file: Path | None) -> ssl.SSLContext:
+    """A verifying context with the system's roots and those of the operator's file."""
+    context = verifying_context()
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    return context
+
+
+@dataclass(slots=True)
+class TlsChoice:
+    """Plans for direct delivery and for relays; `verifying` has the roots that count."""
+
+    policies: TlsPolicies
+    verifying: ssl.SSLContext
+    _opportunistic: ssl.SSLContext = field(default_factory=opportunistic_context)
+    _trust: TrustStore | None = None
+
+    async def demand(self, route: Route, host: Host) -> TlsDemand:
+        """What a connection to this host must fulfil."""
+        return await self.policies.demand(route, host)
+
+    def plan(self, demand: TlsDemand, route: Route, host: Host) -> TlsPlan | None:
+        """How to fulfil it; None: without TLS."""
+        if demand.level is Level.OFF:
+            return None
+        if demand.level is Level.VERIFIED:
+            implicit = route.relay is not None and route.relay.tls is RelayTls.IMPLICIT
+            return TlsPlan(self.verifying, host.name, required=True, implicit=implicit)
+        if demand.level is Level.DANE:
+            verify = dane.verifier(demand.records, demand.names)
+            return TlsPlan(self._opportunistic, host.name, required=True, verify=verify, must_verify=True)
+        required = demand.level is Level.ENCRYPTED
+        return TlsPlan(self._opportunistic, host.name, required=required, verify=self._roots().verify)
+
+    def _roots(self) -> TrustStore:
+        """By which an opportunistic connection is said to be verified or not; read when first needed."""
+        if self._trust is None:
+            self._trust = TrustStore(self.verifying.get_ca_certs(binary_form=True))
+        return self._trust

@@ -1,0 +1,182 @@
+"""In charge of asking DNS whether the records a domain needs are published as they should be."""
+
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import trio
+
+from appliance.dns_records import DnsRecord, Kind, spf_term
+from appliance.networks import Address, Network
+from appliance.resolver import Fault, LookupFailed, Resolver
+
+SPF_LOOKUPS = 10  # records that one SPF record may lead to, RFC 7208 4.6.4
+
+
+class Status(StrEnum):
+    """What DNS shows of a record."""
+
+    OK = "ok"
+    MISSING = "missing"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"  # DNS could not be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A record, what DNS shows in its place, and what is wrong with that."""
+
+    record: DnsRecord
+    status: Status
+    found: tuple[str, ...] = ()
+    note: str = ""
+
+
+async def check(resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecord]) -> list[Checked]:
+    """Each record as DNS shows it now, in the order given; all are asked for at once."""
+    wanted = list(wanted)
+    checked: dict[DnsRecord, Checked] = {}
+
+    async def check_one(record: DnsRecord) -> None:
+        try:
+            checked[record] = await _CHECKS[record.kind](resolver, sending_host, record)
+        except LookupFailed as failed:
+            checked[record] = Checked(record, Status.UNKNOWN, note=failed.text)
+
+    async with trio.open_nursery() as nursery:
+        for record in wanted:
+            nursery.start_soon(check_one, record)
+    return [checked[record] for record in wanted]
+
+
+async def _texts(resolver: Resolver, name: str) -> tuple[str, ...]:
+    """The texts at a name, none when DNS says that there are none."""
+    try:
+        return (await resolver.txt(name)).records
+    except LookupFailed as failed:
+        if failed.fault is Fault.TEMPORARY:
+            raise
+        return ()
+
+
+def tags(text: str) -> dict[str, str]:
+    """The tags of a DKIM or DMARC record, RFC 6376 3.2; space within a value means nothing."""
+    pairs = (part.partition("=") for part in text.split(";") if "=" in part)
+    return {name.strip(): "".join(value.split()) for name, _, value in pairs}
+
+
+# ---- DKIM
+
+
+async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> Checked:
+    found = await _texts(resolver, record.name)
+    if not found:
+        return Checked(record, Status.MISSING)
+    if len(found) > 1:
+        return Checked(record, Status.DIFFERS, found, "there must be one record of this name")
+    same = _key_of(found[0]) == _key_of(record.value)
+    return Checked(record, Status.OK if same else Status.DIFFERS, found, "" if same else "it is another key")
+
+
+def _key_of(text: str) -> tuple[str, str]:
+    read = tags(text)
+    return read.get("k", "rsa"), read.get("p", "")
+
+
+# ---- DMARC
+
+
+async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked:
+    """Any policy will do, also that of a domain above, which counts where the domain has none (RFC 7489 6.6.3)."""
+    labels = record.name.removeprefix("_dmarc.").split(".")
+    for at in range(max(1, len(labels) - 1)):
+        name = "_dmarc." + ".".join(labels[at:])
+        found = tuple(text for text in await _texts(resolver, name) if text.startswith("v=DMARC1"))
+        if len(found) > 1:
+            return Checked(record, Status.DIFFERS, found, f"{name} has more than one DMARC record, so none counts")
+        if found and "p" not in tags(found[0]):
+            return Checked(record, Status.DIFFERS, found, "it names no policy (p=)")
+        if found:
+            return Checked(record, Status.OK, found, "" if at == 0 else f"by {name}")
+    return Checked(record, Status.MISSING)
+
+
+# ---- SPF
+
+
+@dataclass(slots=True)
+class _Allowed:
+    """What an SPF record and those it includes let in, as far as it is said by names and networks."""
+
+    names: set[str] = field(default_factory=set)
+    networks: list[Network] = field(default_factory=list)
+    looked_up: int = 0
+
+
+async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checked:
+    found = tuple(text for text in await _texts(resolver, record.name) if _is_spf(text))
+    if not found:
+        return Checked(record, Status.MISSING)
+    if len(found) > 1:
+        return Checked(record, Status.DIFFERS, found, "more than one SPF record: receivers take that for none")
+    addresses = await _addresses(resolver, host)
+    if not addresses:
+        return Checked(record, Status.DIFFERS, found, f"{host} has no address in DNS, so nothing lets it in")
+    allowed = _Allowed()
+    await _read_spf(resolver, record.name, found[0], allowed)
+    if host in allowed.names or all(any(address in each for each in allowed.networks) for address in addresses):
+        return Checked(record, Status.OK, found)
+    return Checked(record, Status.DIFFERS, found, f"it does not let {host} send: put {spf_term(host)} into it")
+
+
+def _is_spf(text: str) -> bool:
+    return text.lower() == "v=spf1" or text.lower().startswith("v=spf1 ")
+
+
+async def _addresses(resolver: Resolver, host: str) -> list[Address]:
+    try:
+        return [ip_address(host)]
+    except ValueError:
+        pass
+    found: list[Address] = []
+    for ask in (resolver.ipv4, resolver.ipv6):
+        try:
+            found += (await ask(host)).records
+        except LookupFailed as failed:
+            if failed.fault is Fault.TEMPORARY:
+                raise
+    return found
+
+
+async def _read_spf(resolver: Resolver, domain: str, text: str, allowed: _Allowed) -> None:
+    """Collect what one record lets in; `mx`, `exists` and macros are passed over, for nobody names a server by them."""
+    for term in text.lower().split()[1:]:
+        mechanism, separator, value = term.removeprefix("+").partition("=" if term.startswith("redirect=") else ":")
+        if mechanism == "a":
+            allowed.names.add(value or domain)
+        elif mechanism in ("ip4", "ip6"):
+            allowed.networks += _network(value)
+        elif mechanism in ("include", "redirect") and separator:
+            await _follow(resolver, value, allowed)
+
+
+async def _follow(resolver: Resolver, domain: str, allowed: _Allowed) -> None:
+    allowed.looked_up += 1
+    if allowed.looked_up > SPF_LOOKUPS:
+        return
+    for text in await _texts(resolver, domain):
+        if _is_spf(text):
+            await _read_spf(resolver, domain, text, allowed)
+
+
+def _network(value: str) -> list[Network]:
+    try:
+        return [ip_network(value, strict=False)]
+    except ValueError:
+        return []
+
+
+_Check = Callable[[Resolver, str, DnsRecord], Coroutine[Any, Any, Checked]]
+_CHECKS: dict[Kind, _Check] = {Kind.DKIM: _check_dkim, Kind.SPF: _check_spf, Kind.DMARC: _check_dmarc}

@@ -1,0 +1,78 @@
+"""In charge of which records a From domain needs in DNS, and what each of them is for. PURE."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from ipaddress import ip_address
+
+from appliance.message.dkim_keys import record_name
+from appliance.model import StoredDkimKey
+
+DAY = 86_400_000_000  # microseconds
+KEEP_RETIRED = 7 * DAY  # longer than mail stays on its way: two days of ours, and five of a forwarder's
+
+_ALGORITHMS = {"rsa": "RSA", "ed25519": "Ed25519"}
+
+
+class Kind(StrEnum):
+    """How a record is compared with what DNS shows."""
+
+    DKIM = "dkim"
+    SPF = "spf"
+    DMARC = "dmarc"
+
+
+@dataclass(frozen=True, slots=True)
+class DnsRecord:
+    """A record to publish; `needed` unless it only serves mail that was signed before."""
+
+    kind: Kind
+    name: str
+    value: str
+    purpose: str
+    needed: bool = True
+    type: str = "TXT"
+
+
+def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: int) -> list[DnsRecord]:
+    """What to publish for a domain whose mail leaves from `sending_host`."""
+    keys = list(keys)
+    current = [_current(domain, key) for key in keys if key.retired_at is None]
+    retired = [
+        _retired(domain, key, at) for key in keys if (at := key.retired_at) is not None and now - at < KEEP_RETIRED
+    ]
+    return [*current, _spf(domain, sending_host), _dmarc(domain), *retired]
+
+
+def spf_term(host: str) -> str:
+    """How SPF names a host, or an address."""
+    try:
+        return f"ip{ip_address(host).version}:{host}"
+    except ValueError:
+        return f"a:{host}"
+
+
+def _current(domain: str, key: StoredDkimKey) -> DnsRecord:
+    purpose = f"DKIM: receivers check the {_ALGORITHMS[key.algorithm]} signature of the domain's mail with it"
+    return DnsRecord(Kind.DKIM, record_name(domain, key.selector), key.record, purpose)
+
+
+def _retired(domain: str, key: StoredDkimKey, retired_at: int) -> DnsRecord:
+    until = datetime.fromtimestamp((retired_at + KEEP_RETIRED) / 1_000_000, UTC).strftime("%Y-%m-%d")
+    purpose = f"DKIM, a retired key: keep until {until} for mail that is still on its way, then remove"
+    return DnsRecord(Kind.DKIM, record_name(domain, key.selector), key.record, purpose, needed=False)
+
+
+def _spf(domain: str, host: str) -> DnsRecord:
+    term = spf_term(host)
+    purpose = f"SPF: lets {host} send for the domain. If the domain has an SPF record already, put {term} into that one"
+    return DnsRecord(Kind.SPF, domain, f"v=spf1 {term} -all", purpose)
+
+
+def _dmarc(domain: str) -> DnsRecord:
+    purpose = (
+        "DMARC: asks receivers to check the From address. p=none only watches;"
+        " change it to p=quarantine or p=reject once all mail of the domain is signed"
+    )
+    return DnsRecord(Kind.DMARC, f"_dmarc.{domain}", "v=DMARC1; p=none", purpose)

@@ -1,0 +1,176 @@
+"""In charge of saying in plain words where a recipient stands, why, and when it is tried next. PURE."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from appliance.model import Attempt, PoolHold, PoolState, RecipientStatus, TriedRecipient
+
+SECOND = 1_000_000  # microseconds
+CANCELLED = "cancelled:"  # how the response of a recipient begins that was given up by hand
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool as far as it is known: None for a domain not looked up yet, no state before the server has used it."""
+
+    name: str | None = None
+    hold: PoolHold | None = None
+    state: PoolState | None = None
+
+
+# ---- times
+
+
+def clock(at: int, now: int) -> str:
+    """A time as people read it (UTC): without the date if that is today's."""
+    moment, today = (datetime.fromtimestamp(each // SECOND, UTC) for each in (at, now))
+    return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def span(microseconds: int) -> str:
+    """A length of time in its largest two units."""
+    seconds = max(0, round(microseconds / SECOND))
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if seconds < 60:
+        return f"{seconds} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+# ---- where a recipient stands
+
+
+def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
+    """One sentence on one recipient."""
+    if tried.next_attempt_at is not None:
+        later = tried.next_attempt_at > now
+        return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
+    return _FINAL[tried.recipient.status](tried, now)
+
+
+def _delivered(tried: TriedRecipient, now: int) -> str:
+    recipient = tried.recipient
+    at = "" if recipient.delivered_at is None else f" at {clock(recipient.delivered_at, now)}"
+    if not tried.attempts:
+        return f"delivered{at}"
+    return f"delivered{at} to {server(tried.attempts[-1])}, on attempt {len(tried.attempts)}"
+
+
+def _bounced(tried: TriedRecipient, now: int) -> str:
+    recipient = tried.recipient
+    if not tried.attempts:
+        return f"bounced: never asked a server: {recipient.last_smtp_response}"
+    last = tried.attempts[-1]
+    at = clock(recipient.bounced_at or last.finished_at, now)
+    return f"bounced at {at} on attempt {len(tried.attempts)}: {_said(last)}{_reason(last)}"
+
+
+def _failed(tried: TriedRecipient, now: int) -> str:
+    response = tried.recipient.last_smtp_response or ""
+    if not tried.attempts or response.startswith(CANCELLED):
+        return response + (f" (after {_count(len(tried.attempts))})" if tried.attempts else "")
+    last = tried.attempts[-1]
+    return f"failed at {clock(last.finished_at, now)}: {_count(len(tried.attempts))} used up, the last: {_said(last)}"
+
+
+_FINAL = {
+    RecipientStatus.DELIVERED: _delivered,
+    RecipientStatus.BOUNCED: _bounced,
+    RecipientStatus.FAILED: _failed,
+}
+
+
+def _deferred(tried: TriedRecipient, at: int, pool: PoolView, now: int, allowed: int) -> str:
+    number = tried.recipient.attempt_count + 1
+    words = f"deferred: try {number} of {allowed} at {clock(at, now)} (in {span(at - now)}){_because(tried)}"
+    return f"{words}; it will wait then, for pool {pool.name} is held: {pool.hold.reason}" if pool.hold else words
+
+
+def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: int) -> str:
+    number = tried.recipient.attempt_count + 1
+    before = f"; it is try {number} of {allowed}{_because(tried)}" if tried.attempts else ""
+    return f"waiting: {'the sandbox takes it next' if tried.simulated else _why(pool, now)}{before}"
+
+
+def _why(pool: PoolView, now: int) -> str:
+    """What a due recipient waits for, the greatest obstacle first."""
+    state, name = pool.state, f"pool {pool.name}"
+    if pool.hold is not None:
+        return f"{name} is held: {pool.hold.reason}"
+    if pool.name is None:
+        return "its mail servers have not been looked up yet"
+    if state is None:
+        return f"{name} takes it as soon as a server runs"
+    if state.slowed_until is not None and state.slowed_until > now:
+        return f"{name} slowed down until {clock(state.slowed_until, now)} because {state.slowed_by}"
+    used = f"{state.in_use} of {state.allowed} in use"
+    return f"{name} {used}" if state.in_use >= state.allowed else f"{name} takes it next, {used}"
+
+
+def _because(tried: TriedRecipient) -> str:
+    return f" because {_said(tried.attempts[-1])}" if tried.attempts else ""
+
+
+def _said(attempt: Attempt) -> str:
+    """What a server answered, or what we found instead of one."""
+    text = attempt.smtp_response or "nothing is known"
+    return f"{attempt.mx_host} said {text}" if attempt.mx_host and attempt.smtp_code is not None else text
+
+
+def _reason(attempt: Attempt) -> str:
+    _, _, reason = (attempt.decision or "").partition(": ")
+    return f" ({reason})" if reason else ""
+
+
+def _count(attempts: int) -> str:
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts"
+
+
+# ---- an attempt
+
+
+def server(attempt: Attempt) -> str:
+    """Whom an attempt reached, and how well that was encrypted."""
+    if attempt.mx_host is None:
+        return "the sandbox" if attempt.decision is None else "no server"  # only simulated ones decide nothing
+    at = f" ({attempt.mx_address})" if attempt.mx_address and attempt.mx_address != attempt.mx_host else ""
+    return f"{attempt.mx_host}{at} {encryption(attempt.tls)}"
+
+
+def encryption(tls: str | None) -> str:
+    """The record of a connection's encryption, "version, cipher, verification", without the cipher."""
+    if tls is None:
+        return "without TLS"
+    version, _, rest = tls.partition(", ")
+    _, _, verification = rest.partition(", ")
+    return f"over {version}, {verification}" if verification else f"over {tls}"
+
+
+def attempt_line(number: int, attempt: Attempt, now: int) -> str:
+    """One attempt on one line: when, how long, where, what was said, what was decided."""
+    took = (attempt.finished_at - attempt.started_at) // 1000
+    through = f", pool {attempt.pool}" if attempt.pool else ""
+    decided = f" -> {attempt.decision}" if attempt.decision else ""
+    head = f"attempt {number} at {clock(attempt.started_at, now)}, {took} ms{through}: {server(attempt)}"
+    return f"{head}: {attempt.smtp_response or 'no answer'}{decided}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One line of an SMTP dialogue: `C` we, `S` the server, `*` a remark."""
+
+    milliseconds: int
+    speaker: str
+    text: str
+
+
+def dialogue(attempt: Attempt) -> Iterable[Spoken]:
+    """What was said in an attempt, as far as it was kept."""
+    lines = msgspec.json.decode(attempt.dialogue or "[]", type=list[tuple[int, str, str]])
+    return [Spoken(*line) for line in lines]

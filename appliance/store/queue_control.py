@@ -1,0 +1,224 @@
+"""In charge of what an operator sees and does of the queue: how much waits for whom, try it now, give it up.
+
+The queue may hold a million recipients. Sums are made in SQL over the index of lanes alone, which is read in its own
+order; and what touches many rows does so in slices, between which a running server gets its turn to write.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import apsw
+
+from appliance.errors import Code, Refused
+from appliance.model import DueRecipient, Outcome, RecipientStatus, WaitingMail
+from appliance.outside import Outside, identifier_from, identifier_time
+from appliance.store.engine import Engine
+from appliance.store.outcomes import SELECT_DUE, due_recipient, record
+from appliance.store.sql import Row, first, rows, run
+
+SLICE = 1_000  # recipients made due in one transaction: some ten milliseconds
+LANES = 1_000  # looked for at a time
+SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its recipients are given
+
+_VERSION = "PRAGMA data_version"
+_WAITING = "SELECT id FROM recipients WHERE message_id = :message_id AND next_attempt_at IS NOT NULL"
+
+# All of it out of the index: the oldest message is the least id, because ids sort by time.
+_SUMMARY = """
+WITH lanes AS (
+    SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred,
+        min(message_id) AS oldest, min(CASE WHEN next_attempt_at > :now THEN next_attempt_at END) AS next_attempt_at
+    FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL GROUP BY account_id, domain
+), by_domain AS (
+    SELECT coalesce(d.pool, '') AS pool, l.domain, sum(l.waiting) AS waiting, sum(l.deferred) AS deferred,
+        min(l.oldest) AS oldest, min(l.next_attempt_at) AS next_attempt_at
+    FROM lanes l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1, 2
+), by_pool AS (
+    SELECT pool, sum(waiting) AS waiting, sum(deferred) AS deferred, min(oldest) AS oldest,
+        min(next_attempt_at) AS next_attempt_at
+    FROM by_domain GROUP BY pool ORDER BY 2 DESC, 1 LIMIT :pools
+), ranked AS (
+    SELECT d.*, row_number() OVER (PARTITION BY d.pool ORDER BY d.waiting DESC, d.domain) AS place
+    FROM by_domain d JOIN by_pool p ON p.pool = d.pool
+)
+SELECT pool, '' AS domain, waiting, deferred, oldest, next_attempt_at FROM by_pool
+UNION ALL
+SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHERE place <= :domains
+"""
+
+# Lanes (see lanes.py) with mail that is not due yet, from the one after the last that was seen.
+_LANES = """
+SELECT account_id, domain FROM recipients
+WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
+GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most
+"""
+_ANY = "TRUE"
+_TO_DOMAIN = "domain = :wanted"
+_THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :wanted)"
+_LATER = """
+SELECT message_id, id FROM recipients
+WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
+    AND (:address IS NULL OR lower(address) = lower(:address))
+ORDER BY next_attempt_at LIMIT :most
+"""
+_MAKE_DUE = """
+UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now
+"""
+_MAKE_MESSAGE_DUE = """
+UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND next_attempt_at > :now
+"""
+_ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
+_MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
+_STILL_WAITING = SELECT_DUE + "WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL ORDER BY r.id"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueControl:
+    """The queue in the operator's hands."""
+
+    engine: Engine
+    outside: Outside
+
+    # ---- for the running server
+
+    def version(self) -> int:
+        """A number that changes when anything is written, also by another process."""
+        ((version,),) = self.engine.read(lambda c: rows(c, _VERSION, {}))
+        return int(version)
+
+    def waiting(self, message_id: str) -> frozenset[str]:
+        """The recipients of a message that are not final."""
+        found = self.engine.read(lambda c: rows(c, _WAITING, {"message_id": message_id}))
+        return frozenset(recipient_id for (recipient_id,) in found)
+
+    # ---- how much waits
+
+    def summary(self, pools: int, domains: int) -> list[WaitingMail]:
+        """The pools with most mail, the largest first, each followed by the domains with most mail in it."""
+        wanted = {"now": self.outside.now(), "pools": pools, "domains": domains}
+        found = [_waiting_mail(row) for row in self.engine.read(lambda c: rows(c, _SUMMARY, wanted))]
+        size = {mail.pool: mail.due + mail.deferred for mail in found if mail.domain is None}
+        return sorted(found, key=lambda mail: (-size[mail.pool], mail.pool or "", *_within_pool(mail)))
+
+    # ---- try it now: no attempt is used, and what is due already stays where it is
+
+    async def retry_all(self) -> int:
+        """Make everything due that waits for a later time; how many recipients that were."""
+        return await self._retry(_ANY)
+
+    async def retry_pool(self, pool: str) -> int:
+        """The same for the domains whose mail goes through a pool."""
+        return await self._retry(_THROUGH_POOL, pool)
+
+    async def retry_domain(self, domain: str, address: str | None = None) -> int:
+        """The same for a domain, or for one address at it, in whatever case that was written."""
+        return await self._retry(_TO_DOMAIN, domain, address)
+
+    async def retry_message(self, message_id: str) -> int:
+        """The same for a message."""
+        return await self.engine.write(lambda c: _retry_message(c, message_id, self.outside.now()))
+
+    async def retry_recipient(self, recipient_id: str) -> int:
+        """The same for a recipient, by its id."""
+        return await self.engine.write(lambda c: _retry_recipient(c, recipient_id, self.outside.now()))
+
+    async def _retry(self, condition: str, wanted: str | None = None, address: str | None = None) -> int:
+        total, now = 0, self.outside.now()
+        after = _Lane("", "")
+        while lanes := self._lanes(condition, {"wanted": wanted, "now": now}, after):
+            after, done = lanes[-1], 0
+            while done < len(lanes):
+                count, passed = await self.engine.write(_make_due(lanes[done:], address, now))
+                total, done = total + count, done + passed
+        return total
+
+    def _lanes(self, condition: str, bindings: dict[str, Any], after: "_Lane") -> "list[_Lane]":
+        bindings |= {"account_id": after.account_id, "domain": after.domain, "most": LANES}
+        return [
+            _Lane(*row) for row in self.engine.read(lambda c: rows(c, _LANES.format(condition=condition), bindings))
+        ]
+
+    # ---- give it up
+
+    async def cancel(self, message_id: str, reason: str) -> int:
+        """Let every recipient of a message that is not final fail, its credit released; how many these were."""
+        return await self.engine.write(lambda c: _cancel(c, self.outside, message_id, reason))
+
+
+def _within_pool(mail: WaitingMail) -> tuple[bool, int, str]:
+    return mail.domain is not None, -(mail.due + mail.deferred), mail.domain or ""
+
+
+def _waiting_mail(row: Row) -> WaitingMail:
+    pool, domain, waiting, deferred, oldest, next_attempt_at = row
+    return WaitingMail(
+        pool or None, domain or None, waiting - deferred, deferred, identifier_time(oldest), next_attempt_at
+    )
+
+
+class _Lane(NamedTuple):
+    account_id: str
+    domain: str
+
+
+def _make_due(lanes: list[_Lane], address: str | None, now: int) -> Callable[[apsw.Connection], tuple[int, int]]:
+    """A function that makes one slice due; it returns how many recipients, and how many lanes have no more."""
+
+    def work(c: apsw.Connection) -> tuple[int, int]:
+        count = 0
+        for passed, lane in enumerate(lanes):
+            wanted = {**lane._asdict(), "address": address, "now": now, "most": SLICE - count}
+            found = rows(c, _LATER, wanted)
+            for message_id, recipient_id in found:
+                run(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
+            count += len(found)
+            if count == SLICE:
+                return count, passed
+        return count, len(lanes)
+
+    return work
+
+
+def _retry_message(c: apsw.Connection, message_id: str, now: int) -> int:
+    _must_exist(c, message_id)
+    run(c, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": now})
+    return c.changes()
+
+
+def _retry_recipient(c: apsw.Connection, recipient_id: str, now: int) -> int:
+    message_id = _message_of(c, recipient_id)
+    if message_id is None:
+        raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
+    run(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
+    return c.changes()
+
+
+def _message_of(c: apsw.Connection, recipient_id: str) -> str | None:
+    """The message of a recipient. There is no index by recipient, but the ids of both are from the same moment."""
+    try:
+        given_at = identifier_time(recipient_id)
+    except ValueError:
+        return None
+    earliest = identifier_from("msg", max(0, given_at - SAME_TIME))
+    bounds = {"earliest": earliest, "latest": identifier_from("msg", given_at + SAME_TIME), "id": recipient_id}
+    row = first(c, _MESSAGE_OF, bounds)
+    return None if row is None else str(row[0])
+
+
+def _must_exist(c: apsw.Connection, message_id: str) -> None:
+    if first(c, _ANY_RECIPIENT, {"message_id": message_id}) is None:
+        raise Refused(Code.NOT_FOUND, f"there is no message {message_id!r}")
+
+
+def _cancel(c: apsw.Connection, outside: Outside, message_id: str, reason: str) -> int:
+    _must_exist(c, message_id)
+    waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
+    if not waiting:
+        raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
+    record(c, outside, [_cancelled(recipient, reason, outside.now()) for recipient in waiting])
+    return len(waiting)
+
+
+def _cancelled(recipient: DueRecipient, reason: str, now: int) -> Outcome:
+    return Outcome(recipient, RecipientStatus.FAILED, (), now, note=f"cancelled: {reason}", releases=True)

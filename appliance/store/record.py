@@ -1,0 +1,52 @@
+"""In charge of reading back all that is known of one message: its recipients and everything that was tried for them."""
+
+from dataclasses import dataclass, fields
+
+import apsw
+
+from appliance.model import Attempt, Message, MessageRecord, Recipient, TriedRecipient
+from appliance.store.engine import Engine
+from appliance.store.messages import read_message
+from appliance.store.sql import first, rows
+
+# Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
+_ACCOUNT = """
+SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
+WHERE r.message_id = :message_id LIMIT 1
+"""
+_WAYS = "SELECT id, domain, simulated, next_attempt_at FROM recipients WHERE message_id = :message_id"
+_ATTEMPTS = f"""
+SELECT {", ".join(entry.name for entry in fields(Attempt))} FROM attempts
+WHERE recipient_id = :recipient_id ORDER BY number
+"""  # noqa: S608 - the names of our own columns
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What became of messages, in full."""
+
+    engine: Engine
+
+    def of(self, message_id: str) -> MessageRecord | None:
+        """Everything about a message of any account; None when there is none."""
+        return self.engine.snapshot(lambda c: _record(c, message_id))
+
+
+def _record(c: apsw.Connection, message_id: str) -> MessageRecord | None:
+    row = first(c, _ACCOUNT, {"message_id": message_id})
+    message = None if row is None else read_message(c, row[0], message_id)
+    if row is None or message is None:
+        return None
+    return MessageRecord(row[1], message, _recipients(c, message))
+
+
+def _recipients(c: apsw.Connection, message: Message) -> tuple[TriedRecipient, ...]:
+    ways = {recipient_id: way for recipient_id, *way in rows(c, _WAYS, {"message_id": message.id})}
+    return tuple(_tried(c, recipient, *ways[recipient.id]) for recipient in message.recipients)
+
+
+def _tried(
+    c: apsw.Connection, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None
+) -> TriedRecipient:
+    attempts = tuple(Attempt(*row) for row in rows(c, _ATTEMPTS, {"recipient_id": recipient.id}))
+    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts)

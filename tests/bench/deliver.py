@@ -1,0 +1,317 @@
+"""How fast mail goes through: HTTP in, signed, MX out, against Postfix (with OpenDKIM) doing SMTP in, SMTP out.
+
+    .venv/bin/python -m tests.bench.deliver                     # both comparisons
+    .venv/bin/python -m tests.bench.deliver --only signed       # RSA-2048 and Ed25519 against Postfix with OpenDKIM
+    .venv/bin/python -m tests.bench.deliver --only plain        # Ed25519 only against plain Postfix
+    .venv/bin/python -m tests.bench.deliver --backlog 1000000   # the start with a full queue: first delivery, memory
+    .venv/bin/python -m tests.bench.deliver --sinking           # throughput from 1,000 to 500,000 queued
+
+Needs root and `apt-get install postfix opendkim`; starts and stops them itself, in directories and on ports of their
+own. Every message is about 2 KB to one recipient, sent on 20 kept connections, and goes on in 20 sessions to Debian's
+smtp-sink on loopback. What counts is the time from the first request to the last arrival at the sink. The rounds of the
+two sides alternate, so that whatever else the machine does meets both. The load comes from a process of its own.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import apsw
+import trio
+
+from appliance.store import FILE_NAME
+from tests.bench.load import drive, send_requests
+from tests.bench.postfix import free_port, missing, postfix, wait_for
+from tests.bench.queued import fill_queue
+from tests.fakes.dns import DnsServer
+from tests.running import Provisioned, Running, add_account
+
+SESSIONS = 20
+BYTES = 2_048  # of one of smtp-source's messages; ours have a little more
+DOMAIN = "example.net"
+MX = f"mx.{DOMAIN}"
+WITHIN = 300.0  # seconds a round may take
+CREDITS = 10**9
+
+CONFIG = """
+[server]
+hostname = "mail.example.com"
+data_dir = "{data_dir}"
+[http]
+bind = ["127.0.0.1:0"]
+[dns]
+resolvers = ["127.0.0.1:{dns_port}"]
+[delivery]
+mode = "direct"
+mx_port = {sink_port}
+allow_networks = ["127.0.0.0/8"]
+[delivery.pools.default]
+concurrency = {sessions}
+[limits]
+requests_per_second = 0
+min_free_disk = "0"
+"""
+
+_COUNT = re.compile(rb"mesg=(\d+)")
+
+
+# ---- where it goes
+
+
+@dataclass
+class Sink:
+    """Debian's smtp-sink, and how many messages have arrived there."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    arrived: int = 0
+    last_at: float = 0.0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def watch(self) -> None:
+        """Read its counter, for as long as it runs."""
+        assert self.process.stdout is not None
+        while chunk := os.read(self.process.stdout.fileno(), 65_536):
+            if counts := _COUNT.findall(chunk):
+                with self._changed:
+                    self.arrived, self.last_at = int(counts[-1]), time.perf_counter()
+                    self._changed.notify_all()
+
+    def wait_until(self, arrived: int, within: float = WITHIN) -> float:
+        """Wait for so many messages in all; when the last of them came."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.arrived >= arrived, within):
+                raise RuntimeError(f"{self.arrived} of {arrived} messages arrived")
+            return self.last_at
+
+
+@contextmanager
+def sink() -> Iterator[Sink]:
+    """A sink on a free port."""
+    port = free_port()
+    command = ["smtp-sink", *(["-u", "nobody"] if os.geteuid() == 0 else []), "-c", f"127.0.0.1:{port}", "1000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        wait_for(port)
+        made = Sink(port, process)
+        threading.Thread(target=made.watch, daemon=True).start()
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def names() -> Iterator[int]:
+    """A DNS server in a thread of its own, where every domain has one MX; its port."""
+    server = DnsServer({DOMAIN: {"MX": [f"10 {MX}."]}, MX: {"A": ["127.0.0.1"]}})
+    ready: list[tuple[int, trio.lowlevel.TrioToken, trio.CancelScope]] = []
+    started = threading.Event()
+
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            endpoint = await nursery.start(server.run)
+            ready.append((endpoint.port, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+            started.set()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    started.wait(10)
+    port, token, scope = ready[0]
+    try:
+        yield port
+    finally:
+        token.run_sync_soon(scope.cancel)
+        thread.join()
+
+
+# ---- the sides
+
+
+@contextmanager
+def appliance(sink_port: int, directory: Path, account: Provisioned | None = None) -> Iterator[Running]:
+    """The real program, delivering to the sink."""
+    with names() as dns_port:
+        data_dir, config_file = directory / "data", directory / "config.toml"
+        config_file.write_text(
+            CONFIG.format(data_dir=data_dir, dns_port=dns_port, sink_port=sink_port, sessions=SESSIONS)
+        )
+        account = account or add_account(data_dir, "demo", credit=CREDITS)
+        running = Running(directory, config_file, data_dir, account, directory / "appliance.log")
+        try:
+            running.start()
+            yield running
+        finally:
+            running.kill()
+
+
+def retire_rsa(running: Running) -> None:
+    """Let only the Ed25519 keys sign from now on: there is no setting for it."""
+    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
+    connection.set_busy_timeout(10_000)
+    connection.execute("UPDATE dkim_keys SET retired_at = 1 WHERE algorithm = 'rsa'")
+    connection.close()
+    time.sleep(2)  # a running server looks for new keys once a second
+
+
+def send_over_http(running: Running, messages: int) -> None:
+    """Send from a process of its own, until all are accepted."""
+    port = urlsplit(running.url).port
+    command = [sys.executable, "-m", "tests.bench.deliver", "--load", str(port), running.account.send_key]
+    subprocess.run([*command, str(messages)], check=True, cwd=Path(__file__).parents[2])
+
+
+def load(port: int, key: str, messages: int) -> None:
+    """What that process does."""
+    requests = send_requests(f"Bearer {key}", f"{time.time_ns()}")
+    share = messages // SESSIONS
+    seen = asyncio.run(drive("127.0.0.1", port, SESSIONS, WITHIN, lambda number: islice(requests(number), share)))
+    assert dict(seen.statuses) == {202: share * SESSIONS}, seen.statuses
+
+
+def send_over_smtp(port: int, messages: int) -> None:
+    """Send with Debian's smtp-source, over kept connections, until all are accepted."""
+    command = ["smtp-source", "-d", "-s", str(SESSIONS), "-m", str(messages), "-l", str(BYTES)]
+    envelope = ["-f", "shop@example.com", "-t", f"ada@{DOMAIN}", f"127.0.0.1:{port}"]
+    subprocess.run([*command, *envelope], check=True)
+
+
+def measure(there: Sink, send: Callable[[int], None], messages: int) -> float:
+    """Messages a second from the first request to the last arrival."""
+    before, began = there.arrived, time.perf_counter()
+    send(messages)
+    return messages / (there.wait_until(before + messages) - began)
+
+
+# ---- the comparisons
+
+
+def compare(name: str, *, signed: bool, rounds: int, messages: int, wanted: float) -> None:
+    """Alternate the two sides and tell the medians."""
+    ours_name = "appliance, RSA-2048 and Ed25519" if signed else "appliance, Ed25519 only"
+    peer_name = "Postfix with OpenDKIM, RSA-2048" if signed else "Postfix, unsigned"
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        our_sink, their_sink = stack.enter_context(sink()), stack.enter_context(sink())
+        running = stack.enter_context(appliance(our_sink.port, directory))
+        peer = stack.enter_context(postfix(their_sink.port, sessions=SESSIONS, signed=signed))
+        sides = {
+            ours_name: partial(measure, our_sink, partial(send_over_http, running)),
+            peer_name: partial(measure, their_sink, partial(send_over_smtp, peer)),
+        }
+        for side in sides.values():
+            side(SESSIONS * 5)
+        if not signed:
+            retire_rsa(running)
+        rates: dict[str, list[float]] = {side: [] for side in sides}
+        for number in range(rounds):
+            print(f"\r{name}: round {number + 1} of {rounds}", end="", flush=True)
+            for each, run in sides.items():
+                rates[each].append(run(messages))
+        assert running.complaints() == [], running.complaints()[:3]
+    print("\r", end="")
+    for each, seen in rates.items():
+        spread = f"{min(seen):,.0f} to {max(seen):,.0f}"
+        print(f"{each:<34}{statistics.median(seen):>8,.0f} messages/s  ({spread})")
+    ours, theirs = (statistics.median(seen) for seen in rates.values())
+    print(f"ratio: {ours / theirs:.2f} (wanted: {wanted})\n")
+
+
+def start_with_a_backlog(queued: int) -> None:
+    """How long the first delivery takes after a start, and how much memory the server has after a minute of it."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        there = stack.enter_context(sink())
+        account = add_account(directory / "data", "demo", credit=CREDITS)
+        fill_queue(directory / "data", account.account_id, queued)
+        began = time.perf_counter()
+        running = stack.enter_context(appliance(there.port, directory, account))
+        up = time.perf_counter() - began
+        first = there.wait_until(1) - began
+        most = 0
+        for _ in range(60):
+            time.sleep(0.5)
+            most = max(most, resident(running))
+        rate = there.arrived / (time.perf_counter() - began)
+    print(f"with {queued:,} queued: ready after {up:.1f} s, first delivery after {first:.1f} s (wanted: < 10),")
+    print(f"most memory in half a minute {most / 2**20:.0f} MB (wanted: < 300), {rate:,.0f} messages/s meanwhile\n")
+
+
+def throughput_by_backlog(messages: int, rounds: int) -> None:
+    """Deliveries a second out of a queue of 1,000 times this and that; both servers sign with Ed25519 and RSA."""
+    rates: dict[int, list[float]] = {1_000: [], 500_000: []}
+    with ExitStack() as stack:
+        there = stack.enter_context(sink())
+        for _ in range(rounds):
+            for queued, seen in rates.items():
+                with tempfile.TemporaryDirectory() as made:
+                    seen.append(drain(there, Path(made), queued, min(messages, queued)))
+    few, many = (statistics.median(seen) for seen in rates.values())
+    for queued, seen in rates.items():
+        print(f"out of {queued:>8,} queued: {statistics.median(seen):,.0f} messages/s")
+    print(f"ratio: {many / few:.2f} (wanted: 0.9)\n")
+
+
+def drain(there: Sink, directory: Path, queued: int, messages: int) -> float:
+    """Messages a second from the first arrival to the last of so many."""
+    account = add_account(directory / "data", "demo", credit=CREDITS)
+    fill_queue(directory / "data", account.account_id, queued)
+    before = there.arrived
+    with appliance(there.port, directory, account):
+        warm = before + messages // 10  # keys are made, connections open
+        began = there.wait_until(warm)
+        warm = there.arrived
+        return (before + messages - warm) / (there.wait_until(before + messages) - began)
+
+
+def resident(running: Running) -> int:
+    """The bytes of memory the server has now."""
+    assert running.process is not None
+    pages = int(Path(f"/proc/{running.process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    """Measure and tell."""
+    if sys.argv[1:2] == ["--load"]:
+        load(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+        return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=3_000, help="in one round, a multiple of 20")
+    parser.add_argument("--only", choices=["signed", "plain"])
+    parser.add_argument("--backlog", type=int, default=0, help="measure the start with so many queued")
+    parser.add_argument("--sinking", action="store_true", help="measure throughput out of long queues")
+    options = parser.parse_args()
+    if missing() or os.geteuid() != 0:
+        sys.exit(f"needs root and Debian's postfix and opendkim; not found: {json.dumps(missing())}")
+    shared = {"rounds": options.rounds, "messages": options.messages}
+    if options.backlog:
+        start_with_a_backlog(options.backlog)
+    if options.sinking:
+        throughput_by_backlog(options.messages, options.rounds)
+    if options.backlog or options.sinking:
+        return
+    if options.only != "plain":
+        compare("signed", signed=True, wanted=1.8, **shared)
+    if options.only != "signed":
+        compare("plain", signed=False, wanted=2.0, **shared)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Fills a database with messages that wait for delivery, for benchmarks of a long queue."""
+
+import time
+from pathlib import Path
+
+import apsw
+
+from appliance.store import FILE_NAME
+
+BATCH = 20_000
+LINE = b"Hello Ada, your order 1234567 has left our warehouse and will be with you soon.\r\n"
+HEAD = (
+    b"From: Shop <orders@example.com>\r\nTo: ada@example.net\r\nSubject: On its way\r\n"
+    b"Date: Sun, 01 Jun 2025 12:00:00 +0000\r\nMessage-ID: <queued@example.com>\r\n"
+    b"MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
+)
+MIME = HEAD + LINE * 22
+
+# One statement a table, all counting the same numbers :first … :last. An id begins with its time, as real ones do.
+_NUMBERS = "WITH RECURSIVE n(i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i < :last) "
+_TIME = "(:began + i * 10)"
+_MESSAGE = f"'msg_' || printf('%013x', {_TIME} >> 2) || printf('%019x', i)"
+_RECIPIENT = f"'rcp_' || printf('%013x', {_TIME} >> 2) || printf('%019x', i)"
+_STATEMENTS = (
+    f"""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender, envelope_from,
+        subject, tags, recipient_count, credits_reserved, size, created_at)
+    SELECT :account_id, {_MESSAGE}, 'req_' || i, 'api', 'queued', 'reserved', 'Shop <orders@example.com>',
+        'orders@example.com', 'On its way', '[]', 1, 1, length(:mime), {_TIME} FROM n""",
+    f"""INSERT INTO message_bodies (message_id, mime, receipt) SELECT {_MESSAGE}, :mime, :receipt FROM n""",
+    f"""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status, billing_status,
+        next_attempt_at)
+    SELECT {_MESSAGE}, {_RECIPIENT}, :account_id, 'ada@' || :domain, :domain, 0, 1, 'queued', 'reserved', {_TIME}
+    FROM n""",
+)
+
+
+def fill_queue(data_dir: Path, account_id: str, count: int, domain: str = "example.net", *, told: bool = True) -> None:
+    """Store `count` messages of 2 KB that are due now."""
+    connection = apsw.Connection(str(data_dir / FILE_NAME))
+    connection.execute("PRAGMA synchronous = OFF").fetchall()
+    shared = {
+        "account_id": account_id,
+        "domain": domain,
+        "mime": MIME,
+        "receipt": b"y" * 450,
+        "began": time.time_ns() // 1000 - count * 10 - 60_000_000,
+    }
+    for first in range(0, count, BATCH):
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _STATEMENTS:
+            bounds = {"first": first, "last": min(count, first + BATCH) - 1}
+            head, _, values = statement.partition("SELECT")
+            connection.execute(f"{head}{_NUMBERS}SELECT{values}", shared | bounds)
+        connection.execute("COMMIT")
+        if told:
+            print(f"\rfilling: {100 * min(count, first + BATCH) // count} %", end="", flush=True)
+    if told:
+        print("\r", end="")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()

@@ -1,0 +1,87 @@
+"""Which pool an MX host belongs to."""
+
+import pytest
+
+from appliance.deliver.providers import PROVIDERS, Limits, Pool, Pools, Provider, by_suffix, organisation
+
+POOLS = Pools()
+
+
+@pytest.mark.parametrize(
+    ("host", "pool"),
+    [
+        ("gmail-smtp-in.l.google.com", "google"),
+        ("alt1.aspmx.l.google.com", "google"),
+        ("smtp.google.com", "google"),
+        ("ASPMX2.GoogleMail.com.", "google"),
+        ("google.com", "google"),
+        ("hotmail-com.olc.protection.outlook.com", "outlook"),
+        ("contoso-com.mail.protection.outlook.com", "microsoft365"),
+        ("contoso-com.o-v1.mx.microsoft", "microsoft365"),
+        ("mta5.am0.yahoodns.net", "yahoo"),
+        ("mx-aol.mail.gm0.yahoodns.net", "yahoo"),
+        ("mx1.mail.yahoo.co.jp", "yahoo-japan"),
+        ("mx01.mail.icloud.com", "apple"),
+        ("mx.zoho.eu", "zoho"),
+        ("mail.protonmail.ch", "proton"),
+        ("in1-smtp.messagingengine.com", "fastmail"),
+        ("eu-smtp-inbound-1.mimecast.com", "mimecast"),
+        ("mx0a-00082601.pphosted.com", "proofpoint"),
+        ("mx00.emig.gmx.net", "gmx"),
+        ("mx-ha02.web.de", "gmx"),
+        ("smtp-in.orange.fr", "orange"),
+        ("mx1.mxge.comcast.net", "comcast"),
+        ("inbound-smtp.eu-west-1.amazonaws.com", "amazon"),
+        # Others have a pool of their organisation.
+        ("mx1.example.com", "example.com"),
+        ("mx2.deep.inside.example.com", "example.com"),
+        ("example.com", "example.com"),
+        ("mail.example.co.uk", "example.co.uk"),
+        ("mail.example.com.br", "example.com.br"),
+        ("mail.example.de", "example.de"),
+        ("mail.co.uk", "mail.co.uk"),
+        ("com.de", "com.de"),
+        ("localhost", "localhost"),
+        # A name that only looks like a provider's is none.
+        ("mx.notgoogle.com", "notgoogle.com"),
+        ("google.com.evil.example", "evil.example"),
+        ("mx.google.com.example.org", "example.org"),
+    ],
+)
+def test_pool_of_a_host(host: str, pool: str) -> None:
+    """A provider's hosts share its pool; every other host shares one with its organisation."""
+    assert POOLS.of(host).name == pool
+
+
+def test_limits_come_with_the_pool() -> None:
+    """A strict provider starts with strict limits, an unknown one with those for all others."""
+    assert POOLS.of("smtp-in.orange.fr").limits.concurrency == 2
+    assert Pools(others=Limits(3)).of("mx.example.com") == Pool("example.com", Limits(3))
+
+
+def test_the_operators_table_replaces() -> None:
+    """A later row for the same suffix wins, so an operator's own rows go after ours."""
+    ours = Provider("mine", ("google.com", "mx.example.com"), Limits(1, 1, 1))
+    pools = Pools(by_suffix((*PROVIDERS, ours)))
+    assert pools.of("smtp.google.com").name == "mine"
+    assert pools.of("a.mx.example.com").limits.per_minute == 1
+    assert pools.of("other.example.com").name == "example.com"
+
+
+def test_the_table_is_sane() -> None:
+    """Names and suffixes are unique, suffixes are written in lower case, and every limit lets something through."""
+    suffixes = [suffix for provider in PROVIDERS for suffix in provider.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+    assert len({provider.name for provider in PROVIDERS}) == len(PROVIDERS)
+    assert all(suffix == suffix.lower().strip(".") and "." in suffix for suffix in suffixes)
+    for provider in PROVIDERS:
+        limits = provider.limits
+        assert limits.concurrency >= 1
+        assert limits.messages_per_connection >= 1
+        assert limits.per_minute is None or limits.per_minute >= 1
+
+
+@pytest.mark.parametrize(("host", "name"), [("A.B.Example.COM.", "example.com"), ("x.go.jp", "x.go.jp"), ("a", "a")])
+def test_organisation(host: str, name: str) -> None:
+    """The registered domain is the last two labels, or three under a country's second level."""
+    assert organisation(host) == name

@@ -1,0 +1,55 @@
+"""5.7.1 again and again: somebody there does not want us, so the pool's mail is held and the operator is told."""
+
+from pathlib import Path
+
+import trio
+
+from appliance.outside import Outside
+from appliance.store import open_store
+from tests.e2e.delivery.world import World, delays, world
+from tests.fakes.mx import FakeMx
+
+REFUSED = b"550 5.7.1 Your address is on our list\r\n"
+FAULTS = 10
+
+
+async def release(made: World, pool: str) -> None:
+    """What the shell's `queue resume` does."""
+    async with open_store(made.running.data_dir, Outside(), inline=True) as store:
+        assert await store.pools.release(pool)
+
+
+async def test_a_pool_that_refuses_us_is_held(tmp_path: Path) -> None:
+    """After ten refusals in a row the rest waits untried, nobody is suppressed, the log is loud; released, it goes."""
+    async with world(tmp_path, delays("1h"), "[delivery.pools.default]", "concurrency = 1") as made:
+        script: dict[str, bytes] = {"RCPT": REFUSED}
+        server = FakeMx(answers=script)
+        await made.domain("hostile.test", server)
+        sent = [await made.send(f"user{number}@hostile.test") for number in range(FAULTS + 20)]
+        await made.until(lambda: bool(made.rows("SELECT 1 FROM pool_holds")))
+        await trio.sleep(2.5)  # long enough for whoever does not heed the hold
+        statuses = [made.recipient(message).status for message in sent]
+        assert statuses.count("bounced") == FAULTS
+        assert statuses.count("queued") == 20
+        assert made.rows("SELECT * FROM suppressions") == []
+        (loud,) = made.complaints()
+        assert (loud["level"], loud["pool"]) == ("error", "hostile.test")
+        assert "5.7.1" in loud["reason"]
+        del script["RCPT"]
+        await release(made, "hostile.test")
+        await made.final(*sent)
+        assert [made.recipient(message).status for message in sent].count("delivered") == 20
+
+
+async def test_one_message_that_is_refused_ten_times_holds_nothing(tmp_path: Path) -> None:
+    """Ten recipients of one unwanted message are one refusal: the next message goes its way."""
+    async with world(tmp_path, delays("1h")) as made:
+        server = FakeMx(answers={".": [b"550 5.7.1 This is spam\r\n", b"250 2.0.0 queued\r\n"]})
+        await made.domain("strict.test", server)
+        unwanted = await made.send(*(f"user{number}@strict.test" for number in range(2 * FAULTS)))
+        await made.final(unwanted)
+        assert made.status(unwanted) == "failed"
+        assert made.rows("SELECT * FROM pool_holds") == []
+        wanted = await made.send("ada@strict.test")
+        await made.final(wanted)
+        assert made.status(wanted) == "delivered"

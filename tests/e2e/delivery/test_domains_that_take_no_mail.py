@@ -1,0 +1,61 @@
+"""What the DNS says decides before any server is asked: no such domain, no mail wanted, nobody knows."""
+
+from pathlib import Path
+
+from tests.e2e.delivery.world import CREDITS, delays, world
+from tests.fakes.dns import Trouble
+from tests.fakes.mx import FakeMx
+
+
+async def test_domains_that_take_no_mail(tmp_path: Path) -> None:
+    """Null MX and NXDOMAIN bounce at once with the credit returned and nobody suppressed; the rest stays deferred."""
+    async with world(tmp_path, delays("1h")) as made:
+        made.publish("null.test", MX=["0 ."])
+        made.publish("servfail.test", MX=Trouble.SERVFAIL)
+        made.publish("loop.test", CNAME=["pool.test."])
+        made.publish("pool.test", CNAME=["loop.test."])
+        made.publish("nowhere.test", MX=["10 missing.nowhere.test."])
+        made.publish("myself.test", MX=["10 mail.example.com."])
+        names = ["null", "missing", "myself", "servfail", "loop", "nowhere"]
+        sent = {name: await made.send(f"ada@{name}.test") for name in names}
+        await made.tried(*sent.values())
+        statuses = {name: made.recipient(message).status for name, message in sent.items()}
+        assert statuses == {
+            "null": "bounced",
+            "missing": "bounced",
+            "myself": "bounced",
+            "servfail": "deferred",
+            "loop": "deferred",
+            "nowhere": "deferred",
+        }
+        assert made.credits() == CREDITS - 3
+        assert made.rows("SELECT * FROM suppressions") == []
+        assert made.events(sent["null"]) == ["email.bounced"]
+        assert (made.recipient(sent["null"]).response or "").startswith("5.1.10 ")
+        assert (made.recipient(sent["missing"]).response or "").startswith("5.1.2 ")
+        assert (made.recipient(sent["servfail"]).response or "").startswith("4.4.3 ")
+
+
+async def test_a_domain_without_mx_has_its_address(tmp_path: Path) -> None:
+    """The implicit MX (RFC 5321 5.1): a domain with an address alone gets its mail there."""
+    async with world(tmp_path) as made:
+        server = FakeMx()
+        await made.host("implicit.test", server.serve)
+        message = await made.send("ada@implicit.test")
+        await made.final(message)
+        assert len(server.messages) == 1
+        assert made.attempts(message)[0].host == "implicit.test"
+
+
+async def test_a_resolver_that_recovers(tmp_path: Path) -> None:
+    """Mail deferred for SERVFAIL is delivered once the DNS answers again."""
+    async with world(tmp_path, delays("2s", "2s")) as made:
+        server = FakeMx()
+        await made.domain("shaky.test", server)
+        good = made.dns.zone["shaky.test"]
+        made.publish("shaky.test", MX=Trouble.SERVFAIL)
+        message = await made.send("ada@shaky.test")
+        await made.tried(message)
+        made.dns.zone["shaky.test"] = good
+        await made.final(message)
+        assert made.recipient(message).status == "delivered"

@@ -1,0 +1,50 @@
+"""Many recipients of one message at one domain go in one transaction, and each has an outcome of its own."""
+
+from pathlib import Path
+
+from tests.e2e.delivery.world import CREDITS, delays, world
+from tests.fakes.mx import FakeMx
+
+
+async def test_recipients_of_one_message_each_get_their_own_answer(tmp_path: Path) -> None:
+    """Accepted, unknown and deferred in one transaction: delivered, bounced and delivered later; message partial."""
+    async with world(tmp_path, delays("1s", "1s")) as made:
+        server = FakeMx(
+            answers={
+                "RCPT nobody@mixed.test": b"550 5.1.1 No such user\r\n",
+                "RCPT later@mixed.test": [b"452 4.2.2 Mailbox full\r\n", b"250 2.1.5 ok\r\n"],
+            }
+        )
+        await made.domain("mixed.test", server)
+        message = await made.send("ada@mixed.test", "nobody@mixed.test", "bob@mixed.test", "later@mixed.test")
+        await made.tried(message)
+        found = made.recipients(message)
+        assert {address.partition("@")[0]: one.status for address, one in found.items()} == {
+            "ada": "delivered",
+            "nobody": "bounced",
+            "bob": "delivered",
+            "later": "deferred",
+        }
+        assert [got.recipients for got in server.messages] == [("ada@mixed.test", "bob@mixed.test")]
+        assert made.status(message) == "queued"
+        await made.final(message)
+        assert [got.recipients for got in server.messages[1:]] == [("later@mixed.test",)]
+        assert server.messages[0].data == server.messages[1].data  # signature and all
+        assert made.status(message) == "partial"
+        assert made.credits() == CREDITS - 3
+        assert sorted(made.events(message)) == ["email.bounced", *["email.delivered"] * 3]
+
+
+async def test_a_hundred_recipients_at_one_domain_make_two_transactions(tmp_path: Path) -> None:
+    """A message to 50 at one domain and 50 at another reaches each domain once, with everybody on the envelope."""
+    async with world(tmp_path) as made:
+        here, there = FakeMx(), FakeMx()
+        await made.domain("here.test", here)
+        await made.domain("there.test", there)
+        names = [f"user{number}" for number in range(25)]
+        message = await made.send(*(f"{name}@here.test" for name in names), *(f"{name}@there.test" for name in names))
+        await made.final(message)
+        for server, domain in ((here, "here.test"), (there, "there.test")):
+            assert [sorted(got.recipients) for got in server.messages] == [sorted(f"{name}@{domain}" for name in names)]
+        assert here.messages[0].data == there.messages[0].data  # signed once
+        assert made.status(message) == "delivered"

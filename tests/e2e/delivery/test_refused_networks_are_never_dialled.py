@@ -1,0 +1,37 @@
+"""An MX that leads into the operator's own networks is bounced, and not one connection is made."""
+
+from pathlib import Path
+
+from tests.e2e.delivery.world import CREDITS, world
+from tests.fakes.mx import FakeMx
+
+TARGETS = {
+    "loopback": {"A": ["127.0.0.1"]},
+    "loopback6": {"AAAA": ["::1"]},
+    "private": {"A": ["10.0.0.1", "192.168.1.1"]},
+    "linklocal": {"A": ["169.254.169.254"]},
+    "mapped": {"AAAA": ["::ffff:127.0.0.1"]},
+    "translated": {"AAAA": ["64:ff9b::7f00:1"]},
+    "unspecified": {"A": ["0.0.0.0"]},
+}
+
+
+async def test_refused_networks_are_never_dialled(tmp_path: Path) -> None:
+    """Loopback, private, link-local, mapped and translated addresses: bounced, credit returned, 0 connections."""
+    async with world(tmp_path, allowed="") as made:
+        canary = FakeMx()
+        await made.domain("canary.test", canary)  # 127.0.0.x, where somebody does listen
+        sent = {"canary": await made.send("ada@canary.test")}
+        for name, records in TARGETS.items():
+            made.publish(f"mx.{name}.test", **records)
+            made.publish(f"{name}.test", MX=[f"10 mx.{name}.test."])
+            sent[name] = await made.send(f"ada@{name}.test")
+        await made.final(*sent.values())
+        for name, message in sent.items():
+            found = made.recipient(message)
+            assert (found.status, found.billing, found.code) == ("bounced", "released", None), name
+            assert (found.response or "").startswith(("5.4.4 ", "5.4.6 ")), name  # refused, or a loop to this machine
+        assert canary.sessions == 0
+        assert made.credits() == CREDITS
+        assert made.rows("SELECT * FROM suppressions") == []
+        assert made.complaints() == []

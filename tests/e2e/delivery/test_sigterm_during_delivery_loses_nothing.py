@@ -1,0 +1,49 @@
+"""SIGTERM while mail is on its way: what is in flight is finished, the rest waits on disk, nothing is sent twice."""
+
+import time
+from pathlib import Path
+
+from appliance.deliver.dispatch import GRACE
+from tests.e2e.delivery.world import World, delays, world
+from tests.fakes.mx import FakeMx, silence, wait_and_say
+
+MESSAGES = 60
+SETTING = 'shutdown_timeout = "3s"'
+LONGEST = GRACE + 3  # seconds
+
+
+async def stop(made: World) -> float:
+    """How long a SIGTERM takes to end it in order."""
+    began = time.monotonic()
+    assert await made.terminate() == 0
+    return time.monotonic() - began
+
+
+async def test_sigterm_during_delivery_loses_nothing(tmp_path: Path) -> None:
+    """Stopped with slow answers outstanding, it records those, and a restart delivers the rest: each exactly once."""
+    async with world(tmp_path, delays("1s", "1s"), server=SETTING) as made:
+        server = FakeMx(answers={".": wait_and_say(0.5, b"250 2.0.0 queued\r\n")})
+        await made.domain("slow.test", server)
+        sent = [await made.send(f"user{number}@slow.test") for number in range(MESSAGES)]
+        await made.until(lambda: sum(command == "DATA" for command in server.commands) > 15)
+        assert await stop(made) < LONGEST
+        in_store = made.rows("SELECT count(*) FROM recipients WHERE status = 'delivered'")[0][0]
+        accepted = sum(command == "DATA" for command in server.commands)
+        assert in_store == accepted < MESSAGES
+        server.answers = {}
+        await made.start()
+        await made.final(*sent)
+        assert sum(command == "DATA" for command in server.commands) == MESSAGES
+        assert made.complaints() == []
+
+
+async def test_sigterm_does_not_wait_for_a_tarpit(tmp_path: Path) -> None:
+    """A server that never answers holds the end up for no longer than the setting says, and the mail stays queued."""
+    async with world(tmp_path, delays("1h"), server=SETTING) as made:
+        server = FakeMx(answers={"MAIL": silence})
+        await made.domain("tarpit.test", server)
+        message = await made.send("ada@tarpit.test")
+        await made.until(lambda: any(command.startswith("MAIL") for command in server.commands))
+        assert await stop(made) < LONGEST
+        found = made.recipient(message)
+        assert (found.status, found.attempts) == ("queued", 0)

@@ -1,0 +1,103 @@
+"""Opportunistic TLS: used wherever it is offered, whatever the certificate; how far it was verified is on record."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import trio
+import trustme
+
+from tests.e2e.delivery.world import World, delays, lines, world
+from tests.fakes.mx import FakeMx, hang_up
+
+
+def context(
+    authority: trustme.CA, name: str, *, not_before: datetime | None = None, not_after: datetime | None = None
+) -> ssl.SSLContext:
+    """What a server with a certificate for that name has."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name, not_before=not_before, not_after=not_after).configure_cert(made)
+    return made
+
+
+def trusted(directory: Path) -> tuple[trustme.CA, str]:
+    """An authority, and the setting that makes the program trust it."""
+    authority = trustme.CA()
+    file = directory / "authority.pem"
+    authority.cert_pem.write_to_path(str(file))
+    return authority, f'ca_file = "{file}"'
+
+
+async def delivered(made: World, domain: str, server: FakeMx) -> tuple[str, list[str]]:
+    """Deliver one message to this server of a domain; the TLS on record, and the remarks in its dialogue."""
+    await made.domain(domain, server)
+    message = await made.send(f"ada@{domain}")
+    await made.final(message)
+    assert made.recipient(message).status == "delivered"
+    assert len(server.messages) == 1
+    (attempt,) = made.attempts(message)
+    return attempt.tls or "plaintext", lines(attempt, "*")
+
+
+async def test_tls_is_used_and_recorded(tmp_path: Path) -> None:
+    """Good, expired, of another name, of a stranger: all are delivered to under TLS, and only the first is verified."""
+    authority, setting = trusted(tmp_path)
+    past = datetime.now(UTC) - timedelta(days=2)
+    contexts = {
+        "good": context(authority, "mx0.good.test"),
+        "expired": context(authority, "mx0.expired.test", not_before=past - timedelta(days=30), not_after=past),
+        "mismatched": context(authority, "mx0.another.test"),
+        "stranger": context(trustme.CA(), "mx0.stranger.test"),
+    }
+    async with world(tmp_path, setting, delays("1h")) as made:
+        for name, tls in contexts.items():
+            record, _ = await delivered(made, f"{name}.test", FakeMx(tls=tls))
+            assert record.startswith("TLSv1.3"), name
+            assert ("not verified" not in record) is (name == "good"), f"{name}: {record}"
+
+
+async def test_a_broken_handshake_falls_back_to_plaintext(tmp_path: Path) -> None:
+    """Nonsense or a closed connection instead of a handshake: delivered in the clear on a second one, and recorded."""
+
+    async def nonsense(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"220 2.0.0 go\r\n")
+        await stream.receive_some(1000)
+        await stream.send_all(b"This is not TLS at all, I am afraid.\r\n" * 10)
+        await hang_up(stream)
+
+    async def closing(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"220 2.0.0 go\r\n")
+        await hang_up(stream)
+
+    any_context = context(trustme.CA(), "mx0.broken.test")
+    async with world(tmp_path, delays("1h")) as made:
+        for name, answer in (("nonsense", nonsense), ("closing", closing)):
+            server = FakeMx(tls=any_context, answers={"STARTTLS": answer})
+            record, remarks = await delivered(made, f"{name}.test", server)
+            assert record == "plaintext"
+            assert any("handshake" in remark for remark in remarks), f"{name}: {remarks}"
+            assert server.sessions == 2
+
+
+async def test_a_server_that_refuses_starttls_gets_it_in_the_clear(tmp_path: Path) -> None:
+    """STARTTLS offered and then answered with 454: the same connection goes on without."""
+    async with world(tmp_path, delays("1h")) as made:
+        tls = context(trustme.CA(), "mx0.refusing.test")
+        server = FakeMx(tls=tls, answers={"STARTTLS": b"454 4.7.0 TLS not available\r\n"})
+        record, _ = await delivered(made, "refusing.test", server)
+        assert (record, server.sessions) == ("plaintext", 1)
+
+
+async def test_replies_injected_before_starttls_are_shut_out(tmp_path: Path) -> None:
+    """More than one reply to STARTTLS: nothing is sent, in the clear or under TLS, and the recipient is deferred."""
+    async with world(tmp_path, delays("1h")) as made:
+        injected = b"220 2.0.0 go\r\n250-mx.example\r\n250 AUTH PLAIN\r\n"
+        server = FakeMx(tls=context(trustme.CA(), "mx0.evil.test"), answers={"STARTTLS": injected})
+        await made.domain("evil.test", server)
+        message = await made.send("ada@evil.test")
+        await made.tried(message)
+        found = made.recipient(message)
+        assert found.status == "deferred"
+        assert "said more than it was asked" in (found.response or "")
+        assert not any(command.startswith("MAIL") for command in server.commands)
+        assert server.messages == []

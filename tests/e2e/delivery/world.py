@@ -1,0 +1,255 @@
+"""A small world on loopback for the real program to deliver into: a DNS server, mail servers, and what came of it all.
+
+Every mail server has an address of its own in 127.0.0.0/8 and all of them one port, as in the world outside.
+"""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import httpx
+import trio
+
+from appliance.store import FILE_NAME
+from tests.fakes.dns import DnsServer, Records
+from tests.fakes.mx import FakeMx
+from tests.running import Running, add_account
+
+WITHIN = 20.0  # seconds that anything waited for here may take
+CREDITS = 1_000_000
+SENDER = "Shop <shop@example.com>"
+
+CONFIG = """
+[server]
+hostname = "mail.example.com"
+data_dir = "{data_dir}"
+{server}
+[http]
+bind = ["127.0.0.1:0"]
+[dns]
+resolvers = ["127.0.0.1:{dns_port}"]
+[delivery]
+mode = "direct"
+mx_port = {mx_port}
+{delivery}
+[limits]
+requests_per_second = 0
+min_free_disk = "0"
+"""
+ALLOWED = 'allow_networks = ["127.0.0.0/8"]'
+
+Handler = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+class Recipient(NamedTuple):
+    """A recipient's row, as far as tests look at it."""
+
+    address: str
+    status: str
+    billing: str
+    attempts: int
+    code: int | None
+    response: str | None
+    next_attempt_at: int | None
+
+
+class Attempt(NamedTuple):
+    """One attempt's row."""
+
+    code: int | None
+    response: str | None
+    pool: str | None
+    host: str | None
+    mx_address: str | None
+    tls: str | None
+    decision: str
+    dialogue: list[Any]
+
+
+@dataclass
+class World:
+    """The program, and all that it talks to."""
+
+    running: Running
+    dns: DnsServer
+    mx_port: int
+    nursery: trio.Nursery
+    _hosts: "count[int]" = field(default_factory=lambda: count(2))
+    _keys: "count[int]" = field(default_factory=count)
+
+    # ---- who is there
+
+    def publish(self, name: str, **records: Records) -> None:
+        """Put DNS records at a name."""
+        self.dns.zone[name] = {**self.dns.zone.get(name, {}), **records}
+
+    async def host(self, name: str, serve: Handler | None) -> str:
+        """A mail server with this name and an address of its own; None: nobody listens there."""
+        number = next(self._hosts)
+        address = f"127.0.{number // 250}.{number % 250 + 1}"
+        self.publish(name, A=[address])
+        if serve is not None:
+            listeners = await trio.open_tcp_listeners(self.mx_port, host=address)
+            self.nursery.start_soon(trio.serve_listeners, serve, listeners)
+        return address
+
+    async def domain(self, name: str, *servers: FakeMx | None) -> None:
+        """A domain with these servers as its MX hosts, the first preferred; None: a host where nobody listens."""
+        hosts = [f"mx{number}.{name}" for number in range(len(servers))]
+        for host, server in zip(hosts, servers, strict=True):
+            await self.host(host, None if server is None else server.serve)
+        self.publish(name, MX=[f"{10 * number} {host}." for number, host in enumerate(hosts)])
+
+    # ---- what is sent
+
+    async def send(self, *recipients: str, expect: int = 202, **fields: object) -> str:
+        """Send one message; its id."""
+        body = {"from": SENDER, "to": list(recipients), "subject": "On its way", "text": "Hello,\nAda.\n", **fields}
+        answer = await self.post(body)
+        assert answer.status_code == expect, answer.text
+        return str(answer.json().get("id", ""))
+
+    async def post(self, body: Mapping[str, object]) -> httpx.Response:
+        """One request to send."""
+        headers = {**self.running.account.bearer, "Idempotency-Key": f"key {next(self._keys)}"}
+        async with httpx.AsyncClient(base_url=self.running.url, trust_env=False, timeout=30) as client:
+            return await client.post("/emails", json=body, headers=headers)
+
+    # ---- what came of it
+
+    def rows(self, query: str, *bindings: object) -> list[tuple[Any, ...]]:
+        """What the database says, read beside the running program."""
+        connection = apsw.Connection(str(self.running.data_dir / FILE_NAME), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.set_busy_timeout(5_000)
+            return connection.execute(query, bindings).fetchall()
+        finally:
+            connection.close()
+
+    def recipients(self, message_id: str) -> dict[str, Recipient]:
+        """The recipients of a message, by address."""
+        query = """SELECT address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
+            next_attempt_at FROM recipients WHERE message_id = ?"""
+        return {row[0]: Recipient(*row) for row in self.rows(query, message_id)}
+
+    def recipient(self, message_id: str) -> Recipient:
+        """The only recipient of a message."""
+        (found,) = self.recipients(message_id).values()
+        return found
+
+    def attempts(self, message_id: str) -> list[Attempt]:
+        """All attempts at the recipients of a message, in order."""
+        query = """SELECT smtp_code, smtp_response, pool, mx_host, mx_address, tls, decision, dialogue
+            FROM attempts WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id = ?)
+            ORDER BY started_at, number"""
+        found = self.rows(query, message_id)
+        return [Attempt._make((*row[:-1], json.loads(row[-1] or "[]"))) for row in found]
+
+    def status(self, message_id: str) -> str:
+        """What a message's recipients make of it."""
+        ((status,),) = self.rows("SELECT status FROM messages WHERE id = ?", message_id)
+        return str(status)
+
+    def events(self, message_id: str) -> list[str]:
+        """The events of a message."""
+        return [kind for (kind,) in self.rows("SELECT type FROM events WHERE message_id = ? ORDER BY id", message_id)]
+
+    def credits(self) -> int:
+        """What the account has left."""
+        ((credits,),) = self.rows("SELECT credits FROM accounts")
+        return int(credits)
+
+    async def until(self, condition: Callable[[], bool], within: float = WITHIN) -> None:
+        """Wait until something holds."""
+        deadline = trio.current_time() + within
+        while not condition():
+            assert trio.current_time() < deadline, "\n".join(
+                ["waited too long", *self.running.complaints()[-20:], *map(str, self.unfinished())]
+            )
+            await trio.sleep(0.02)
+
+    def unfinished(self) -> list[tuple[Any, ...]]:
+        """Who still waits, and with what answer."""
+        return self.rows(
+            "SELECT address, status, last_smtp_response FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 20"
+        )
+
+    async def tried(self, *messages: str, within: float = WITHIN) -> None:
+        """Wait until every recipient of these messages has been tried once."""
+        await self.until(
+            lambda: all(each.attempts for message in messages for each in self.recipients(message).values()), within
+        )
+
+    async def final(self, *messages: str, within: float = WITHIN) -> None:
+        """Wait until every recipient of these messages is final."""
+        marks = ",".join("?" * len(messages))
+        query = f"SELECT 1 FROM recipients WHERE message_id IN ({marks}) AND next_attempt_at IS NOT NULL LIMIT 1"
+        await self.until(lambda: not self.rows(query, *messages), within)
+
+    # ---- the program
+
+    async def start(self) -> None:
+        """Start it again after an end."""
+        await trio.to_thread.run_sync(self.running.start)
+
+    async def terminate(self) -> int:
+        """SIGTERM; its exit code."""
+        return await trio.to_thread.run_sync(self.running.terminate)
+
+    def complaints(self) -> list[dict[str, Any]]:
+        """The lines of its log that are not the plain course of things."""
+        return [json.loads(line) for line in self.running.complaints()]
+
+
+def free_port() -> int:
+    """A port that is free on all of loopback, as far as one can tell."""
+    with socket.socket() as probe:
+        probe.bind(("0.0.0.0", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def delays(*texts: str) -> str:
+    """The setting of a retry schedule."""
+    return f"retry_delays = {json.dumps(texts)}"
+
+
+@asynccontextmanager
+async def world(
+    directory: Path, *settings: str, server: str = "", allowed: str = ALLOWED, authentic: bool = False
+) -> AsyncIterator[World]:
+    """A running program with one account, and a DNS that knows nothing yet; `settings` are lines of [delivery]."""
+    data_dir, mx_port = directory / "data", free_port()
+    dns = DnsServer({}, ttl=1, negative_ttl=1, authentic=authentic)
+    async with trio.open_nursery() as nursery:
+        endpoint = await nursery.start(dns.run)
+        config_file = directory / "config.toml"
+        delivery = "\n".join([allowed, *settings])
+        config_file.write_text(
+            CONFIG.format(data_dir=data_dir, server=server, dns_port=endpoint.port, mx_port=mx_port, delivery=delivery)
+        )
+        account = await trio.to_thread.run_sync(lambda: add_account(data_dir, "demo", credit=CREDITS))
+        running = Running(directory, config_file, data_dir, account, directory / "appliance.log")
+        made = World(running, dns, mx_port, nursery)
+        try:
+            await made.start()
+            yield made
+        finally:
+            running.kill()
+            nursery.cancel_scope.cancel()
+
+
+def lines(attempt: Attempt, speaker: str) -> list[str]:
+    """What one side said in an attempt: `C` we, `S` the server, `*` remarks."""
+    return [text for _, said_by, text in attempt.dialogue if said_by == speaker]
+
+
+def said(attempts: Sequence[Attempt]) -> list[tuple[int | None, str]]:
+    """Codes and decisions, without their details."""
+    return [(attempt.code, attempt.decision.partition(":")[0]) for attempt in attempts]

@@ -1,0 +1,78 @@
+"""Mail in a store without anybody sending it: messages as if accepted, and outcomes as if tried."""
+
+from appliance.model import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.outside import Outside
+from appliance.store import Store
+
+MIME = b"From: shop@example.com\r\nSubject: Hello\r\n\r\nHello.\r\n"
+SECOND = 1_000_000  # microseconds
+
+
+async def account(store: Store, name: str = "acme", balance: int | None = 100) -> str:
+    """A new account's id."""
+    return (await store.accounts.create(name, f"{name}@example.org", "no hash", Role.CUSTOMER, balance)).id
+
+
+async def accept(
+    store: Store, outside: Outside, account_id: str, *addresses: str, simulated: bool = False
+) -> NewMessage:
+    """A message to these addresses, waiting to be delivered."""
+    message_id = outside.identifier("msg")
+    recipients = tuple(
+        NewRecipient(outside.identifier("rcp"), address, address.lower(), address.rpartition("@")[2].lower())
+        for address in addresses
+    )
+    new = NewMessage(
+        id=message_id,
+        account_id=account_id,
+        request_id="req_1",
+        source=Source.API,
+        simulated=simulated,
+        sender="Shop <shop@example.com>",
+        envelope_from="shop@example.com",
+        subject="Hello",
+        tags=(),
+        template_alias=None,
+        template_version=None,
+        mime=MIME,
+        receipt=b"{}",
+        recipients=recipients,
+        credits=len(recipients),
+        created_at=outside.now(),
+        idempotency=None,
+    )
+    await store.messages.accept(new)
+    return new
+
+
+def due(store: Store, message: NewMessage) -> list[DueRecipient]:
+    """The recipients of a message as delivery would be given them."""
+    return [each for each in store.queue.due(simulated=False, most=1000) if each.message_id == message.id]
+
+
+async def defer(store: Store, outside: Outside, message: NewMessage, seconds: int = 300) -> None:
+    """Let a server defer every recipient of a message that is due."""
+    now = outside.now()
+    tried = Attempt(
+        started_at=now - 412_000,
+        finished_at=now,
+        smtp_code=451,
+        smtp_response="451 4.7.1 greylisted",
+        pool="example.net",
+        mx_host="mx.example.net",
+        mx_address="192.0.2.1",
+        tls="TLSv1.3, TLS_AES_256_GCM_SHA384, verified",
+        decision="deferred: attempt 2 of 12",
+        dialogue='[[0,"S","220 mx.example.net ESMTP"],[3,"C","EHLO mail.example.com"]]',
+    )
+    outcomes = [
+        Outcome(each, RecipientStatus.DEFERRED, (tried,), now, now + seconds * SECOND) for each in due(store, message)
+    ]
+    await store.queue.record(outcomes)
+
+
+async def finish(store: Store, outside: Outside, recipient: DueRecipient, status: RecipientStatus, code: int) -> None:
+    """Let a server take or refuse one recipient."""
+    now = outside.now()
+    tried = Attempt(now, now, code, f"{code} so be it", "example.net", "mx.example.net", "192.0.2.1")
+    await store.queue.record([Outcome(recipient, status, (tried,), now)])

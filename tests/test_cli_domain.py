@@ -1,0 +1,227 @@
+"""In charge of `appliance domain records`, `rotate` and `verify`: keys, records, and real DNS packets."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from appliance.config_values import Endpoint
+from appliance.keyfile import FILE_NAME, load_or_create
+from appliance.message.dkim_keys import zone_text
+from appliance.outside import Outside
+from appliance.signing_keys import SigningKeys
+from appliance.store import open_store
+from tests.fakes.dns import DnsServer
+from tests.test_cli import Shell, fields
+from tests.test_docs_cli import documented
+
+HOST = "mail.example.com"
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Commands, and the account acme with the domain acme.example on the server mail.example.com."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
+    shell = Shell(tmp_path)
+    shell.config.write_text(f'[server]\ndata_dir = "{shell.data_dir}"\nhostname = "{HOST}"\n')
+    shell.create("acme")
+    shell.json("domain", "add", "acme", "acme.example")
+    return shell
+
+
+def records(shell: Shell, command: str = "records") -> list[dict[str, str]]:
+    """What is to be published."""
+    answer: dict[str, list[dict[str, str]]] = shell.json("domain", command, "acme", "acme.example")
+    assert set(answer) == {"records"}
+    return answer["records"]
+
+
+def names(found: list[dict[str, str]]) -> list[str]:
+    """The DKIM selectors among records."""
+    return [record["name"].partition(".")[0] for record in found if "._domainkey." in record["name"]]
+
+
+# ---- keys and records
+
+
+def test_a_domain_has_its_keys_at_once(acme: Shell) -> None:
+    """`domain add` makes both keys, which sign with the key file beside the database; the private halves are sealed."""
+    account = acme.json("account", "show", "acme")["id"]
+    stored = acme.stored(lambda store: store.dkim_keys.of(account, "acme.example"))
+    assert sorted(key.algorithm for key in stored) == ["ed25519", "rsa"]
+    assert (acme.data_dir / FILE_NAME).stat().st_mode & 0o077 == 0
+
+    async def opened() -> int:
+        outside = Outside()
+        async with open_store(acme.data_dir, outside, inline=True) as store:
+            keys = SigningKeys(store, outside, load_or_create(acme.data_dir))
+            return len(await keys.in_use(account, "acme.example"))
+
+    assert trio.run(opened) == 2
+
+
+def test_adding_a_domain_again_keeps_its_keys(acme: Shell) -> None:
+    """What is published stays right."""
+    before = records(acme)
+    acme.json("domain", "add", "acme", "acme.example")
+    assert records(acme) == before
+
+
+def test_the_records_are_told_with_their_purpose(acme: Shell) -> None:
+    """Two keys, SPF with the server's name, and DMARC, as JSON and in words."""
+    found = records(acme)
+    assert [set(record) for record in found] == [{"name", "type", "value", "purpose"}] * 4
+    assert {record["type"] for record in found} == {"TXT"}
+    values = {record["name"]: record["value"] for record in found}
+    assert values["acme.example"] == f"v=spf1 a:{HOST} -all"
+    assert values["_dmarc.acme.example"].startswith("v=DMARC1; p=none")
+    assert sorted(value.partition(" p=")[0] for name, value in values.items() if "_domainkey" in name) == [
+        "v=DKIM1; k=ed25519;",
+        "v=DKIM1; k=rsa;",
+    ]
+    text = acme.text("domain", "records", "acme", "acme.example")
+    for record in found:
+        assert f"{record['purpose']}:\n  {record['name']}  TXT\n  {record['value']}\n" in text
+
+
+def test_a_domain_without_keys_gets_them_with_its_records(acme: Shell) -> None:
+    """A domain that came in another way, as at the first start, has keys as soon as somebody asks for its records."""
+    account = acme.json("account", "show", "acme")["id"]
+
+    async def add() -> None:
+        async with open_store(acme.data_dir, Outside(), inline=True) as store:
+            await store.access.add_domain(account, "other.example", usable=True)
+
+    trio.run(add)
+    found = acme.json("domain", "records", "acme", "Other.Example")["records"]
+    assert len(names(found)) == 2
+    assert acme.json("domain", "records", "acme", "other.example")["records"] == found
+
+
+def test_behind_a_relay_it_is_the_relay_that_sends(acme: Shell) -> None:
+    """In mode relay SPF lets the relay in."""
+    text = acme.config.read_text()
+    acme.config.write_text(f'{text}[delivery]\nmode = "relay"\nrelay_host = "192.0.2.25"\n')
+    assert "v=spf1 ip4:192.0.2.25 -all" in [record["value"] for record in records(acme)]
+
+
+def test_a_rotation_makes_new_keys_and_keeps_the_old_records(acme: Shell) -> None:
+    """New selectors sign; the old records are listed last, with the day until which they stay."""
+    before = names(records(acme))
+    after = records(acme, "rotate")
+    assert after == records(acme)
+    current, retired = names(after)[:2], names(after)[2:]
+    assert set(retired) == set(before)
+    assert not set(current) & set(before)
+    assert ["keep until" in record["purpose"] for record in after] == [False] * 4 + [True] * 2
+    assert "domain records acme acme.example" in acme.text("domain", "rotate", "acme", "acme.example")
+    assert len(names(records(acme))) == 6
+
+
+@pytest.mark.parametrize("command", ["records", "rotate", "verify"])
+def test_an_unknown_domain_is_refused(acme: Shell, command: str) -> None:
+    """A domain of nobody, or of another account, gets no keys."""
+    acme.create("other")
+    for account, domain in (("acme", "else.example"), ("other", "acme.example")):
+        assert f"the account {account} has no domain {domain}" in acme.refused("domain", command, account, domain)
+    assert "not a domain name" in acme.refused("domain", command, "acme", "a..b")
+
+
+# ---- DNS
+
+
+@dataclass
+class Dns:
+    """A DNS server on a thread of its own, beside the command's own event loop."""
+
+    server: DnsServer
+    endpoint: Endpoint
+
+
+@contextmanager
+def dns_server() -> Iterator[Dns]:
+    """A DNS server that knows the address of the mail server, until the end of the block."""
+    server = DnsServer({HOST: {"A": ["192.0.2.25"]}}, ttl=0)
+    ready, running = threading.Event(), []
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            endpoint = await nursery.start(server.run)
+            running.append((endpoint, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+            ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(run,))
+    thread.start()
+    assert ready.wait(10)
+    endpoint, token, scope = running[0]
+    try:
+        yield Dns(server, endpoint)
+    finally:
+        token.run_sync_soon(scope.cancel)
+        thread.join()
+
+
+@pytest.fixture
+def dns(acme: Shell) -> Iterator[Dns]:
+    """The resolver that acme's commands ask."""
+    with dns_server() as made:
+        acme.config.write_text(f'{acme.config.read_text()}[dns]\nresolvers = ["{made.endpoint}"]\n')
+        yield made
+
+
+def verify(acme: Shell, code: int) -> Any:
+    """The JSON of `domain verify`, which exits with this code."""
+    result = acme.run("domain", "verify", "acme", "acme.example", "--json")
+    assert result.exit_code == code, result.output
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def publish(dns: Dns, found: list[dict[str, str]]) -> None:
+    """Put records into DNS."""
+    for record in found:
+        dns.server.zone[record["name"]] = {"TXT": [zone_text(record["value"])]}
+
+
+def test_verify_is_content_when_all_is_published(acme: Shell, dns: Dns) -> None:
+    """Exit code 0, and each record with what DNS shows, over real packets; the JSON is as documented."""
+    wanted = records(acme)
+    publish(dns, wanted)
+    answer = verify(acme, 0)
+    assert answer["ok"] is True
+    assert [record["status"] for record in answer["records"]] == ["ok"] * 4
+    assert [record["found"] for record in answer["records"]] == [[record["value"]] for record in wanted]
+    assert fields(answer) == fields(documented("domain verify"))
+    text = acme.text("domain", "verify", "acme", "acme.example")
+    assert [line.split()[:2] for line in text.splitlines()] == [["ok", record["name"]] for record in wanted]
+
+
+def test_verify_says_what_is_missing_and_what_differs(acme: Shell, dns: Dns) -> None:
+    """Exit code 1, with what DNS shows and what it should show; control characters do not reach the terminal."""
+    wanted = records(acme)
+    publish(dns, wanted)
+    del dns.server.zone[wanted[0]["name"]]
+    dns.server.zone["acme.example"] = {"TXT": ['"v=spf1 \\027[2J -all"']}
+    answer = verify(acme, 1)
+    assert answer["ok"] is False
+    assert [record["status"] for record in answer["records"]] == ["missing", "ok", "differs", "ok"]
+    result = acme.run("domain", "verify", "acme", "acme.example")
+    assert result.exit_code == 1
+    assert f"missing  {wanted[0]['name']}" in result.stdout
+    assert f"should be: {wanted[0]['value']}" in result.stdout
+    assert r"DNS shows: v=spf1 \x1b[2J -all" in result.stdout
+
+
+def test_a_retired_record_that_is_gone_is_no_fault(acme: Shell, dns: Dns) -> None:
+    """It is told, and the exit code is that of the records that are needed."""
+    publish(dns, [record for record in records(acme, "rotate") if "keep until" not in record["purpose"]])
+    answer = verify(acme, 0)
+    assert [(record["needed"], record["status"]) for record in answer["records"]][4:] == [(False, "missing")] * 2
+    assert "(of a retired key)" in acme.text("domain", "verify", "acme", "acme.example")

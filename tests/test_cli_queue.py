@@ -1,0 +1,293 @@
+"""In charge of `appliance queue …` and `appliance explain`, on a database with mail in it."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from appliance.cli import main
+from appliance.model import NewMessage, PoolState, RecipientStatus
+from appliance.outside import Outside
+from appliance.store import Store, open_store
+from tests import mail
+from tests.test_cli import Shell, fields
+from tests.test_docs_cli import documented
+
+OUTSIDE = Outside()
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Commands, and the account acme with 100 credits."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
+    shell = Shell(tmp_path)
+    shell.create("acme", "--credits", "100")
+    return shell
+
+
+def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any:
+    """What a change of the store by the server, or by a sender, gives back; it is told acme's id."""
+
+    async def opened() -> Any:
+        async with open_store(shell.data_dir, OUTSIDE, inline=True) as store:
+            return await change(store, store.accounts.named("acme").id)
+
+    return trio.run(opened)
+
+
+def accept(shell: Shell, *addresses: str, **options: bool) -> NewMessage:
+    """A waiting message."""
+    made = changed(shell, lambda store, account: mail.accept(store, OUTSIDE, account, *addresses, **options))
+    assert isinstance(made, NewMessage)
+    return made
+
+
+def deferred(shell: Shell, *addresses: str) -> NewMessage:
+    """A message that was tried once."""
+    message = accept(shell, *addresses)
+    changed(shell, lambda store, _: mail.defer(store, OUTSIDE, message))
+    return message
+
+
+def say(shell: Shell, *states: PoolState, **destinations: str) -> None:
+    """What the server knows of its pools; `gmail_com="google"` for a domain."""
+    known = {domain.replace("_", "."): pool for domain, pool in destinations.items()}
+    changed(shell, lambda store, _: store.pools.say(states, known))
+
+
+def due(shell: Shell) -> list[str]:
+    """The addresses that are due."""
+    found = shell.stored(lambda store: store.queue.due(simulated=False, most=100))
+    return sorted(recipient.address for recipient in found)
+
+
+# ---- the queue
+
+
+def test_an_empty_queue_says_so(acme: Shell) -> None:
+    """`queue` alone is `queue show`."""
+    assert acme.text("queue") == acme.text("queue", "show") == "Nothing waits.\n"
+    assert acme.json("queue") == {"pools": [], "more": False}
+
+
+def test_the_queue_is_shown_by_pool_and_destination(acme: Shell) -> None:
+    """Amounts, the sessions in use, and why a pool waits, in a table and as the documented JSON."""
+    say(acme, PoolState("google", 5, 20, None, None, 0), gmail_com="google", example_net="example.net")
+    accept(acme, "a@gmail.com", "b@gmail.com")
+    deferred(acme, "c@example.net")
+    accept(acme, "d@new.example")
+    acme.json("queue", "pause", "example.net", "--reason", "they move")
+    answer = acme.json("queue", "show")
+    assert fields(answer) == fields(documented("queue show"))
+    google, unknown, net = answer["pools"][0], answer["pools"][-1], answer["pools"][1]
+    assert (google["pool"], google["waiting"], google["in_use"], google["allowed"]) == ("google", 2, 5, 20)
+    assert [each["domain"] for each in google["destinations"]] == ["gmail.com"]
+    assert {unknown["pool"], net["pool"]} == {None, "example.net"}
+    held = next(pool for pool in answer["pools"] if pool["pool"] == "example.net")
+    assert (held["waiting"], held["deferred"], held["held_because"]) == (0, 1, "they move")
+    lines = acme.text("queue").splitlines()
+    assert lines[0].startswith("POOL")
+    assert lines[0].endswith("STATE")
+    assert lines[1].split()[:3] == ["google", "2", "0"]
+    assert "5 of 20" in lines[1]
+    assert lines[2].split()[:2] == ["gmail.com", "2"]
+    assert any(line.startswith("(not looked up)") for line in lines)
+    assert any(line.startswith("example.net") and line.endswith("held: they move") for line in lines)
+
+
+def test_a_slowed_pool_tells_until_when_and_why(acme: Shell) -> None:
+    """While it lasts; a pause that is over is not told in the table."""
+    soon, past = OUTSIDE.now() + 60_000_000, OUTSIDE.now() - 60_000_000
+    states = (PoolState("slow", 0, 2, soon, "421 too fast", 0), PoolState("was-slow", 0, 2, past, "421 too fast", 0))
+    say(acme, *states, a_example="slow", b_example="was-slow")
+    accept(acme, "u@a.example", "u@b.example")
+    slow, was_slow = (line for line in acme.text("queue").splitlines() if "of 2" in line)
+    assert "slowed until " in slow
+    assert slow.endswith(": 421 too fast")
+    assert "slowed" not in was_slow
+
+
+def test_a_held_pool_is_shown_without_any_mail(acme: Shell) -> None:
+    """A hold that was forgotten is not hidden."""
+    acme.json("queue", "pause", "google")
+    (pool,) = acme.json("queue")["pools"]
+    assert (pool["pool"], pool["waiting"], pool["held_because"]) == ("google", 0, "paused by the operator")
+
+
+def test_a_long_queue_is_cut(acme: Shell) -> None:
+    """Only as many pools and destinations as asked for, and a word that there are more."""
+    say(acme, a_example="p", b_example="p", c_example="q")
+    accept(acme, "u@a.example", "u@b.example", "v@b.example", "u@c.example")
+    answer = acme.json("queue", "show", "--pools", "1", "--destinations", "1")
+    assert [pool["pool"] for pool in answer["pools"]] == ["p"]
+    assert [each["domain"] for each in answer["pools"][0]["destinations"]] == ["b.example"]
+    assert answer["more"] is True
+    assert "There are more pools" in acme.text("queue", "show", "--pools", "1")
+    acme.misused("queue", "show", "--pools", "0")
+
+
+def test_simulated_mail_is_not_in_the_queue(acme: Shell) -> None:
+    """What never leaves the machine waits for nobody's server."""
+    accept(acme, "a@gmail.com", simulated=True)
+    assert acme.json("queue")["pools"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["a@gmail.com", "b@example.net", "c@example.net"]),
+        (["--pool", "google"], ["a@gmail.com"]),
+        (["--domain", "Example.NET."], ["b@example.net", "c@example.net"]),
+        (["--message", "MESSAGE"], ["b@example.net", "c@example.net"]),
+        (["--recipient", "RECIPIENT"], ["c@example.net"]),
+        (["--recipient", "B@example.net"], ["b@example.net"]),
+    ],
+)
+def test_a_retry_makes_due_what_it_names(acme: Shell, options: list[str], expected: list[str]) -> None:
+    """By pool, domain, message, recipient or address; without an option everything."""
+    say(acme, gmail_com="google", example_net="example.net")
+    deferred(acme, "a@gmail.com")
+    message = deferred(acme, "b@example.net", "c@example.net")
+    names = {"MESSAGE": message.id, "RECIPIENT": message.recipients[1].id}
+    answer = acme.json("queue", "retry", *(names.get(option, option) for option in options))
+    assert answer == {"retried": len(expected)}
+    assert fields(answer) == fields(documented("queue retry"))
+    assert due(acme) == expected
+
+
+def test_a_retry_is_told_in_words(acme: Shell) -> None:
+    """How many there were, or that there was nothing to do."""
+    assert acme.text("queue", "retry") == "Nothing of that is deferred.\n"
+    deferred(acme, "a@gmail.com")
+    assert acme.text("queue", "retry") == "1 recipient is due now.\n"
+    deferred(acme, "a@gmail.com", "b@gmail.com")
+    assert acme.text("queue", "retry") == "2 recipients are due now.\n"
+
+
+def test_a_retry_of_nothing_known_is_refused(acme: Shell) -> None:
+    """A message or recipient that is not there; two options at once are wrong usage."""
+    assert "there is no message 'msg_0'" in acme.refused("queue", "retry", "--message", "msg_0")
+    assert "there is no recipient 'rcp_0'" in acme.refused("queue", "retry", "--recipient", "rcp_0")
+    assert "not a domain name" in acme.refused("queue", "retry", "--domain", "a..b")
+    acme.misused("queue", "retry", "--pool", "a", "--domain", "b.example")
+
+
+def test_a_cancelled_message_fails_with_its_credits_returned(acme: Shell) -> None:
+    """What still waited is failed, the answer says how many, and a second time there is nothing left to cancel."""
+    message = deferred(acme, "a@gmail.com", "b@gmail.com")
+    assert acme.json("account", "show", "acme")["credits"] == 98
+    answer = acme.json("queue", "cancel", message.id)
+    assert answer == {"message": message.id, "cancelled": 2}
+    assert fields(answer) == fields(documented("queue cancel"))
+    assert acme.json("account", "show", "acme")["credits"] == 100
+    assert "waits any more" in acme.refused("queue", "cancel", message.id)
+    assert "there is no message" in acme.refused("queue", "cancel", "msg_0")
+    again = accept(acme, "a@gmail.com")
+    assert acme.text("queue", "cancel", again.id) == f"Cancelled 1 recipient of {again.id}.\n"
+
+
+def test_a_pool_is_paused_and_resumed(acme: Shell) -> None:
+    """A hold keeps its first reason; resuming what is not held is no error."""
+    answer = acme.json("queue", "pause", "google")
+    assert answer == {"pool": "google", "held": True, "reason": "paused by the operator"}
+    assert fields(answer) == fields(documented("queue pause"))
+    assert acme.text("queue", "pause", "google", "--reason", "x") == "Pool google is held: paused by the operator\n"
+    answer = acme.json("queue", "resume", "google")
+    assert answer == {"pool": "google", "held": False, "was_held": True}
+    assert fields(answer) == fields(documented("queue resume"))
+    assert acme.text("queue", "resume", "google") == "Pool google was not held.\n"
+    acme.json("queue", "pause", "google")
+    assert acme.text("queue", "resume", "google") == "Pool google is open again.\n"
+
+
+def test_json_before_the_command_is_wrong_usage(acme: Shell) -> None:
+    """`queue --json` is for `queue` alone; it would otherwise be lost."""
+    result = CliRunner().invoke(main, ["queue", "--json", "retry", "--config", str(acme.config)])
+    assert result.exit_code == 2
+    assert "appliance queue retry --json" in result.stderr
+
+
+def test_the_queue_needs_a_database_to_act_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is none, nothing is made in passing."""
+    monkeypatch.chdir(tmp_path)
+    shell = Shell(tmp_path)
+    for words in (["retry"], ["cancel", "msg_0"], ["pause", "google"], ["resume", "google"]):
+        assert "there is no database" in shell.refused("queue", *words)
+    assert "there is no database" in shell.refused("explain", "msg_0")
+    assert not shell.data_dir.exists()
+
+
+# ---- explain
+
+
+def test_each_recipient_is_explained(acme: Shell) -> None:
+    """Where it stands in words, with its pool, its next try and each attempt, as the documented JSON."""
+    say(acme, PoolState("example.net", 5, 5, None, None, 0), example_net="example.net")
+    message = deferred(acme, "a@example.net", "b@example.net")
+    answer = acme.json("explain", message.id)
+    assert fields(answer) == fields(documented("explain"))
+    assert (answer["id"], answer["account"], answer["status"]) == (message.id, "acme", "queued")
+    first = answer["recipients"][0]
+    assert (first["email"], first["status"], first["pool"]) == ("a@example.net", "deferred", "example.net")
+    assert first["explanation"].startswith("deferred: try 2 of 12 at ")
+    assert first["explanation"].endswith(" because mx.example.net said 451 4.7.1 greylisted")
+    (attempt,) = first["attempts"]
+    assert (attempt["number"], attempt["duration_ms"], attempt["mx_host"]) == (1, 412, "mx.example.net")
+    acme.json("queue", "retry")
+    explanations = [each["explanation"] for each in acme.json("explain", message.id)["recipients"]]
+    assert all(each.startswith("waiting: pool example.net 5 of 5 in use; it is try 2 of 12") for each in explanations)
+
+
+def test_an_explanation_is_readable(acme: Shell) -> None:
+    """The message, then each recipient with its sentence and its attempts; the SMTP lines only when asked for."""
+    message = deferred(acme, "a@example.net")
+    text = acme.text("explain", message.id)
+    lines = text.splitlines()
+    assert lines[0].startswith(f"{message.id} of acme, accepted at ")
+    assert lines[1:4] == ["from Shop <shop@example.com>: Hello", "", "a@example.net"]
+    assert lines[4].startswith("  deferred: try 2 of 12 at ")
+    assert lines[5].startswith("    attempt 1 at ")
+    assert lines[5].endswith(
+        "412 ms, pool example.net: mx.example.net (192.0.2.1) over TLSv1.3, verified:"
+        " 451 4.7.1 greylisted -> deferred: attempt 2 of 12"
+    )
+    assert len(lines) == 6
+    shown = acme.text("explain", message.id, "--dialogue")
+    assert "           3 ms  C  EHLO mail.example.com" in shown.splitlines()
+    (recipient,) = acme.json("explain", message.id, "--dialogue")["recipients"]
+    assert recipient["attempts"][0]["dialogue"][0] == {"ms": 0, "speaker": "S", "text": "220 mx.example.net ESMTP"}
+
+
+def test_final_recipients_are_explained(acme: Shell) -> None:
+    """Delivered, bounced, suppressed, cancelled and simulated ones, each in its own words."""
+
+    async def suppress(store: Store, account: str) -> None:
+        await store.suppressions.add(account, "gone@example.net", "by hand")
+
+    async def finish(store: Store, _: str) -> None:
+        await mail.finish(store, OUTSIDE, mail.due(store, message)[0], RecipientStatus.DELIVERED, 250)
+        await mail.finish(store, OUTSIDE, mail.due(store, message)[0], RecipientStatus.BOUNCED, 550)
+
+    changed(acme, suppress)
+    message = accept(acme, "a@example.net", "b@example.net", "gone@example.net", "last@example.net")
+    changed(acme, finish)
+    acme.json("queue", "cancel", message.id)
+    words = [each["explanation"].partition(" at ")[0] for each in acme.json("explain", message.id)["recipients"]]
+    assert words == [
+        "delivered",
+        "bounced",
+        "bounced: never asked a server: suppressed: this address is on the account's suppression list",
+        "cancelled: given up by the operator",
+    ]
+    simulated = accept(acme, "a@example.net", simulated=True)
+    (recipient,) = acme.json("explain", simulated.id)["recipients"]
+    assert (recipient["explanation"], recipient["pool"]) == ("waiting: the sandbox takes it next", None)
+
+
+def test_a_message_that_is_not_there_is_not_explained(acme: Shell) -> None:
+    """One line, exit code 1."""
+    assert acme.refused("explain", "msg_0") == "Error: there is no message 'msg_0'\n"

@@ -1,0 +1,157 @@
+"""What the operator's settings make of relays, pools and the rest of delivery."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance.cli import failures
+from appliance.config import Config, ConfigError, parse
+from appliance.deliver import station
+from appliance.deliver.from_settings import pools, relays
+from appliance.deliver.providers import PROVIDERS, Limits
+from appliance.deliver.route import NoRoute, Relay, Relays, RelayTls, Router, relay_for
+from appliance.outside import Outside, Wake
+from appliance.store import open_store
+from tests.fakes.dns import ZoneResolver
+
+FILE = Path("/srv/config.toml")
+MAIN = 'mode = "relay"\nrelay_host = "smart.example"\n'
+
+
+def config(text: str) -> Config:
+    """Settings with this in [delivery]."""
+    return parse(f"[delivery]\n{text}", FILE)
+
+
+# ---- relays
+
+
+def test_without_a_relay_mail_goes_to_the_mx() -> None:
+    """The default names no relay, and relay_host counts only in mode relay."""
+    assert relays(config("").delivery) == Relays()
+    assert relays(config('relay_host = "smart.example"').delivery) == Relays()
+
+
+def test_in_mode_relay_everything_goes_there() -> None:
+    """With its port, its login and its encryption."""
+    login = 'relay_port = 465\nrelay_username = "u"\nrelay_password = "p"\nrelay_tls = "implicit"'
+    made = relays(config(MAIN + login).delivery)
+    assert made.default == Relay("smart.example", 465, "u", "p", RelayTls.IMPLICIT)
+    assert relay_for("anything.example", made) == made.default
+    assert made.only
+
+
+def test_a_domain_may_have_its_own_relay_in_direct_mode() -> None:
+    """Its mail goes there, all other to the MX."""
+    made = relays(config('[delivery.relays."*.example.com"]\nhost = "10.0.0.5"\nport = 25\ntls = "off"').delivery)
+    assert relay_for("a.example.com", made) == Relay("10.0.0.5", 25, tls=RelayTls.OFF)
+    assert relay_for("example.com", made) is None
+    assert not made.only
+
+
+def test_a_domain_may_have_its_own_relay_in_relay_mode() -> None:
+    """It goes before the one for everything."""
+    made = relays(config(f'{MAIN}[delivery.relays."example.com"]\nhost = "other.example"').delivery)
+    assert relay_for("example.com", made) == Relay("other.example")
+    assert relay_for("example.net", made) == Relay("smart.example")
+
+
+async def test_mode_relay_never_becomes_direct() -> None:
+    """With relays for some domains only, mail for the others has no route for now, rather than an MX."""
+    made = relays(config('mode = "relay"\n[delivery.relays."example.com"]\nhost = "other.example"').delivery)
+    router = Router(ZoneResolver({"example.net": {"MX": ["10 mx.example.net."]}}), lambda: 0.5, relays=made)
+    with pytest.raises(NoRoute) as refused:
+        await router.route("example.net")
+    assert not refused.value.permanent
+    assert "no relay is configured for example.net" in refused.value.text
+
+
+# ---- pools
+
+
+def test_without_settings_the_pools_are_as_built_in() -> None:
+    """Every provider with its own limits, and the rest with the usual ones."""
+    made = pools(config(""))
+    for provider in PROVIDERS:
+        for suffix in provider.suffixes:
+            assert (made.of(f"mx.{suffix}").name, made.of(f"mx.{suffix}").limits) == (provider.name, provider.limits)
+    assert made.of("mx.example.net").limits == Limits()
+
+
+def test_a_built_in_pool_is_changed_key_by_key() -> None:
+    """What is given counts, what is not stays; 0 lifts a rate."""
+    before = pools(config("")).of("smtp-in.orange.fr").limits
+    assert before.per_minute is not None
+    made = pools(config("[delivery.pools.orange]\nper_minute = 0")).of("smtp-in.orange.fr").limits
+    assert made == Limits(before.concurrency, before.messages_per_connection, None)
+    text = "[delivery.pools.orange]\nconcurrency = 7\nmessages_per_connection = 3"
+    assert pools(config(text)).of("mx.orange.fr").limits == Limits(7, 3, before.per_minute)
+
+
+def test_the_default_is_for_all_other_organisations() -> None:
+    """Providers keep their own limits; a new pool starts from the default's."""
+    made = pools(
+        config(
+            "[delivery.pools.default]\nconcurrency = 3\nper_minute = 60\n"
+            '[delivery.pools.partner]\nsuffixes = ["partner.example"]\nconcurrency = 9'
+        )
+    )
+    assert made.of("mx.example.net").limits == Limits(3, 100, 60)
+    assert made.of("aspmx.l.google.com").limits == pools(config("")).of("aspmx.l.google.com").limits
+    partner = made.of("mx1.partner.example")
+    assert (partner.name, partner.limits) == ("partner", Limits(9, 100, 60))
+
+
+def test_a_new_pool_may_take_a_suffix_from_a_built_in_one() -> None:
+    """The operator's row for a suffix counts, whatever its name sorts like."""
+    made = pools(config('[delivery.pools.aaa]\nsuffixes = ["corp.google.com", "psmtp.com"]'))
+    assert [made.of(f"mx.{each}").name for each in ("corp.google.com", "psmtp.com", "google.com")] == [
+        "aaa",
+        "aaa",
+        "google",
+    ]
+
+
+def test_suffixes_of_a_built_in_pool_are_replaced() -> None:
+    """An override says all of them."""
+    made = pools(config('[delivery.pools.google]\nsuffixes = ["google.com"]'))
+    assert made.of("mx.psmtp.com").name == "psmtp.com"
+
+
+def test_a_pool_that_nobody_knows_is_an_error() -> None:
+    """A slip in the name of a built-in pool is named with its key and the names there are."""
+    with pytest.raises(ConfigError) as refused:
+        pools(config("[delivery.pools.gogle]\nconcurrency = 1"))
+    line = str(refused.value)
+    assert line.startswith("/srv/config.toml: delivery.pools.gogle.suffixes: missing: gogle is no built-in pool (")
+    assert "google" in line
+
+
+def test_a_relay_that_is_an_address_is_its_own_pool() -> None:
+    """An address has no organisation to share a pool with."""
+    assert [pools(config("")).of(host).name for host in ("192.0.2.1", "::1")] == ["192.0.2.1", "::1"]
+
+
+# ---- put together
+
+
+async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
+    """Relays, pools, own addresses and the number of sessions reach the parts that use them."""
+    made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
+    outside = Outside()
+    async with open_store(tmp_path, outside, inline=True) as store:
+        dispatch = station.build(made, outside, store, bytes(32), Wake())
+    assert dispatch.sessions == 7
+    assert dispatch.pools.others == Limits(1)
+    assert dispatch.router.relays.default == Relay("smart.example")
+    assert made.delivery.own_addresses[0] in dispatch.router.own
+
+
+async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:
+    """What only delivery itself can tell of a setting ends the start like any other wrong one, without a traceback."""
+    made = config("[delivery.pools.gogle]\nconcurrency = 1")
+    outside = Outside()
+    async with open_store(tmp_path, outside, inline=True) as store:
+        with pytest.raises(ConfigError) as refused:
+            station.build(made, outside, store, bytes(32), Wake())
+    assert failures.explain(ExceptionGroup("a nursery", [refused.value]), made) == str(refused.value)

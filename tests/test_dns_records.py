@@ -1,0 +1,188 @@
+"""The records a domain needs, and whether DNS shows them."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from appliance.dns_check import Checked, Status, check, tags
+from appliance.dns_records import DAY, DnsRecord, Kind, records, spf_term
+from appliance.message.dkim_keys import zone_text
+from appliance.model import StoredDkimKey
+from tests.fakes.dns import Trouble, Zone, ZoneResolver
+
+NOW = 1_794_664_800_000_000  # 2026-11-14
+HOST = "mail.example.com"
+RSA = StoredDkimKey("ma-rsa-1", "rsa", b"", "v=DKIM1; k=rsa; p=" + "A" * 392)
+ED25519 = StoredDkimKey("ma-ed25519-1", "ed25519", b"", "v=DKIM1; k=ed25519; p=BBBB")
+OLD = StoredDkimKey("ma-rsa-0", "rsa", b"", "v=DKIM1; k=rsa; p=CCCC", 0, NOW - 6 * DAY)
+OLDER = StoredDkimKey("ma-rsa-00", "rsa", b"", "v=DKIM1; k=rsa; p=DDDD", 0, NOW - 7 * DAY)
+SERVER: Zone = {HOST: {"A": ["192.0.2.25"], "AAAA": ["2001:db8::25"]}}
+
+
+def wanted() -> list[DnsRecord]:
+    """The records of a domain with two keys."""
+    return records("acme.example", HOST, [RSA, ED25519], NOW)
+
+
+def published() -> dict[str, Mapping[str, list[str] | Trouble]]:
+    """A zone in which all of them are as they should be."""
+    return {record.name: {"TXT": [zone_text(record.value)]} for record in wanted()}
+
+
+async def checked(zone: Zone, kind: Kind) -> Checked:
+    """What becomes of the first record of a kind."""
+    found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
+    return next(each for each in found if each.record.kind is kind)
+
+
+def text(value: str) -> dict[str, list[str]]:
+    """One TXT record."""
+    return {"TXT": [f'"{value}"']}
+
+
+# ---- what to publish
+
+
+def test_a_domain_needs_two_keys_spf_and_dmarc() -> None:
+    """Both keys under their selectors, SPF at the domain, DMARC below it, each with what it is for."""
+    assert [(record.name, record.type, record.value) for record in wanted()] == [
+        ("ma-rsa-1._domainkey.acme.example", "TXT", RSA.record),
+        ("ma-ed25519-1._domainkey.acme.example", "TXT", ED25519.record),
+        ("acme.example", "TXT", "v=spf1 a:mail.example.com -all"),
+        ("_dmarc.acme.example", "TXT", "v=DMARC1; p=none"),
+    ]
+    assert [record.purpose.partition(":")[0] for record in wanted()] == ["DKIM", "DKIM", "SPF", "DMARC"]
+
+
+def test_a_retired_key_is_kept_for_seven_days() -> None:
+    """Its record is told with the day until which it must stay, and then no more."""
+    found = records("acme.example", HOST, [OLDER, OLD, RSA], NOW)
+    assert [record.name for record in found if record.kind is Kind.DKIM] == [
+        "ma-rsa-1._domainkey.acme.example",
+        "ma-rsa-0._domainkey.acme.example",
+    ]
+    assert "keep until 2026-11-15" in found[-1].purpose
+    assert [record.needed for record in found] == [True, True, True, False]
+
+
+def test_spf_names_addresses_by_their_kind() -> None:
+    """A relay that is an address is let in as one."""
+    assert [spf_term(host) for host in (HOST, "192.0.2.1", "2001:db8::1")] == [
+        "a:mail.example.com",
+        "ip4:192.0.2.1",
+        "ip6:2001:db8::1",
+    ]
+
+
+# ---- what DNS shows
+
+
+async def test_all_is_right_when_all_is_published() -> None:
+    """Records as they were told are all in order, a key of two strings too."""
+    found = await check(ZoneResolver({**SERVER, **published()}), HOST, wanted())
+    assert [each.status for each in found] == [Status.OK] * 4
+    assert [each.record for each in found] == wanted()
+    assert found[0].found == (RSA.record,)
+
+
+async def test_nothing_published_is_missing() -> None:
+    """Each record is named as missing, whether or not the domain exists."""
+    empty: Zone = {record.name: {} for record in wanted()}
+    for zone in (SERVER, empty):
+        found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
+        assert {each.status for each in found} == {Status.MISSING}
+
+
+async def test_a_resolver_in_trouble_is_not_a_missing_record() -> None:
+    """When DNS cannot be asked, nothing is known."""
+    found = await check(ZoneResolver({record.name: {"TXT": Trouble.SERVFAIL} for record in wanted()}), HOST, wanted())
+    assert {each.status for each in found} == {Status.UNKNOWN}
+    assert "SERVFAIL" in found[0].note
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ([RSA.record], Status.OK),
+        ([RSA.record.replace("v=DKIM1; k=rsa; ", "")], Status.OK),
+        ([RSA.record.replace("; ", " ;\t").replace("AAAA", "AA AA")], Status.OK),
+        ([RSA.record.replace("AAAA", "AAAB")], Status.DIFFERS),
+        (["v=DKIM1; k=rsa; p="], Status.DIFFERS),
+        (["hello"], Status.DIFFERS),
+        ([RSA.record, "v=DKIM1; p=EEEE"], Status.DIFFERS),
+    ],
+)
+async def test_a_key_is_compared_by_what_it_means(values: list[str], status: Status) -> None:
+    """Spaces, order and defaults do not matter; another key, or two of them, do."""
+    zone = {"ma-rsa-1._domainkey.acme.example": {"TXT": [zone_text(value) for value in values]}}
+    assert (await checked(zone, Kind.DKIM)).status is status
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("v=spf1 a:mail.example.com -all", Status.OK),
+        ("V=SPF1 +A:Mail.Example.com mx ~all", Status.OK),
+        ("v=spf1 ip4:192.0.2.0/24 ip6:2001:db8::/32 -all", Status.OK),
+        ("v=spf1 include:_spf.other.example include:_spf.host.example ~all", Status.OK),
+        ("v=spf1 redirect=_spf.host.example", Status.OK),
+        ("v=spf1 ip4:192.0.2.0/24 -all", Status.DIFFERS),  # and what of IPv6?
+        ("v=spf1 ip4:rubbish -all", Status.DIFFERS),
+        ("v=spf1 -a:mail.example.com -all", Status.DIFFERS),
+        ("v=spf1 include:loop.example -all", Status.DIFFERS),
+        ("v=spf1 mx -all", Status.DIFFERS),
+        ("v=spf1", Status.DIFFERS),
+        ("v=spf10 a:mail.example.com", Status.MISSING),
+        ("google-site-verification=x", Status.MISSING),
+    ],
+)
+async def test_spf_must_let_the_server_in(value: str, status: Status) -> None:
+    """By its name or by all its addresses, directly or by what is included; loops end."""
+    zone: Zone = {
+        "acme.example": text(value),
+        "_spf.host.example": text("v=spf1 a:mail.example.com ?all"),
+        "_spf.other.example": text("v=spf1 ip4:198.51.100.1 -all"),
+        "loop.example": text("v=spf1 include:loop.example -all"),
+    }
+    assert (await checked(zone, Kind.SPF)).status is status
+
+
+async def test_two_spf_records_are_as_good_as_none() -> None:
+    """Receivers give up on them (RFC 7208 4.5), so both are shown."""
+    found = await checked({"acme.example": {"TXT": ['"v=spf1 -all"', '"v=spf1 a:mail.example.com"']}}, Kind.SPF)
+    assert (found.status, len(found.found)) == (Status.DIFFERS, 2)
+
+
+async def test_a_server_without_an_address_is_let_in_by_nothing() -> None:
+    """`a:` of a name that leads nowhere helps nobody."""
+    found = await checked({HOST: {}, "acme.example": text("v=spf1 a:mail.example.com -all")}, Kind.SPF)
+    assert found.status is Status.DIFFERS
+    assert "no address" in found.note
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("_dmarc.acme.example", "v=DMARC1; p=none", Status.OK),
+        ("_dmarc.acme.example", "v=DMARC1; p=reject; rua=mailto:d@acme.example", Status.OK),
+        ("_dmarc.acme.example", "v=DMARC1; rua=mailto:d@acme.example", Status.DIFFERS),
+        ("_dmarc.acme.example", "v=spf1 -all", Status.MISSING),
+        ("_dmarc.example", "v=DMARC1; p=none", Status.MISSING),
+    ],
+)
+async def test_any_dmarc_policy_will_do(name: str, value: str, status: Status) -> None:
+    """The starter, or whatever the owner decided on."""
+    assert (await checked({name: text(value)}, Kind.DMARC)).status is status
+
+
+async def test_the_policy_of_the_domain_above_counts() -> None:
+    """A subdomain need not have a policy of its own."""
+    resolver = ZoneResolver({"_dmarc.acme.example": text("v=DMARC1; p=reject")})
+    record = DnsRecord(Kind.DMARC, "_dmarc.news.acme.example", "v=DMARC1; p=none", "")
+    (found,) = await check(resolver, HOST, [record])
+    assert (found.status, found.note) == (Status.OK, "by _dmarc.acme.example")
+
+
+def test_tags_are_read_without_their_spaces() -> None:
+    """A tag list is what RFC 6376 3.2 says, and rubbish in it is passed over."""
+    assert tags(" v=DMARC1 ; p = none;; x;rua=mailto:a@b") == {"v": "DMARC1", "p": "none", "rua": "mailto:a@b"}

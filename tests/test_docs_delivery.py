@@ -1,0 +1,70 @@
+"""In charge of holding docs/delivery.md to the pools and the retry schedule that there are.
+
+Run as a program it writes the table of pools anew: `.venv/bin/python tests/test_docs_delivery.py`.
+"""
+
+import re
+from pathlib import Path
+
+from appliance.config import parse
+from appliance.deliver.gate import FIRST_PAUSE, LONGEST_PAUSE, SECOND, SENDER_FAULTS
+from appliance.deliver.providers import PROVIDERS, Limits, Provider
+from appliance.deliver.selection import RECIPIENTS_PER_VISIT
+from appliance.deliver.smtp.transcript import FIRST_LINES, LAST_LINES
+from appliance.explain import span
+
+DOCS = Path(__file__).parent.parent / "docs"
+DOCUMENT = DOCS / "delivery.md"
+HEAD = "| pool | MX hosts ending in | sessions | messages a connection | a minute |\n|---|---|---|---|---|\n"
+
+
+def row(provider: Provider) -> str:
+    """One built-in pool."""
+    limits, hosts = provider.limits, ", ".join(f"`{suffix}`" for suffix in provider.suffixes)
+    rate = limits.per_minute or "-"
+    return f"| `{provider.name}` | {hosts} | {limits.concurrency} | {limits.messages_per_connection} | {rate} |\n"
+
+
+def with_table(document: str) -> str:
+    """The document with the table of pools put in, in the place of the old one."""
+    return re.sub(re.escape(HEAD) + r"(\|.*\n)*", HEAD + "".join(map(row, PROVIDERS)), document)
+
+
+def test_the_document_has_every_built_in_pool() -> None:
+    """The table of pools is that of the program, with the limits of all others below it."""
+    text = DOCUMENT.read_text()
+    assert with_table(text) == text
+    others = Limits()
+    assert others.per_minute is None
+    words = f"{others.concurrency} sessions, {others.messages_per_connection} messages a connection, no rate"
+    assert words in text
+
+
+def test_the_document_has_the_schedule() -> None:
+    """Each attempt with the wait before it, as in the default settings."""
+    delays = parse("", Path("config.toml")).delivery.retry_delays
+    waits = [span(round(delay) * SECOND).removesuffix(" 0 min") for delay in delays]
+    lines = ["| 1 | at once |", *(f"| {number} | {wait} |" for number, wait in enumerate(waits, 2))]
+    assert "\n".join(lines) + "\n\n" in DOCUMENT.read_text()
+
+
+def test_the_document_has_the_numbers_of_the_program() -> None:
+    """What it says of pauses, refusals and limits is so."""
+    text = " ".join(DOCUMENT.read_text().split())
+    assert f"for {FIRST_PAUSE // SECOND} seconds" in text
+    assert f"up to {LONGEST_PAUSE // SECOND // 60} minutes" in text
+    assert SENDER_FAULTS == 10
+    assert "Ten refusals of us as a sender in a row" in text
+    assert f"up to {RECIPIENTS_PER_VISIT}, each with its own result" in text
+    assert f"up to {FIRST_LINES + LAST_LINES} lines" in text
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    """What the documents about delivery point to is there."""
+    for name in ("delivery.md", "dns.md", "cli.md"):
+        for target in re.findall(r"\]\(([a-z-]+\.md)\)", (DOCS / name).read_text()):
+            assert (DOCS / target).exists(), f"{name} -> {target}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_table(DOCUMENT.read_text()))

@@ -1,0 +1,204 @@
+"""The words in which an operator is told where a recipient stands, by table."""
+
+import pytest
+
+from appliance.explain import PoolView, Spoken, attempt_line, clock, dialogue, encryption, span, standing
+from appliance.model import Attempt, Billing, PoolHold, PoolState, Recipient, RecipientStatus, TriedRecipient
+
+SECOND = 1_000_000
+NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
+TLS = "TLSv1.3, TLS_AES_256_GCM_SHA384, verified"
+GOOGLE = PoolState("google", 5, 5, None, None, NOW)
+HOLD = PoolHold("google", "10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked", NOW)
+
+
+def attempt(code: int | None, text: str, host: str | None = "mx.example.net", **fields: object) -> Attempt:
+    """One try that ended a minute ago."""
+    made = {"mx_host": host, "mx_address": "192.0.2.1" if host else None, "tls": TLS if host else None}
+    return Attempt(NOW - 61 * SECOND, NOW - 60 * SECOND, code, text, **{**made, "decision": "", **fields})  # type: ignore[arg-type]
+
+
+def tried(
+    status: RecipientStatus,
+    *attempts: Attempt,
+    due: int | None = None,
+    response: str | None = None,
+    simulated: bool = False,
+) -> TriedRecipient:
+    """A recipient; `due` in seconds from now."""
+    final = {RecipientStatus.DELIVERED: (NOW - 60 * SECOND, None), RecipientStatus.BOUNCED: (None, NOW - 60 * SECOND)}
+    delivered_at, bounced_at = final.get(status, (None, None))
+    last = attempts[-1] if attempts else None
+    recipient = Recipient(
+        "rcp_1",
+        "ada@example.net",
+        status,
+        Billing.RESERVED,
+        len(attempts),
+        last.smtp_code if last else None,
+        response if response is not None or last is None else last.smtp_response,
+        delivered_at,
+        bounced_at,
+    )
+    next_attempt_at = None if due is None else NOW + due * SECOND
+    return TriedRecipient(recipient, "example.net", simulated, next_attempt_at, attempts)
+
+
+OK = attempt(250, "250 2.0.0 ok")
+GREY = attempt(451, "451 4.7.1 greylisted")
+UNKNOWN = attempt(550, "550 5.1.1 no such user", decision="bounced: the address does not exist, and is suppressed")
+NO_ROUTE = attempt(None, "5.1.2 example.net does not exist", None, decision="bounced: for good")
+QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED
+DELIVERED, BOUNCED, FAILED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED
+
+CASES = [
+    (
+        tried(DELIVERED, GREY, OK),
+        PoolView(),
+        "delivered at 13:59:00 to mx.example.net (192.0.2.1) over TLSv1.3, verified, on attempt 2",
+    ),
+    (
+        tried(DELIVERED, attempt(250, "250 ok", tls=None)),
+        PoolView(),
+        "delivered at 13:59:00 to mx.example.net (192.0.2.1) without TLS, on attempt 1",
+    ),
+    (
+        tried(DELIVERED, attempt(250, "250 ok", None, decision=None), simulated=True),
+        PoolView(),
+        "delivered at 13:59:00 to the sandbox, on attempt 1",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, GOOGLE),
+        "waiting: pool google 5 of 5 in use",
+    ),
+    (
+        tried(QUEUED, due=-5),
+        PoolView("google", None, PoolState("google", 2, 5, None, None, NOW)),
+        "waiting: pool google takes it next, 2 of 5 in use",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", HOLD, GOOGLE),
+        "waiting: pool google is held: 10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, PoolState("google", 0, 5, NOW + 30 * SECOND, "421 4.7.0 too fast", NOW)),
+        "waiting: pool google slowed down until 14:00:30 because 421 4.7.0 too fast",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, PoolState("google", 0, 5, NOW - 30 * SECOND, "421 4.7.0 too fast", NOW)),
+        "waiting: pool google takes it next, 0 of 5 in use",
+    ),
+    (tried(QUEUED, due=0), PoolView(), "waiting: its mail servers have not been looked up yet"),
+    (tried(QUEUED, due=0), PoolView("google"), "waiting: pool google takes it as soon as a server runs"),
+    (tried(QUEUED, due=0, simulated=True), PoolView(), "waiting: the sandbox takes it next"),
+    (
+        tried(DEFERRED, GREY, due=0),
+        PoolView("google", None, GOOGLE),
+        "waiting: pool google 5 of 5 in use; it is try 2 of 12 because mx.example.net said 451 4.7.1 greylisted",
+    ),
+    (
+        tried(DEFERRED, GREY, GREY, due=240),
+        PoolView("google", None, GOOGLE),
+        "deferred: try 3 of 12 at 14:04:00 (in 4 min) because mx.example.net said 451 4.7.1 greylisted",
+    ),
+    (
+        tried(DEFERRED, attempt(None, "no connection: refused"), due=43200),
+        PoolView("google"),
+        "deferred: try 2 of 12 at 2026-11-15 02:00:00 (in 12 h 0 min) because no connection: refused",
+    ),
+    (
+        tried(DEFERRED, GREY, due=30),
+        PoolView("google", PoolHold("google", "moving", NOW)),
+        "deferred: try 2 of 12 at 14:00:30 (in 30 s) because mx.example.net said 451 4.7.1 greylisted;"
+        " it will wait then, for pool google is held: moving",
+    ),
+    (
+        tried(BOUNCED, UNKNOWN),
+        PoolView(),
+        "bounced at 13:59:00 on attempt 1: mx.example.net said 550 5.1.1 no such user"
+        " (the address does not exist, and is suppressed)",
+    ),
+    (
+        tried(BOUNCED, NO_ROUTE),
+        PoolView(),
+        "bounced at 13:59:00 on attempt 1: 5.1.2 example.net does not exist (for good)",
+    ),
+    (
+        tried(BOUNCED, response="suppressed: this address is on the account's suppression list"),
+        PoolView(),
+        "bounced: never asked a server: suppressed: this address is on the account's suppression list",
+    ),
+    (
+        tried(FAILED, *[GREY] * 12),
+        PoolView(),
+        "failed at 13:59:00: 12 attempts used up, the last: mx.example.net said 451 4.7.1 greylisted",
+    ),
+    (
+        tried(FAILED, GREY, response="cancelled: given up by the operator"),
+        PoolView(),
+        "cancelled: given up by the operator (after 1 attempt)",
+    ),
+    (
+        tried(FAILED, response="cancelled: given up by the operator"),
+        PoolView(),
+        "cancelled: given up by the operator",
+    ),
+]
+
+
+@pytest.mark.parametrize(("recipient", "pool", "words"), CASES, ids=[words[:40] for *_, words in CASES])
+def test_where_a_recipient_stands(recipient: TriedRecipient, pool: PoolView, words: str) -> None:
+    """One sentence says where it stands, why, and when it is tried next."""
+    assert standing(recipient, pool, NOW, 12) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (3660, "1 h 1 min"), (90000, "1 d 1 h"), (-5, "0 s")],
+)
+def test_a_span_of_time(seconds: int, words: str) -> None:
+    """A wait is told in its largest units, and never as a negative one."""
+    assert span(seconds * SECOND) == words
+
+
+def test_a_time_has_its_date_unless_it_is_today() -> None:
+    """The date is told where it could be mistaken."""
+    assert clock(NOW + 5 * SECOND, NOW) == "14:00:05"
+    assert clock(NOW - 86400 * SECOND, NOW) == "2026-11-13 14:00:00"
+
+
+@pytest.mark.parametrize(
+    ("tls", "words"),
+    [
+        (None, "without TLS"),
+        (TLS, "over TLSv1.3, verified"),
+        ("TLSv1.2, AES, not verified: self-signed, and old", "over TLSv1.2, not verified: self-signed, and old"),
+        ("TLSv1.3", "over TLSv1.3"),
+    ],
+)
+def test_encryption_in_words(tls: str | None, words: str) -> None:
+    """Version and verification are told; the cipher stays in the record."""
+    assert encryption(tls) == words
+
+
+def test_an_attempt_on_one_line() -> None:
+    """When, how long, where, what was said, what was decided."""
+    line = attempt_line(2, attempt(451, "451 4.7.1 greylisted", pool="google", decision="deferred: later"), NOW)
+    assert line == (
+        "attempt 2 at 13:58:59, 1000 ms, pool google: mx.example.net (192.0.2.1) over TLSv1.3, verified:"
+        " 451 4.7.1 greylisted -> deferred: later"
+    )
+    assert attempt_line(1, NO_ROUTE, NOW) == (
+        "attempt 1 at 13:58:59, 1000 ms: no server: 5.1.2 example.net does not exist -> bounced: for good"
+    )
+
+
+def test_a_dialogue_is_read_back() -> None:
+    """The lines as they were kept; none where nothing was said."""
+    kept = attempt(250, "250 ok", dialogue='[[0,"S","220 hello"],[12,"C","EHLO mail.example.com"]]')
+    assert dialogue(kept) == [Spoken(0, "S", "220 hello"), Spoken(12, "C", "EHLO mail.example.com")]
+    assert dialogue(NO_ROUTE) == []
