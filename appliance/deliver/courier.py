@@ -69,19 +69,21 @@ class Courier:
             outcome(recipient, judgement, None, text, contact, now, self.retries) for recipient in parcel.recipients
         ]
 
-    async def signature(self, parcel: Parcel) -> bytes:
-        """The DKIM fields of the parcel's message: those of an earlier attempt, or new ones."""
+    async def sign(self, parcel: Parcel) -> tuple[bytes, bytes]:
+        """The parcel's message and its DKIM fields: those of an earlier attempt, or new ones."""
         mime, signature = self.store.messages.to_send(parcel.message_id)
-        if signature is not None:
-            return signature
-        domain = parcel.recipients[0].envelope_from.rpartition("@")[2]
-        return await self.signer.signature(parcel.message_id, parcel.account_id, domain, mime)
+        if signature is None:
+            domain = parcel.recipients[0].envelope_from.rpartition("@")[2]
+            signature = await self.signer.signature(parcel.message_id, parcel.account_id, domain, mime)
+        return mime, signature
 
-    async def deliver(self, parcel: Parcel, route: Route, gate: Gate, signature: bytes) -> list[Outcome]:
-        """Take a parcel to the first server of the route that answers."""
+    async def deliver(
+        self, parcel: Parcel, route: Route, gate: Gate, signature: bytes, mime: bytes | None = None
+    ) -> list[Outcome]:
+        """Take a parcel to the first server of the route that answers; `mime` need not be kept, it can be read."""
         started_at = self.outside.now()
-        # Read again, not kept since it was signed: what waits for a slot must not fill the memory.
-        mime, _ = self.store.messages.to_send(parcel.message_id)
+        if mime is None:
+            mime, _ = self.store.messages.to_send(parcel.message_id)
         sender = parcel.recipients[0].envelope_from
         transaction = _transaction(parcel, sender, prepare(signature + mime), mime)
         reached = await self._try_hosts(route, transaction, gate, started_at)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
@@ -11,6 +12,7 @@ from appliance.deliver.providers import Pools
 from appliance.deliver.route import NoRoute, Route, Router
 from appliance.deliver.selection import Selection, Turns
 from appliance.errors import Refused
+from appliance.joint import Joint
 from appliance.log import get_logger
 from appliance.model import Outcome, PoolState
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
@@ -21,9 +23,14 @@ IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are be
 FEW = 50  # parcels in hand in all, below which a look for more is worth its while at any time
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
 STATE_EVERY = 1.0  # seconds between two words to the shell about the pools
+CLOSE_EVERY = 1.0  # seconds between two looks for connections that nobody needs
+AT_ONCE = 0.005  # seconds between two looks for more when there are few: what comes in within them is one look
 SOON = 0.1  # seconds between two looks for more while there is enough in hand: it may all be for one slow pool
 FULL_LOOK = 1.0  # seconds between two looks at everything while something due could not go
 GRACE = 10.0  # seconds that transactions in flight may still take at the end, unless the operator says otherwise
+ROUTE_FRESH = 1.0  # seconds for which parcels for one domain share a route
+ROUTES_KEPT = 1_000
+LONG_WAIT = 1.0  # seconds in hand after which it is asked whether a parcel is still wanted
 DESTINATIONS_KEPT = 50_000  # domains whose pool is remembered
 
 UNROUTED = ""  # in the place of a pool, for domains whose pool we do not know yet
@@ -38,6 +45,7 @@ class _Ready:
     parcel: Parcel
     route: Route
     signature: bytes
+    since: float  # taken into hand, Trio's clock
 
 
 @dataclass(slots=True)
@@ -72,6 +80,8 @@ class Dispatch:
     _late: bool = False  # somebody asked for a look, and there will be one in a moment
     _passed_over: bool = False  # something due was left where it is, because its pool has enough in hand
     _learnt: dict[str, str] = field(default_factory=dict)  # domains to tell the shell about
+    _routes: dict[str, tuple[Route, float]] = field(default_factory=dict)  # by domain, with when it was found
+    _routing: Joint[str, Route | NoRoute] = field(default_factory=Joint)
 
     async def run(self) -> None:
         """Deliver whatever is due, for ever. State is in the store, so a restart simply goes on."""
@@ -91,7 +101,7 @@ class Dispatch:
         """Take more parcels into hand, if it is time to, and let those go whose gate has opened."""
         now = trio.current_time()
         full = now >= self._looked_at_all + FULL_LOOK
-        self._late = not (full or self._in_hand_total < FEW or now >= self._looked_at + SOON)
+        self._late = not full and now < self._looked_at + self._pause()
         if full:
             self._looked_at_all = now
             self._held = frozenset(self.store.pools.holds()) | self._being_held
@@ -104,6 +114,9 @@ class Dispatch:
                     self._take(parcel, nursery)
         for pool in list(self._ready):
             self._let_go(pool, nursery)
+
+    def _pause(self) -> float:
+        return AT_ONCE if self._in_hand_total < FEW else SOON
 
     def _wants(self, domain: str) -> bool:
         """Whether more parcels for this domain should be taken into hand."""
@@ -134,13 +147,17 @@ class Dispatch:
         """Start what is ready for a pool as far as its gate lets it through."""
         ready, gate = self._ready.get(pool), self._gates[pool]
         while ready and self._may_go(gate):
-            gate.enter(self.outside.now())
-            flight = trio.CancelScope(shield=True)
-            self._flights.add(flight)
-            self._count(pool, -1)
-            nursery.start_soon(self._carry, ready.next(), gate, flight, nursery)
+            nursery.start_soon(self._carry, ready.next(), gate, self._take_off(gate), nursery)
         if ready is not None and not ready:
             del self._ready[pool]
+
+    def _take_off(self, gate: Gate) -> trio.CancelScope:
+        """Take a slot for a parcel in hand."""
+        self._count(gate.pool, -1)
+        gate.enter(self.outside.now())
+        flight = trio.CancelScope(shield=True)
+        self._flights.add(flight)
+        return flight
 
     def _may_go(self, gate: Gate) -> bool:
         busy = self._ending or len(self._flights) >= self.sessions
@@ -150,32 +167,62 @@ class Dispatch:
 
     async def _prepare(self, parcel: Parcel, pool: str, nursery: trio.Nursery) -> None:
         """Route and sign one parcel, and put it where its pool's slots are given out."""
-        started_at = self.outside.now()
+        started_at, since = self.outside.now(), trio.current_time()
         try:
-            route = await self.router.route(parcel.domain)
-            ready = _Ready(parcel, route, await self.courier.signature(parcel))
+            route = await self._route(parcel.domain)
+            mime, signature = await self.courier.sign(parcel)
         except NoRoute as reason:
             outcomes = self.courier.no_route(parcel, reason, started_at)
         except Exception as error:
             outcomes = self._failed(parcel, error)
         else:
-            gate = self._gate(route)
+            gate, ready = self._gate(route), _Ready(parcel, route, signature, since)
             self._count(pool, -1)
             self._count(gate.pool, 1)
-            self._ready.setdefault(gate.pool, Turns()).add(parcel.account_id, ready)
-            self._let_go(gate.pool, nursery)
+            if gate.pool not in self._ready and self._may_go(gate):
+                await self._carry(ready, gate, self._take_off(gate), nursery, mime)
+            else:  # and read the message again then: what waits for a slot must not fill the memory
+                self._ready.setdefault(gate.pool, Turns()).add(parcel.account_id, ready)
+                self._let_go(gate.pool, nursery)
             return
         self._count(pool, -1)
         if await self._record(parcel, outcomes):
             self._release(parcel)
 
-    async def _carry(self, ready: _Ready, gate: Gate, flight: trio.CancelScope, nursery: trio.Nursery) -> None:
+    async def _route(self, domain: str) -> Route:
+        """The way to a domain, found once for all its parcels of this moment; raises `NoRoute`."""
+        route, found_at = self._routes.get(domain, (None, 0.0))
+        if route is not None and trio.current_time() < found_at + ROUTE_FRESH:
+            return route
+        found = await self._routing.run(domain, partial(self._find_route, domain))
+        if isinstance(found, NoRoute):
+            raise NoRoute(found.status, found.text)
+        return found
+
+    async def _find_route(self, domain: str) -> Route | NoRoute:
+        try:
+            route = await self.router.route(domain)
+        except NoRoute as reason:
+            return reason
+        if len(self._routes) >= ROUTES_KEPT:
+            self._routes.clear()
+        self._routes[domain] = route, trio.current_time()
+        return route
+
+    async def _carry(
+        self,
+        ready: _Ready,
+        gate: Gate,
+        flight: trio.CancelScope,
+        nursery: trio.Nursery,
+        mime: bytes | None = None,
+    ) -> None:
         """Deliver one parcel and record it. Its failure is its own: it is tried again like any other deferral."""
         outcomes: list[Outcome] = []
         try:
             with flight:
-                if parcel := self._still_waiting(ready.parcel):
-                    outcomes = await self.courier.deliver(parcel, ready.route, gate, ready.signature)
+                if parcel := self._still_wanted(ready):
+                    outcomes = await self.courier.deliver(parcel, ready.route, gate, ready.signature, mime)
         except Exception as error:
             outcomes = self._failed(ready.parcel, error)
         finally:
@@ -195,8 +242,11 @@ class Dispatch:
         gate.leave()
         self._let_go(gate.pool, nursery)
 
-    def _still_waiting(self, parcel: Parcel) -> Parcel | None:
+    def _still_wanted(self, ready: _Ready) -> Parcel | None:
         """The parcel without what was cancelled while it waited for its slot; a pool may have been held for days."""
+        parcel = ready.parcel
+        if trio.current_time() < ready.since + LONG_WAIT:
+            return parcel
         waiting = self.store.queue_control.waiting(parcel.message_id)
         left = tuple(recipient for recipient in parcel.recipients if recipient.id in waiting)
         return replace(parcel, recipients=left) if left else None
@@ -258,7 +308,7 @@ class Dispatch:
 
     def _seconds_until_look(self, due_at: int | None) -> float:
         if self._late:
-            return max(0.0, self._looked_at + SOON - trio.current_time())
+            return max(0.0, self._looked_at + self._pause() - trio.current_time())
         if self._passed_over or self._ready:
             return FULL_LOOK
         return SLEEP_LIMIT if due_at is None else max(0.0, (due_at - self.outside.now()) / 1_000_000)
@@ -301,7 +351,7 @@ class Dispatch:
 
     async def _close_idle(self) -> None:
         while True:
-            await trio.sleep(1)
+            await trio.sleep(CLOSE_EVERY)
             await self.courier.connections.close_idle()
 
 

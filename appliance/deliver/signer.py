@@ -1,12 +1,12 @@
 """In charge of signing what goes out: the right keys for a message, each signature made once, off the event loop."""
 
-import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
+from appliance.deliver.desk import Desk
 from appliance.joint import Joint
 from appliance.log import get_logger
 from appliance.message.dkim import SigningKey, sign
@@ -27,7 +27,7 @@ class Signer:
     keys: SigningKeys
     outside: Outside
     # An RSA signature takes a core for three milliseconds: as many at once as there are cores, and none waits for I/O.
-    _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(os.cpu_count() or 1))
+    _desk: Desk[bytes] = field(default_factory=Desk)
     _making: trio.Lock = field(default_factory=trio.Lock)
     _known: OrderedDict[tuple[str, str], tuple[list[SigningKey], int]] = field(default_factory=OrderedDict)
     _made: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
@@ -42,7 +42,7 @@ class Signer:
     async def _sign(self, message_id: str, account_id: str, domain: str, mime: bytes) -> bytes:
         keys = await self._keys(account_id, domain)
         now = self.outside.now() // 1_000_000
-        signature = await trio.to_thread.run_sync(lambda: sign(mime, keys, now_seconds=now), limiter=self._threads)
+        signature = await self._desk.run(partial(sign, mime, keys, now_seconds=now))
         self._made[message_id] = signature
         while len(self._made) > SIGNATURES_KEPT:
             self._made.popitem(last=False)

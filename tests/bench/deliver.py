@@ -4,6 +4,7 @@
     .venv/bin/python -m tests.bench.deliver --only signed       # RSA-2048 and Ed25519 against Postfix with OpenDKIM
     .venv/bin/python -m tests.bench.deliver --only plain        # Ed25519 only against plain Postfix
     .venv/bin/python -m tests.bench.deliver --backlog 1000000   # the start with a full queue: first delivery, memory
+    .venv/bin/python -m tests.bench.deliver --backlog 1000000 --domains 10000
     .venv/bin/python -m tests.bench.deliver --sinking           # throughput from 1,000 to 500,000 queued
 
 Needs root and `apt-get install postfix opendkim`; starts and stops them itself, in directories and on ports of their
@@ -44,7 +45,6 @@ from tests.running import Provisioned, Running, add_account
 SESSIONS = 20
 BYTES = 2_048  # of one of smtp-source's messages; ours have a little more
 DOMAIN = "example.net"
-MX = f"mx.{DOMAIN}"
 WITHIN = 300.0  # seconds a round may take
 CREDITS = 10**9
 
@@ -117,9 +117,13 @@ def sink() -> Iterator[Sink]:
 
 
 @contextmanager
-def names() -> Iterator[int]:
-    """A DNS server in a thread of its own, where every domain has one MX; its port."""
-    server = DnsServer({DOMAIN: {"MX": [f"10 {MX}."]}, MX: {"A": ["127.0.0.1"]}})
+def names(domains: int = 1) -> Iterator[int]:
+    """A DNS server in a thread of its own, where every domain has one MX of its own; its port."""
+    server = DnsServer({})
+    for name in (DOMAIN, *(f"d{number}.{DOMAIN}" for number in range(domains))):
+        # Pools go by the registered domain of the host, so hosts of different pools differ in that.
+        host = f"mx.{name.replace('.', '-')}.test"
+        server.zone |= {name: {"MX": [f"10 {host}."]}, host: {"A": ["127.0.0.1"]}}
     ready: list[tuple[int, trio.lowlevel.TrioToken, trio.CancelScope]] = []
     started = threading.Event()
 
@@ -144,9 +148,11 @@ def names() -> Iterator[int]:
 
 
 @contextmanager
-def appliance(sink_port: int, directory: Path, account: Provisioned | None = None) -> Iterator[Running]:
+def appliance(
+    sink_port: int, directory: Path, account: Provisioned | None = None, domains: int = 1
+) -> Iterator[Running]:
     """The real program, delivering to the sink."""
-    with names() as dns_port:
+    with names(domains) as dns_port:
         data_dir, config_file = directory / "data", directory / "config.toml"
         config_file.write_text(
             CONFIG.format(data_dir=data_dir, dns_port=dns_port, sink_port=sink_port, sessions=SESSIONS)
@@ -232,15 +238,15 @@ def compare(name: str, *, signed: bool, rounds: int, messages: int, wanted: floa
     print(f"ratio: {ours / theirs:.2f} (wanted: {wanted})\n")
 
 
-def start_with_a_backlog(queued: int) -> None:
+def start_with_a_backlog(queued: int, domains: int) -> None:
     """How long the first delivery takes after a start, and how much memory the server has after a minute of it."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         there = stack.enter_context(sink())
         account = add_account(directory / "data", "demo", credit=CREDITS)
-        fill_queue(directory / "data", account.account_id, queued)
+        fill_queue(directory / "data", account.account_id, queued, DOMAIN, domains=domains)
         began = time.perf_counter()
-        running = stack.enter_context(appliance(there.port, directory, account))
+        running = stack.enter_context(appliance(there.port, directory, account, domains))
         up = time.perf_counter() - began
         first = there.wait_until(1) - began
         most = 0
@@ -248,7 +254,8 @@ def start_with_a_backlog(queued: int) -> None:
             time.sleep(0.5)
             most = max(most, resident(running))
         rate = there.arrived / (time.perf_counter() - began)
-    print(f"with {queued:,} queued: ready after {up:.1f} s, first delivery after {first:.1f} s (wanted: < 10),")
+    print(f"with {queued:,} queued for {domains:,} domains: ready after {up:.1f} s,")
+    print(f"first delivery after {first:.1f} s (wanted: < 10),")
     print(f"most memory in half a minute {most / 2**20:.0f} MB (wanted: < 300), {rate:,.0f} messages/s meanwhile\n")
 
 
@@ -296,13 +303,14 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=3_000, help="in one round, a multiple of 20")
     parser.add_argument("--only", choices=["signed", "plain"])
     parser.add_argument("--backlog", type=int, default=0, help="measure the start with so many queued")
+    parser.add_argument("--domains", type=int, default=1, help="for so many domains, each in a pool of its own")
     parser.add_argument("--sinking", action="store_true", help="measure throughput out of long queues")
     options = parser.parse_args()
     if missing() or os.geteuid() != 0:
         sys.exit(f"needs root and Debian's postfix and opendkim; not found: {json.dumps(missing())}")
     shared = {"rounds": options.rounds, "messages": options.messages}
     if options.backlog:
-        start_with_a_backlog(options.backlog)
+        start_with_a_backlog(options.backlog, options.domains)
     if options.sinking:
         throughput_by_backlog(options.messages, options.rounds)
     if options.backlog or options.sinking:

@@ -21,6 +21,7 @@ _NUMBERS = "WITH RECURSIVE n(i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n 
 _TIME = "(:began + i * 10)"
 _MESSAGE = f"'msg_' || printf('%013x', {_TIME} >> 2) || printf('%019x', i)"
 _RECIPIENT = f"'rcp_' || printf('%013x', {_TIME} >> 2) || printf('%019x', i)"
+_DOMAIN = "CASE WHEN :domains = 1 THEN :domain ELSE 'd' || (i % :domains) || '.' || :domain END"
 _STATEMENTS = (
     f"""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender, envelope_from,
         subject, tags, recipient_count, credits_reserved, size, created_at)
@@ -29,18 +30,27 @@ _STATEMENTS = (
     f"""INSERT INTO message_bodies (message_id, mime, receipt) SELECT {_MESSAGE}, :mime, :receipt FROM n""",
     f"""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status, billing_status,
         next_attempt_at)
-    SELECT {_MESSAGE}, {_RECIPIENT}, :account_id, 'ada@' || :domain, :domain, 0, 1, 'queued', 'reserved', {_TIME}
+    SELECT {_MESSAGE}, {_RECIPIENT}, :account_id, 'ada@' || {_DOMAIN}, {_DOMAIN}, 0, 1, 'queued', 'reserved', {_TIME}
     FROM n""",
 )
 
 
-def fill_queue(data_dir: Path, account_id: str, count: int, domain: str = "example.net", *, told: bool = True) -> None:
-    """Store `count` messages of 2 KB that are due now."""
+def fill_queue(
+    data_dir: Path,
+    account_id: str,
+    count: int,
+    domain: str = "example.net",
+    *,
+    domains: int = 1,
+    told: bool = True,
+) -> None:
+    """Store `count` messages of 2 KB that are due now, for the domain or for so many below it in turn."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     shared = {
         "account_id": account_id,
         "domain": domain,
+        "domains": domains,
         "mime": MIME,
         "receipt": b"y" * 450,
         "began": time.time_ns() // 1000 - count * 10 - 60_000_000,

@@ -1,0 +1,199 @@
+"""A whole delivery on a virtual clock, without sockets: a real store, a zone in a dict, servers over memory streams."""
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from ipaddress import ip_network
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import trio
+import trio.testing
+import trustme
+
+from appliance.deliver.connections import Connections
+from appliance.deliver.courier import Courier
+from appliance.deliver.dispatch import Dispatch
+from appliance.deliver.policy_fetch import NoPolicy
+from appliance.deliver.providers import Limits, Pools
+from appliance.deliver.report import Retries
+from appliance.deliver.route import Router
+from appliance.deliver.selection import Selection
+from appliance.deliver.tls_choice import TlsChoice
+from appliance.deliver.tls_policy import TlsPolicies
+from appliance.model import NewMessage, NewRecipient, Role, Source
+from appliance.outside import Outside, Wake
+from appliance.store import Store, open_store
+from appliance.store.sql import rows
+from tests.fakes.dns import Zone, ZoneResolver
+from tests.fakes.mx import FakeMx
+
+START = 1_750_000_000_000_000  # microseconds, on a summer's day
+DELAYS = (300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0, 43200.0, 43200.0)  # seconds: 48 hours
+SIGNATURE = b"DKIM-Signature: v=1\r\n"
+MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHello.\r\n"
+
+
+class FixedSigner:
+    """Signs everything alike, and counts."""
+
+    def __init__(self) -> None:
+        self.signed = 0
+
+    async def signature(self, message_id: str, account_id: str, domain: str, mime: bytes) -> bytes:
+        """As `Signer.signature`."""
+        await trio.lowlevel.checkpoint()
+        self.signed += 1
+        return SIGNATURE
+
+
+@cache
+def trusting() -> ssl.SSLContext:
+    """A context with one root, for the system's hundred take their time to read."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trustme.CA().configure_trust(context)
+    return context
+
+
+async def no_policy(domain: str) -> str:
+    """Nobody has an MTA-STS policy here."""
+    raise NoPolicy("none here")
+
+
+@dataclass
+class Stage:
+    """What tests play on; `servers` are by the address at which they are dialled."""
+
+    store: Store
+    outside: Outside
+    dispatch: Dispatch
+    servers: dict[str, FakeMx]
+    resolver: ZoneResolver
+    signer: FixedSigner
+    accounts: dict[str, str]
+    nursery: trio.Nursery
+    dialled: list[tuple[float, str]] = field(default_factory=list)
+
+    async def send(self, *addresses: str, account: str = "demo", delay: float = 0.0) -> str:
+        """Accept one message, due after some seconds; its id."""
+        new = message(self.outside, self.accounts[account], *addresses)
+        await self.store.messages.accept(new)
+        if delay:
+            later = self.outside.now() + round(delay * 1_000_000)
+            await self.change("UPDATE recipients SET next_attempt_at = ? WHERE message_id = ?", later, new.id)
+        self.dispatch.wake.set()
+        return new.id
+
+    async def change(self, sql: str, *bindings: object) -> None:
+        """Change the database by hand."""
+        await self.store.engine.write(lambda c: c.execute(sql, bindings).fetchall())
+
+    def rows(self, sql: str, *bindings: object) -> list[tuple[Any, ...]]:
+        """What the database says."""
+        return self.store.engine.read(lambda c: rows(c, sql, bindings))  # type: ignore[arg-type]  # by position here
+
+    def recipient(self, message_id: str) -> tuple[str, int]:
+        """Status and attempts of a message's first recipient."""
+        query = "SELECT status, attempt_count FROM recipients WHERE message_id = ? ORDER BY id LIMIT 1"
+        (found,) = self.rows(query, message_id)
+        return found[0], found[1]
+
+    async def until(self, condition: Callable[[], bool], within: float = 3 * 86_400) -> None:
+        """Wait until something holds; the longer it takes, the less often it is asked."""
+        began = trio.current_time()
+        while not condition():
+            passed = trio.current_time() - began
+            assert passed < within, "waited too long"
+            await trio.sleep(max(0.01, passed / 100))
+
+    async def final(self, *messages: str, within: float = 3 * 86_400) -> None:
+        """Wait until all recipients of these messages are final."""
+        query = "SELECT count(*) FROM recipients WHERE message_id = ? AND next_attempt_at IS NOT NULL"
+        waiting = set(messages)
+
+        def are_final() -> bool:
+            waiting.difference_update([each for each in waiting if self.rows(query, each) == [(0,)]])
+            return not waiting
+
+        await self.until(are_final, within)
+
+
+def message(outside: Outside, account_id: str, *addresses: str, mime: bytes = MIME) -> NewMessage:
+    """A message to be accepted."""
+    recipients = tuple(
+        NewRecipient(outside.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
+        for address in addresses
+    )
+    return NewMessage(
+        id=outside.identifier("msg"),
+        account_id=account_id,
+        request_id=outside.identifier("req"),
+        source=Source.API,
+        simulated=False,
+        sender="shop@example.com",
+        envelope_from="shop@example.com",
+        subject="s",
+        tags=(),
+        template_alias=None,
+        template_version=None,
+        mime=mime,
+        receipt=b"{}",
+        recipients=recipients,
+        credits=len(recipients),
+        created_at=outside.now(),
+        idempotency=None,
+    )
+
+
+@asynccontextmanager
+async def stage(
+    directory: Path, zone: Zone, servers: dict[str, FakeMx], *, limits: Limits | None = None, running: bool = True
+) -> AsyncIterator[Stage]:
+    """Delivery over this zone to these servers, with two accounts; it runs unless told otherwise."""
+    dialled: list[tuple[float, str]] = []
+    async with trio.open_nursery() as nursery:
+
+        async def dial(address: str, port: int) -> trio.abc.Stream:
+            await trio.lowlevel.checkpoint()
+            dialled.append((trio.current_time(), address))
+            if address not in servers:
+                raise ConnectionRefusedError(111, "Connection refused")
+            ours, theirs = trio.testing.memory_stream_pair()
+            nursery.start_soon(servers[address].serve, ours)
+            return theirs
+
+        random = Random(7)
+        outside = Outside(now=lambda: START + round(trio.current_time() * 1_000_000), random=random.random, dial=dial)
+        async with open_store(directory, outside, inline=True) as store:
+            accounts = {}
+            for name in ("demo", "other"):
+                made = await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 1_000_000)
+                await store.access.add_domain(made.id, "example.com", usable=True)
+                accounts[name] = made.id
+            resolver, signer = ZoneResolver(zone), FixedSigner()
+            router = Router(resolver, random.random, allowed=(ip_network("127.0.0.0/8"),))
+            choice = TlsChoice(TlsPolicies(resolver, no_policy), trusting())
+            retries = Retries(DELAYS, outside.random)
+            courier = Courier(store, outside, Connections(), signer, choice, "mail.example.com", retries)  # type: ignore[arg-type]  # a fake
+            pools = Pools(others=limits or Limits())
+            dispatch = Dispatch(store, outside, Wake(), router, pools, courier, Selection(store, outside))
+            async with trio.open_nursery() as inner:
+                if running:
+                    inner.start_soon(dispatch.run)
+                yield Stage(store, outside, dispatch, servers, resolver, signer, accounts, inner, dialled)
+                inner.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
+
+
+def domain_zone(*names: str) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
+    """A zone in which each domain has one server of its own pool, and their addresses by domain."""
+    zone: dict[str, dict[str, list[str]]] = {}
+    addresses = {}
+    for number, name in enumerate(names, 1):
+        addresses[name] = f"127.0.{number // 250}.{number % 250}"
+        zone[name] = {"MX": [f"10 mx.{name}."]}
+        zone[f"mx.{name}"] = {"A": [addresses[name]]}
+    return zone, addresses

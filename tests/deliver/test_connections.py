@@ -1,0 +1,115 @@
+"""Connections that are kept for the next message: the right one, not too long, not too many."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.deliver import connections as connections_module
+from appliance.deliver.connections import IDLE_LIMIT, Connections, Place
+from appliance.deliver.smtp.connection import Connection
+from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.sending import Transaction
+from tests.fakes.mx import FakeMx, hang_up, silence
+
+HERE = Place("mx.example", "192.0.2.1", 25, "none")
+MAIL = Transaction("a@b.example", ("c@d.example",), prepare(b"Subject: x\r\n\r\nhello\r\n"))
+
+
+async def opened(stack: AsyncExitStack, mx: FakeMx, transactions: int = 1) -> Connection:
+    """A connection that has carried so much."""
+    stream = await stack.enter_async_context(mx.memory())
+    connection = await Connection.open(stream, "me.example")
+    for _ in range(transactions):
+        await connection.send(MAIL)
+    return connection
+
+
+async def test_only_the_same_place_will_do() -> None:
+    """Another host, address, port or demand for TLS is another place; what was taken is no longer there."""
+    async with AsyncExitStack() as stack:
+        kept, mine = Connections(), await opened(stack, FakeMx())
+        kept.give_back(HERE, mine, 100)
+        others = (
+            Place("mx2.example", "192.0.2.1", 25, "none"),
+            Place("mx.example", "192.0.2.2", 25, "none"),
+            Place("mx.example", "192.0.2.1", 26, "none"),
+            Place("mx.example", "192.0.2.1", 25, "enforced"),
+        )
+        assert [kept.take(place) for place in others] == [None] * 4
+        assert kept.take(HERE) is mine
+        assert kept.take(HERE) is None
+
+
+async def test_the_latest_is_taken_first() -> None:
+    """So that those nobody needs grow old."""
+    async with AsyncExitStack() as stack:
+        kept = Connections()
+        first, second = await opened(stack, FakeMx()), await opened(stack, FakeMx())
+        kept.give_back(HERE, first, 100)
+        kept.give_back(HERE, second, 100)
+        assert kept.take(HERE) is second
+        assert kept.take(HERE) is first
+
+
+async def test_one_that_has_carried_enough_leaves_with_a_goodbye() -> None:
+    """It is not given out again, and QUIT is said when there is time for it."""
+    async with AsyncExitStack() as stack:
+        mx, kept = FakeMx(), Connections()
+        kept.give_back(HERE, await opened(stack, mx, transactions=3), 3)
+        assert kept.take(HERE) is None
+        assert mx.commands[-1] != "QUIT"
+        await kept.take_leave()
+        assert mx.commands[-1] == "QUIT"
+
+
+async def test_a_closed_one_is_not_kept() -> None:
+    """What cannot carry another message is forgotten."""
+    async with AsyncExitStack() as stack:
+        kept, broken = Connections(), await opened(stack, FakeMx(answers={".": hang_up}))
+        kept.give_back(HERE, broken, 100)
+        assert kept.take(HERE) is None
+
+
+async def test_the_idle_are_closed_after_their_time(autojump_clock: MockClock) -> None:
+    """Those unused for long are ended with QUIT, a younger one stays."""
+    async with AsyncExitStack() as stack:
+        old_mx, young_mx, kept = FakeMx(), FakeMx(), Connections()
+        old, young = await opened(stack, old_mx), await opened(stack, young_mx)
+        kept.give_back(HERE, old, 100)
+        await trio.sleep(IDLE_LIMIT - 1)
+        kept.give_back(HERE, young, 100)
+        await trio.sleep(1)
+        await kept.close_idle()
+        assert old_mx.commands[-1] == "QUIT"
+        assert kept.take(HERE) is young
+        assert kept.take(HERE) is None
+
+
+async def test_a_server_that_ignores_quit_is_left(autojump_clock: MockClock) -> None:
+    """Nobody waits longer for a goodbye than the client's own limit, and the others not at all."""
+    async with AsyncExitStack() as stack:
+        kept = Connections()
+        for answers in ({"QUIT": silence}, {}):
+            kept.give_back(HERE, await opened(stack, FakeMx(answers=answers)), 100)
+        began = trio.current_time()
+        await kept.close_idle(older_than=0)
+        assert trio.current_time() - began == pytest.approx(5)
+
+
+async def test_not_too_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit connections leave, and the count is right again after they were taken and closed."""
+    monkeypatch.setattr(connections_module, "IDLE_CONNECTIONS", 2)
+    async with AsyncExitStack() as stack:
+        kept = Connections()
+        for _ in range(3):
+            kept.give_back(HERE, await opened(stack, FakeMx()), 100)
+        assert kept.take(HERE) is not None
+        kept.give_back(HERE, await opened(stack, FakeMx()), 100)
+        await kept.close_idle(older_than=0)
+        for _ in range(2):
+            kept.give_back(HERE, await opened(stack, FakeMx()), 100)
+        assert kept.take(HERE) is not None
+        assert kept.take(HERE) is not None
+        assert kept.take(HERE) is None

@@ -1,0 +1,428 @@
+"""Delivery as a whole, on a virtual clock: the schedule, the pools, and what may not end the loop."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.deliver import dispatch as dispatch_module
+from appliance.deliver.courier import Courier
+from appliance.deliver.dispatch import IN_HAND
+from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
+from appliance.deliver.providers import Limits
+from appliance.errors import Code, Refused
+from appliance.store.outcomes import Queue
+from appliance.store.pools import Pools as StoredPools
+from tests.deliver.stage import DELAYS, SIGNATURE, START, domain_zone, stage
+from tests.fakes.mx import FakeMx, hang_up, wait_and_say
+
+OK = b"250 2.0.0 queued\r\n"
+LATER = b"451 4.3.0 later\r\n"
+
+
+def one(server: FakeMx, name: str = "a.test") -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
+    """A zone of one domain, and its server."""
+    zone, addresses = domain_zone(name)
+    return zone, {addresses[name]: server}
+
+
+# ---- the schedule
+
+
+async def test_twelve_attempts_through_48_hours(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deferred each time, a recipient is tried twelve times at the configured delays ±10 %, and then has failed."""
+    for often in ("STATE_EVERY", "CLOSE_EVERY"):  # two days have many seconds
+        monkeypatch.setattr(dispatch_module, often, 600.0)
+    server = FakeMx(answers={"RCPT": LATER})
+    async with stage(tmp_path, *one(server)) as played:
+        message = await played.send("ada@a.test")
+        await played.final(message)
+        times = [at for (at,) in played.rows("SELECT started_at FROM attempts ORDER BY number")]
+        waits = [(later - at) / 1_000_000 for at, later in pairwise(times)]
+        assert len(times) == 12
+        assert all(0.9 * delay <= wait <= 1.1 * delay + 1 for wait, delay in zip(waits, DELAYS, strict=True))
+        assert 43 <= sum(waits) / 3600 <= 53
+        assert played.recipient(message) == ("failed", 12)
+        assert played.rows("SELECT type FROM events") == [("email.failed",)]
+        assert played.signer.signed == 1
+        decisions = [text for (text,) in played.rows("SELECT decision FROM attempts ORDER BY number")]
+        assert decisions[0].startswith("deferred: attempt 2 of 12 at 2025-")
+        assert decisions[-1] == "failed: 12 attempts are used up"
+
+
+async def test_the_signature_of_the_first_attempt_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What is sent at the second attempt is byte for byte what was sent at the first, signed once."""
+    server = FakeMx(answers={".": [LATER, OK]})
+    async with stage(tmp_path, *one(server)) as played:
+        await played.final(await played.send("ada@a.test"))
+        assert played.signer.signed == 1
+        assert server.messages[0].data.startswith(SIGNATURE)
+
+
+async def test_a_clock_that_jumps_makes_no_burst(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """After two days in one leap everything due goes out through its pool, no more at once than the pool allows."""
+    busy, most = 0, 0
+
+    async def slow(stream: trio.abc.Stream) -> None:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await trio.sleep(0.5)
+        busy -= 1
+        await stream.send_all(OK)
+
+    server = FakeMx(answers={".": slow})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=3)) as played:
+        sent = [await played.send(f"user{number}@a.test", delay=number * 900) for number in range(1, 150)]
+        leap = played.outside.now() + 2 * 86_400 * 1_000_000
+        await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - ?", leap - START)
+        played.dispatch.wake.set()
+        await played.final(*sent, within=120)
+        assert most == 3
+        assert server.commands.count("DATA") == len(sent)
+
+
+# ---- pools
+
+
+async def test_a_local_deferral_uses_no_attempt(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """While a pool is slowed its mail waits without attempt or event, and goes when the pause is over."""
+    server = FakeMx(answers={"MAIL": [b"421 4.7.0 slow down\r\n", b"250 2.1.0 ok\r\n"]})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(10)]
+        await trio.sleep(FIRST_PAUSE / 1_000_000 - 1)
+        assert [played.recipient(message) for message in sent].count(("queued", 0)) == 9
+        assert played.rows("SELECT count(*) FROM attempts") == [(1,)]
+        assert played.rows("SELECT count(*) FROM events") == [(0,)]
+        await trio.sleep(4)
+        assert [played.recipient(message) for message in sent].count(("delivered", 1)) == 9
+        ((decision,),) = played.rows("SELECT decision FROM attempts WHERE smtp_code = 421")
+        assert decision.endswith("; the pool slows down")
+
+
+async def test_one_blocked_destination_blocks_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A server that answers nothing keeps its own mail waiting, hundreds of it; another domain's goes at once."""
+    zone, addresses = domain_zone("stuck.test", "free.test")
+    stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
+    servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
+    async with stage(tmp_path, zone, servers) as played:
+        for number in range(3 * IN_HAND):
+            await played.send(f"user{number}@stuck.test")
+        await trio.sleep(3)
+        began = trio.current_time()
+        sent = [await played.send(f"user{number}@free.test") for number in range(2 * IN_HAND)]
+        await played.final(*sent, within=5)
+        assert trio.current_time() - began < 2
+        assert stuck.messages == []
+
+
+async def test_a_pool_is_held_after_ten_refusals(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Ten 5.7.1 in a row hold the pool at once: what waits is not tried, and goes when the hold is released."""
+    script: dict[str, bytes] = {"RCPT": b"550 5.7.1 go away\r\n"}
+    server = FakeMx(answers=script)
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(2 * SENDER_FAULTS)]
+        await trio.sleep(3_600)
+        statuses = [played.recipient(message)[0] for message in sent]
+        assert (statuses.count("bounced"), statuses.count("queued")) == (SENDER_FAULTS, SENDER_FAULTS)
+        assert list(played.store.pools.holds()) == ["a.test"]
+        assert played.rows("SELECT * FROM suppressions") == []
+        script.clear()
+        await played.store.pools.release("a.test")
+        await played.final(*sent, within=5)
+
+
+async def test_a_hold_that_cannot_be_stored_still_holds(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a full disk the hold counts in memory until it can be written."""
+    refusals: list[str] = []
+    stored = StoredPools.hold
+
+    async def refuse_at_first(self: StoredPools, pool: str, reason: str) -> None:
+        if len(refusals) < 5:
+            refusals.append(pool)
+            raise Refused(Code.TEMPORARY_FAILURE, "full")
+        await stored(self, pool, reason)
+
+    monkeypatch.setattr(StoredPools, "hold", refuse_at_first)
+    server = FakeMx(answers={"RCPT": b"550 5.7.1 go away\r\n"})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(2 * SENDER_FAULTS)]
+        await trio.sleep(20)
+        assert [played.recipient(message)[0] for message in sent].count("bounced") == SENDER_FAULTS
+        assert len(refusals) == 5
+        assert list(played.store.pools.holds()) == ["a.test"]
+
+
+async def test_one_message_for_many_is_one_refusal(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A message refused by policy for twenty recipients does not hold the pool."""
+    server = FakeMx(answers={".": [b"550 5.7.1 spam\r\n", OK]})
+    async with stage(tmp_path, *one(server)) as played:
+        await played.final(await played.send(*(f"user{number}@a.test" for number in range(20))))
+        good = await played.send("ada@a.test")
+        await played.final(good, within=5)
+        assert played.recipient(good)[0] == "delivered"
+        assert played.store.pools.holds() == {}
+
+
+async def test_the_rate_of_a_pool_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """With 60 a minute, after the first minute's worth one goes each second."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server), limits=Limits(per_minute=60)) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(90)]
+        await trio.sleep(5)
+        assert 60 <= len(server.messages) <= 66
+        await played.final(*sent, within=60)
+        assert trio.current_time() >= 29
+
+
+async def test_gates_with_nothing_to_remember_are_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """After mail to two hundred domains nothing of their pools stays in memory, nor in what the shell is told."""
+    names = [f"d{number}.test" for number in range(200)]
+    zone, addresses = domain_zone(*names)
+    servers = {address: FakeMx() for address in addresses.values()}
+    async with stage(tmp_path, zone, servers) as played:
+        sent = [await played.send(f"ada@{name}") for name in names]
+        await played.final(*sent)
+        await trio.sleep(3)
+        assert played.dispatch._gates == {}
+        assert played.dispatch._in_hand == {}
+        assert played.dispatch._ready == {}
+        assert played.rows("SELECT count(*) FROM pool_states") == [(0,)]
+        assert played.rows("SELECT count(*) FROM destinations") == [(200,)]
+
+
+async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """No more transactions run at once than the setting says, and a slot that gets free goes to another pool."""
+    names = [f"d{number}.test" for number in range(20)]
+    zone, addresses = domain_zone(*names)
+    busy, most = 0, 0
+
+    async def slow(stream: trio.abc.Stream) -> None:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await trio.sleep(0.1)
+        busy -= 1
+        await stream.send_all(OK)
+
+    servers = {address: FakeMx(answers={".": slow}) for address in addresses.values()}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        played.dispatch.sessions = 4
+        sent = [await played.send(f"ada@{name}") for name in names]
+        played.nursery.start_soon(played.dispatch.run)
+        await played.final(*sent, within=10)
+        assert most == 4
+        assert trio.current_time() < 0.9
+
+
+# ---- fairness
+
+
+async def test_a_big_account_does_not_delay_a_small_one(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Behind one account's thousand messages for a slow pool, another's single one for the same pool goes next."""
+    server = FakeMx(answers={".": wait_and_say(1.0, OK)})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=2)) as played:
+        for number in range(1_000):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(10)
+        single = await played.send("ada@a.test", account="other")
+        began = trio.current_time()
+        await played.final(single, within=60)
+        assert trio.current_time() - began < 5
+
+
+# ---- connections
+
+
+async def test_a_connection_is_used_again_up_to_the_limit(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Thirty messages one after the other with ten a connection make three sessions, each ended with QUIT."""
+    server = FakeMx()
+    limits = Limits(concurrency=1, messages_per_connection=10)
+    async with stage(tmp_path, *one(server), limits=limits) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(30)]
+        await played.final(*sent)
+        await trio.sleep(1)
+        assert server.sessions == 3
+        assert server.commands.count("QUIT") == 3
+        assert len(server.messages) == 30
+
+
+async def test_an_idle_connection_is_closed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A connection that nobody needs is ended with QUIT after its idle time."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        await played.final(await played.send("ada@a.test"))
+        assert "QUIT" not in server.commands
+        await trio.sleep(25)
+        assert server.commands[-1] == "QUIT"
+
+
+@pytest.mark.parametrize("end", [hang_up, b"421 4.4.2 idle too long\r\n"])
+async def test_a_stale_connection_is_dialled_again(tmp_path: Path, autojump_clock: MockClock, end: Any) -> None:
+    """When the server gave up an idle connection, the next message goes on a new one in the same attempt."""
+    server = FakeMx(answers={"MAIL": [b"250 2.1.0 ok\r\n", end, b"250 2.1.0 ok\r\n"]})
+    async with stage(tmp_path, *one(server)) as played:
+        await played.final(await played.send("ada@a.test"))
+        await trio.sleep(5)
+        second = await played.send("bob@a.test")
+        await played.final(second, within=5)
+        assert played.recipient(second) == ("delivered", 1)
+        assert server.sessions == 2
+
+
+async def test_a_result_is_recorded_before_goodbye(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A server that is slow to answer QUIT does not keep its 250 from being recorded."""
+    server = FakeMx(answers={"QUIT": wait_and_say(4, b"221 bye\r\n")})
+    async with stage(tmp_path, *one(server), limits=Limits(messages_per_connection=1)) as played:
+        message = await played.send("ada@a.test")
+        await played.final(message, within=1)
+        assert played.recipient(message)[0] == "delivered"
+
+
+# ---- what may not end the loop
+
+
+async def test_a_bug_in_the_courier_defers(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception nobody expected is a temporary failure of that parcel, and the others go on."""
+    deliver = Courier.deliver
+
+    async def fail_once(self: Courier, parcel: Any, *rest: Any) -> Any:
+        if parcel.recipients[0].address == "bug@a.test" and parcel.recipients[0].attempt_count == 0:
+            raise RuntimeError("a bug")
+        return await deliver(self, parcel, *rest)
+
+    monkeypatch.setattr(Courier, "deliver", fail_once)
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        bad, good = await played.send("bug@a.test"), await played.send("ada@a.test")
+        await played.final(good, within=5)
+        assert played.recipient(bad) == ("deferred", 1)
+        ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
+        assert response == "4.3.0 an error on our side (RuntimeError); the log has the details"
+        await played.final(bad)
+        assert played.recipient(bad) == ("delivered", 2)
+
+
+async def _refuse(*_: object) -> None:
+    raise Refused(Code.TEMPORARY_FAILURE, "the disk is full")
+
+
+async def _break(*_: object) -> None:
+    raise RuntimeError("a bug")
+
+
+async def test_results_wait_for_the_storage(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the storage refuses, what was delivered is not sent again, and is recorded as soon as it can be."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        with monkeypatch.context() as patched:
+            patched.setattr(Queue, "record", _refuse)
+            message = await played.send("ada@a.test")
+            await trio.sleep(30)
+            assert played.recipient(message) == ("queued", 0)
+        await played.final(message, within=5)
+        assert played.recipient(message) == ("delivered", 1)
+        assert len(server.messages) == 1
+
+
+async def test_a_result_that_cannot_be_recorded_is_not_repeated(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in recording neither ends delivery nor sends the same message for ever."""
+    server = FakeMx()
+    record: Callable[..., Any] = Queue.record
+    async with stage(tmp_path, *one(server)) as played:
+        monkeypatch.setattr(Queue, "record", _break)
+        await played.send("ada@a.test")
+        await trio.sleep(300)
+        assert len(server.messages) == 1
+        monkeypatch.setattr(Queue, "record", record)
+        good = await played.send("bob@a.test")
+        await played.final(good, within=5)
+        assert len(server.messages) == 2
+
+
+# ---- the end
+
+
+async def test_at_the_end_what_is_in_flight_lands(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Cancelled with an answer outstanding, the answer is waited for and recorded, and nothing new begins."""
+    server = FakeMx(answers={".": wait_and_say(3, OK)})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1), running=False) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(3)]
+        with trio.move_on_after(1):
+            await played.dispatch.run()
+        assert trio.current_time() == pytest.approx(3, abs=0.1)
+        assert sorted(played.recipient(message)[0] for message in sent) == ["delivered", "queued", "queued"]
+        assert server.commands.count("DATA") == 1
+
+
+async def test_at_the_end_nobody_is_waited_for_too_long(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A server that does not answer is left after the grace time; its mail stays due, with no attempt used."""
+    server = FakeMx(answers={".": wait_and_say(500, OK)})
+    async with stage(tmp_path, *one(server), running=False) as played:
+        played.dispatch.grace = 20
+        message = await played.send("ada@a.test")
+        with trio.move_on_after(1):
+            await played.dispatch.run()
+        assert trio.current_time() == pytest.approx(21, abs=0.1)
+        assert played.recipient(message) == ("queued", 0)
+
+
+async def test_at_the_end_a_storage_that_refuses_holds_nothing_up(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the process has to end because of its disk, results that cannot be recorded do not keep it alive."""
+    async with stage(tmp_path, *one(FakeMx()), running=False) as played:
+        monkeypatch.setattr(Queue, "record", _refuse)
+        await played.send("ada@a.test")
+        with trio.move_on_after(5):
+            await played.dispatch.run()
+        assert trio.current_time() < 7
+
+
+# ---- several recipients
+
+
+async def test_more_than_one_transaction_can_hold_go_in_several(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """120 recipients at one domain go in three transactions of at most 50, each recipient once."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        message = await played.send(*(f"user{number}@a.test" for number in range(120)))
+        await played.final(message, within=30)
+        got = [address for each in server.messages for address in each.recipients]
+        assert sorted(got) == sorted(f"user{number}@a.test" for number in range(120))
+        assert max(len(each.recipients) for each in server.messages) == 50
+        assert played.rows("SELECT status FROM messages WHERE id = ?", message) == [("delivered",)]
+
+
+async def test_parcels_share_a_route(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A hundred messages for one domain ask the DNS once in a second, and again later."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(100)]
+        await played.final(*sent)
+        assert played.resolver.asked["a.test", "MX"] == 1
+        await trio.sleep(5)
+        await played.final(await played.send("ada@a.test"))
+        assert played.resolver.asked["a.test", "MX"] == 2
+
+
+async def test_a_domain_that_has_no_route_fails_for_all_its_parcels(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Messages that wait for the same lookup each get its failure."""
+    async with stage(tmp_path, {}, {}) as played:
+        sent = [await played.send(f"user{number}@missing.test") for number in range(5)]
+        await played.final(*sent, within=5)
+        assert [played.recipient(message) for message in sent] == [("bounced", 1)] * 5

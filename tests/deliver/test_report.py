@@ -1,0 +1,96 @@
+"""What is recorded of an attempt: the outcome, the decision in words, the dialogue, within bounds."""
+
+import json
+
+import pytest
+
+from appliance.deliver.outcome import DELIVERED, TEMPORARY, Fault, Judgement, Result
+from appliance.deliver.report import RESPONSE_CHARACTERS, Contact, Retries, outcome
+from appliance.deliver.smtp.transcript import Line
+from appliance.model import DueRecipient, Outcome, RecipientStatus
+
+NOW = 1_750_000_000_000_000
+RETRIES = Retries((300.0, 600.0), lambda: 0.5)
+CONTACT = Contact(NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified", (Line(0, "S", "220 hello"),))
+
+
+def recipient(attempts: int = 0, address: str = "Ada@Example.net") -> DueRecipient:
+    """Somebody who waits, tried so often before."""
+    return DueRecipient("rcp_1", "msg_1", "acc_1", address, "example.net", attempts, None, None, "a@b.c", "s", 1, 1)
+
+
+def made(judgement: Judgement, attempts: int = 0, text: str = "550 5.1.1 nobody", code: int | None = 550) -> Outcome:
+    """The outcome of one attempt."""
+    return outcome(recipient(attempts), judgement, code, text, CONTACT, NOW, RETRIES, b"signature")
+
+
+def test_a_delivery() -> None:
+    """Final, with all that is known of the contact; no signature need be kept."""
+    done = made(DELIVERED, text="250 2.0.0 ok", code=250)
+    (attempt,) = done.attempts
+    assert done.status is RecipientStatus.DELIVERED
+    assert (done.next_attempt_at, done.suppress, done.signature) == (None, None, None)
+    assert (attempt.started_at, attempt.finished_at) == (NOW - 5, NOW)
+    assert (attempt.smtp_code, attempt.smtp_response) == (250, "250 2.0.0 ok")
+    assert (attempt.pool, attempt.mx_host, attempt.mx_address) == ("pool", "mx.example.net", "192.0.2.1")
+    assert attempt.tls == "TLSv1.3, verified"
+    assert json.loads(attempt.dialogue or "") == [[0, "S", "220 hello"]]
+    assert attempt.decision == "delivered: the server took the message"
+
+
+def test_a_deferral_says_when_and_keeps_the_signature() -> None:
+    """Tried again after the delay of its turn; the decision names the number and the time."""
+    first, second = made(TEMPORARY), made(TEMPORARY, attempts=1)
+    assert first.status is second.status is RecipientStatus.DEFERRED
+    assert (first.next_attempt_at, second.next_attempt_at) == (NOW + 300_000_000, NOW + 600_000_000)
+    assert first.signature == b"signature"
+    assert first.attempts[0].decision == "deferred: attempt 2 of 3 at 2025-06-15T15:11:40.000Z"
+
+
+def test_a_throttled_deferral_says_so() -> None:
+    """The pool's slowing down is part of the decision."""
+    slowed = made(Judgement(Result.DEFERRED, throttle=True))
+    assert (slowed.attempts[0].decision or "").endswith("Z; the pool slows down")
+
+
+def test_after_the_last_delay_it_has_failed() -> None:
+    """Three attempts with two delays, and then nothing is suppressed and nothing kept."""
+    failed = made(TEMPORARY, attempts=2)
+    assert failed.status is RecipientStatus.FAILED
+    assert (failed.next_attempt_at, failed.suppress, failed.signature) == (None, None, None)
+    assert failed.attempts[0].decision == "failed: 3 attempts are used up"
+
+
+@pytest.mark.parametrize(
+    ("fault", "suppressed", "words"),
+    [
+        (Fault.RECIPIENT, True, "bounced: the address does not exist, and is suppressed from now on"),
+        (Fault.SENDER, False, "bounced: the server does not want mail from us; the address is not to blame"),
+        (Fault.OTHER, False, "bounced: the server refuses this message for good"),
+        (None, False, "bounced: the server refuses this message for good"),
+    ],
+)
+def test_a_bounce(fault: Fault | None, suppressed: bool, words: str) -> None:
+    """Only a recipient's fault suppresses, in the form in which addresses are compared."""
+    bounced = made(Judgement(Result.BOUNCED, fault))
+    assert bounced.status is RecipientStatus.BOUNCED
+    assert bounced.attempts[0].decision == words
+    assert (bounced.suppress is not None) is suppressed
+    if bounced.suppress is not None:
+        assert bounced.suppress.address == "ada@example.net"
+        assert bounced.suppress.reason == "bounced: 550 5.1.1 nobody"
+
+
+def test_a_long_reply_is_cut() -> None:
+    """The record keeps a bounded part of what a server said, also as the reason of a suppression."""
+    bounced = made(Judgement(Result.BOUNCED, Fault.RECIPIENT), text="550 " + "x" * 100_000)
+    assert len(bounced.attempts[0].smtp_response or "") == RESPONSE_CHARACTERS
+    assert bounced.suppress is not None
+    assert len(bounced.suppress.reason) < 250
+
+
+def test_no_contact_leaves_the_record_empty() -> None:
+    """Where no server was asked nothing is said about one."""
+    made_up = outcome(recipient(), TEMPORARY, None, "4.4.3 no answer", Contact(NOW), NOW, RETRIES)
+    (attempt,) = made_up.attempts
+    assert (attempt.pool, attempt.mx_host, attempt.mx_address, attempt.tls, attempt.dialogue) == (None,) * 5

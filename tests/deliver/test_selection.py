@@ -1,0 +1,183 @@
+"""Which waiting mail is found next: all of it if it is little, and everybody's share if it is not."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from appliance.deliver import selection as selection_module
+from appliance.deliver.courier import Parcel
+from appliance.deliver.selection import LOOK, RECIPIENTS_PER_VISIT, Selection, Turns, in_turn, parcels
+from appliance.model import Role
+from appliance.outside import Outside
+from appliance.store import Store, open_store
+from appliance.store.outcomes import Queue
+from tests.bench.queued import fill_queue
+from tests.deliver.stage import message
+
+BIG, SMALL = "big", "small"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """An empty store."""
+    async with open_store(tmp_path, Outside(), inline=True) as opened:
+        yield opened
+
+
+async def account(store: Store, name: str) -> str:
+    """A new account's id."""
+    return (await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 10**9)).id
+
+
+def anybody(domain: str) -> bool:
+    """Every pool wants more."""
+    return True
+
+
+async def backlog(store: Store, tmp_path: Path, count: int, *, domains: int = 1) -> Selection:
+    """A store with one account's backlog; what looks at it."""
+    fill_queue(tmp_path, await account(store, BIG), count, domains=domains, told=False)
+    return Selection(store, store.messages.outside)
+
+
+def take_all(selection: Selection, found: list[Parcel]) -> None:
+    """As the dispatch does."""
+    for parcel in found:
+        selection.take(parcel)
+
+
+async def test_little_mail_is_found_in_one_look(store: Store) -> None:
+    """All that is due is found, grouped by message and domain; what is taken is not found again until released."""
+    selection = Selection(store, store.messages.outside)
+    mine = await account(store, SMALL)
+    new = message(store.messages.outside, mine, "a@one.test", "b@one.test", "c@two.test")
+    await store.messages.accept(new)
+    found = selection.all(anybody)
+    assert sorted((parcel.domain, len(parcel.recipients)) for parcel in found) == [("one.test", 2), ("two.test", 1)]
+    take_all(selection, found)
+    assert selection.all(anybody) == []
+    selection.release(found[0])
+    assert selection.all(anybody) == [found[0]]
+    assert selection.news(anybody) == [found[0]]
+
+
+async def test_a_hundred_thousand_do_not_hide_one(store: Store, tmp_path: Path) -> None:
+    """One account's 100,000 queued messages, and another's single one is in the first look, and before most."""
+    selection = await backlog(store, tmp_path, 100_000)
+    mine = await account(store, SMALL)
+    single = message(store.messages.outside, mine, "ada@elsewhere.test")
+    await store.messages.accept(single)
+    found = selection.all(anybody)
+    assert [parcel.message_id for parcel in found].index(single.id) <= 1
+    assert 1 < len(found) <= LOOK + RECIPIENTS_PER_VISIT
+
+
+async def test_the_same_destination_is_no_excuse(store: Store, tmp_path: Path) -> None:
+    """The single one is found at once also when it goes to the very domain of the backlog."""
+    selection = await backlog(store, tmp_path, 5_000)
+    take_all(selection, selection.all(anybody))
+    mine = await account(store, SMALL)
+    single = message(store.messages.outside, mine, "ada@example.net")
+    await store.messages.accept(single)
+    assert single.id in [parcel.message_id for parcel in selection.news(anybody)[:2]]
+
+
+async def test_a_full_pool_does_not_hide_the_others(store: Store, tmp_path: Path) -> None:
+    """Of an account with mail for many domains only those whose pool wants more are found, and they are found."""
+    selection = await backlog(store, tmp_path, 5_000, domains=200)
+    wanted = {f"d{number}.example.net" for number in range(150, 160)}
+    seen: Counter[str] = Counter()
+    for _ in range(20):
+        found = selection.all(lambda domain: domain in wanted)
+        take_all(selection, found)
+        seen.update(parcel.domain for parcel in found)
+    assert set(seen) == wanted
+
+
+async def test_every_domain_has_its_turn(store: Store, tmp_path: Path) -> None:
+    """Look after look goes on where the last one ended, until everything has been found once."""
+    selection = await backlog(store, tmp_path, 3_000, domains=300)
+    seen: Counter[str] = Counter()
+    for _ in range(200):
+        found = selection.all(anybody)
+        take_all(selection, found)
+        seen.update(parcel.message_id for parcel in found)
+    assert len(seen) == 3_000
+    assert set(seen.values()) == {1}
+
+
+async def test_many_accounts_share_a_look(store: Store, tmp_path: Path) -> None:
+    """With a hundred accounts behind, one look takes in a bounded number, and after a few all have been visited."""
+    accounts = [await account(store, f"account{number}") for number in range(100)]
+    for each in accounts:
+        fill_queue(tmp_path, each, 60, told=False)
+    await store.engine.write(lambda c: None)
+    selection = Selection(store, store.messages.outside)
+    seen: Counter[str] = Counter()
+    for _ in range(3):
+        found = selection.all(anybody)
+        take_all(selection, found)
+        assert len(found) <= LOOK + RECIPIENTS_PER_VISIT
+        seen.update(parcel.account_id for parcel in found)
+    assert set(seen) == set(accounts)
+    assert max(seen.values()) <= 2 * min(seen.values()) + selection_module.LEAST_SHARE
+
+
+async def test_behind_a_backlog_one_way_of_looking_is_enough(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While rounds find plenty, the queue is not read by time as well; when they do not, it is."""
+    selection = await backlog(store, tmp_path, 1_000)
+    by_time = []
+    due = Queue.due
+
+    def counting(self: Queue, *, simulated: bool, most: int, since: int = 0) -> object:
+        by_time.append(most)
+        return due(self, simulated=simulated, most=most, since=since)
+
+    monkeypatch.setattr(Queue, "due", counting)
+    rounds = []
+    while found := selection.news(anybody):
+        take_all(selection, found)
+        rounds.append(len(found))
+    assert sum(rounds) == 1_000
+    assert len(by_time) <= 3
+
+
+def test_accounts_take_turns() -> None:
+    """The first of every account, then the second of each, in the order in which they came."""
+    turns: Turns[str] = Turns()
+    for account_id, item in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1"), ("c", "c2")):
+        turns.add(account_id, item)
+    assert len(turns) == 6
+    assert [turns.next() for _ in range(4)] == ["a1", "b1", "c1", "a2"]
+    turns.add("b", "b2")
+    assert [turns.next() for _ in range(3)] == ["c2", "a3", "b2"]
+    assert not turns
+
+
+async def test_one_transaction_is_not_too_long(store: Store) -> None:
+    """A message for 120 at one domain makes a parcel of 50 at a time, and of each message only one."""
+    mine = await account(store, SMALL)
+    new = message(store.messages.outside, mine, *(f"user{number}@one.test" for number in range(120)))
+    await store.messages.accept(new)
+    selection = Selection(store, store.messages.outside)
+    sizes = []
+    while found := selection.all(anybody):
+        take_all(selection, found)
+        sizes += [len(parcel.recipients) for parcel in found]
+    assert sizes == [50, 50, 20]
+
+
+async def test_a_look_is_in_turn(store: Store) -> None:
+    """Of what one look finds, no account stands twice in a row while another still waits."""
+    for name, count in (("one", 5), ("two", 5), ("three", 2)):
+        mine = await account(store, name)
+        for number in range(count):
+            await store.messages.accept(message(store.messages.outside, mine, f"user{number}@one.test"))
+    due = store.queue.due(simulated=False, most=100)
+    ordered = in_turn(parcels(due))
+    assert all(one.account_id != other.account_id for one, other in pairwise(ordered[:10]))
