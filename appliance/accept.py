@@ -9,6 +9,8 @@ import trio
 
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
+from appliance.inbox import Inbox
+from appliance.message.addresses import Address
 from appliance.message.compose import compose
 from appliance.message.draft import Draft, draft
 from appliance.message.request import SendRequest, fingerprint
@@ -23,6 +25,10 @@ Arguments = TypeVarTuple("Arguments")
 KEY_LIFETIME = 24 * 3600 * 1_000_000  # microseconds, by the interface
 FEW_ADDRESSES = 60  # read on the event loop; an unusual one takes up to half a millisecond
 LARGE = 256 * 1024  # bytes; composing more than this would keep the event loop busy for milliseconds
+
+_ENCODER = msgspec.json.Encoder()
+# Asking an enum for a member takes ten times as long as asking a module.
+_API, _TEST, _RESERVED = Source.API, Source.TEST, Billing.RESERVED
 
 
 class AttachmentReceipt(msgspec.Struct, omit_defaults=True):
@@ -55,8 +61,7 @@ class Receipt(msgspec.Struct, rename={"sender": "from"}):
     reply_to: str | msgspec.UnsetType = msgspec.UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """A message that is on disk. `replay_of` names the first request when this one only repeated it."""
 
     receipt: bytes
@@ -64,20 +69,22 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Wakes:
-    """Whom to tell that there is new mail: delivery to the world, or its simulation."""
+class Deliveries:
+    """Who is to have new mail: delivery to the world, or its simulation."""
 
-    delivery: Wake
+    world: Inbox
     simulated: Wake
 
 
 class FrontDoor:
     """Accepts messages: limits, template, compose, one durable transaction, then a word to delivery."""
 
-    def __init__(self, store: Store, outside: Outside, wakes: Wakes, free_space: FreeSpace, *, sandbox: bool) -> None:
+    def __init__(
+        self, store: Store, outside: Outside, deliveries: Deliveries, free_space: FreeSpace, *, sandbox: bool
+    ) -> None:
         self._store = store
         self._outside = outside
-        self._wakes = wakes
+        self._deliveries = deliveries
         self._free_space = free_space
         self._sandbox = sandbox
         self._running: set[tuple[str, str]] = set()
@@ -101,8 +108,8 @@ class FrontDoor:
 
     async def send(self, caller: Caller, request: SendRequest, key: str, request_id: str, size: int) -> Accepted:
         """Accept one HTTP message durably. `size` is the body's, to choose where the work is done."""
-        size = max(size, _work(request))
-        print_of_body = await self._off_loop(size, fingerprint, request)
+        large = size >= LARGE or _is_laborious(request)
+        print_of_body = await self._off_loop(fingerprint, request) if large else fingerprint(request)
         claim = (caller.idempotency_scope, key)
         if claim in self._running:
             raise Refused(
@@ -112,7 +119,7 @@ class FrontDoor:
             )
         self._running.add(claim)
         try:
-            return await self._send_new(caller, request, key, print_of_body, request_id, size)
+            return await self._send_new(caller, request, key, print_of_body, request_id, large=large)
         except (KeyTaken, Refused):
             # A retry is rare, so nobody else pays for a look: the transaction finds a taken key by itself, and what
             # was accepted once stays accepted, even if it would be refused by now.
@@ -136,15 +143,15 @@ class FrontDoor:
         return Accepted(msgspec.json.encode(receipt), replay_of=first.request_id)
 
     async def _send_new(
-        self, caller: Caller, request: SendRequest, key: str, print_of_body: bytes, request_id: str, size: int
+        self, caller: Caller, request: SendRequest, key: str, print_of_body: bytes, request_id: str, *, large: bool
     ) -> Accepted:
-        template = self._template(caller, request)
+        template = None if request.template is msgspec.UNSET else self._template(caller, request.template)
         message_id, now = self._outside.identifier("msg"), self._outside.now()
-        drafted, mime = await self._off_loop(size, _build, request, template, message_id, now, caller)
-        source = Source.TEST if caller.test else Source.API
+        given = (request, template, message_id, now, caller)
+        drafted, mime = await self._off_loop(_build, *given) if large else _build(*given)
+        source = _TEST if caller.test else _API
         credits_needed = 0 if caller.test else len(drafted.recipients)
-        receipt = _receipt(drafted, request, message_id, request_id, credits_needed)
-        encoded = msgspec.json.encode(receipt)
+        encoded = _ENCODER.encode(_receipt(drafted, message_id, request_id, credits_needed))
         new = NewMessage(
             id=message_id,
             account_id=caller.account_id,
@@ -164,39 +171,38 @@ class FrontDoor:
             created_at=now,
             idempotency=IdempotencyClaim(caller.idempotency_scope, key, print_of_body, now + KEY_LIFETIME),
         )
-        await self._store.messages.accept(new)
-        (self._wakes.simulated if new.simulated else self._wakes.delivery).set()
+        charged = await self._store.messages.accept(new)
+        if new.simulated:
+            self._deliveries.simulated.set()
+        else:
+            self._deliveries.world.offer(new, charged)
         return Accepted(encoded)
 
     def _recipients(self, drafted: Draft) -> tuple[NewRecipient, ...]:
+        new, addresses = self._outside.identifier, drafted.recipients
+        if len(addresses) == 1:
+            return (_recipient(new("rcp"), addresses[0]),)
         # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
-        addresses = drafted.recipients
-        ids = sorted(self._outside.identifier("rcp") for _ in addresses)
-        return tuple(
-            NewRecipient(recipient_id, address.spelling, address.key, address.domain)
-            for recipient_id, address in zip(ids, addresses, strict=True)
-        )
+        return tuple(map(_recipient, sorted([new("rcp") for _ in addresses]), addresses))
 
-    def _template(self, caller: Caller, request: SendRequest) -> Template | None:
-        if request.template is msgspec.UNSET:
-            return None
-        stored = self._store.templates.current(caller.account_id, request.template)
+    def _template(self, caller: Caller, alias: str) -> Template:
+        stored = self._store.templates.current(caller.account_id, alias)
         if stored is None:
             raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
         return Template(stored.alias, stored.version, stored.subject, stored.text, stored.html)
 
-    async def _off_loop(self, size: int, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
-        """Do the work here when it is small, in a thread when it would hold up everybody else."""
-        if size < LARGE:
-            return work(*arguments)
+    async def _off_loop(self, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
+        """Do work in a thread that would hold up everybody else."""
         return await trio.to_thread.run_sync(work, *arguments, limiter=self._large)
 
 
-def _work(request: SendRequest) -> int:
-    """What a request costs beyond its bytes, counted in them: reading hundreds of addresses takes its time, too."""
-    lists = (request.to, request.cc, request.bcc)
-    entries = sum(len(each) for each in lists if isinstance(each, list))
-    return LARGE if entries > FEW_ADDRESSES else 0
+def _is_laborious(request: SendRequest) -> bool:
+    """Whether a request costs more than its bytes say: reading hundreds of addresses takes its time, too."""
+    entries = 0
+    for addresses in (request.to, request.cc, request.bcc):
+        if isinstance(addresses, list):
+            entries += len(addresses)
+    return entries > FEW_ADDRESSES
 
 
 def _build(
@@ -216,7 +222,11 @@ def _check_sender(caller: Caller, drafted: Draft) -> None:
         )
 
 
-def _receipt(drafted: Draft, request: SendRequest, message_id: str, request_id: str, credits_needed: int) -> Receipt:
+def _recipient(recipient_id: str, address: Address) -> NewRecipient:
+    return NewRecipient(recipient_id, address.spelling, address.key, address.domain)
+
+
+def _receipt(drafted: Draft, message_id: str, request_id: str, credits_needed: int) -> Receipt:
     return Receipt(
         id=message_id,
         status="queued",
@@ -224,11 +234,10 @@ def _receipt(drafted: Draft, request: SendRequest, message_id: str, request_id: 
         request_id=request_id,
         sender=drafted.sender.text,
         to=[address.text for address in drafted.to],
-        cc=[address.text for address in drafted.cc],
-        bcc=[address.text for address in drafted.bcc],
-        reply_to=drafted.reply_to.text if drafted.reply_to else msgspec.UNSET,
+        cc=[address.text for address in drafted.cc] if drafted.cc else [],
+        bcc=[address.text for address in drafted.bcc] if drafted.bcc else [],
         subject=drafted.subject,
-        billing_status=Billing.RESERVED,
+        billing_status=_RESERVED,
         recipient_count=len(drafted.recipients),
         credits_reserved=credits_needed,
         headers=dict(drafted.headers),
@@ -237,4 +246,5 @@ def _receipt(drafted: Draft, request: SendRequest, message_id: str, request_id: 
             AttachmentReceipt(file.filename, file.content_type, file.size, file.content_id or msgspec.UNSET)
             for file in drafted.files
         ],
+        reply_to=drafted.reply_to.text if drafted.reply_to else msgspec.UNSET,
     )

@@ -1,9 +1,10 @@
 """In charge of what an event says: the envelope's bytes, fixed when the result is recorded. PURE."""
 
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
 
-import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.json import Encoder
 
 from appliance.model import RecipientStatus
 
@@ -16,11 +17,39 @@ TYPES = {
     RecipientStatus.FAILED: "email.failed",
 }
 
+_ENCODER = Encoder()
+
+
+class _Data(Struct, gc=False):
+    """What an event says of one recipient; what is unset is left out."""
+
+    email_id: str | UnsetType
+    recipient_id: str | UnsetType
+    to: str | UnsetType
+    sender: str | UnsetType = field(name="from")
+    subject: str | UnsetType
+    smtp_code: int | UnsetType
+    smtp_response: str | UnsetType
+
+
+class _Envelope(Struct, gc=False):
+    """The body of an event."""
+
+    id: str
+    type: str
+    created_at: str
+    data: _Data
+
+
+@lru_cache(maxsize=64)  # many events share a second
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
+
 
 def rfc3339(microseconds: int) -> str:
     """A time as the interface writes it: UTC, RFC 3339, to the millisecond."""
-    moment = datetime.fromtimestamp(microseconds // 1000 / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{_second(seconds)}.{rest // 1000:03d}Z"
 
 
 def envelope(
@@ -37,15 +66,13 @@ def envelope(
     smtp_response: str | None,
 ) -> bytes:
     """The JSON body of a recipient's final result; empty fields are left out."""
-    data: dict[str, Any] = {
-        "email_id": email_id,
-        "recipient_id": recipient_id,
-        "to": to,
-        "from": envelope_from,
-        "subject": subject[:SUBJECT_CHARACTERS],
-        "smtp_code": smtp_code,
-        "smtp_response": (smtp_response or "")[:RESPONSE_CHARACTERS],
-    }
-    data = {name: value for name, value in data.items() if value not in (None, "")}
-    body = {"id": event_id, "type": TYPES[status], "created_at": rfc3339(created_at), "data": data}
-    return msgspec.json.encode(body)
+    data = _Data(
+        email_id or UNSET,
+        recipient_id or UNSET,
+        to or UNSET,
+        envelope_from or UNSET,
+        subject[:SUBJECT_CHARACTERS] or UNSET,
+        UNSET if smtp_code is None else smtp_code,
+        (smtp_response or "")[:RESPONSE_CHARACTERS] or UNSET,
+    )
+    return _ENCODER.encode(_Envelope(event_id, TYPES[status], rfc3339(created_at), data))

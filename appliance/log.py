@@ -51,15 +51,16 @@ class Log:
         """Somebody should do something about it."""
         self._write(logging.ERROR, event, fields)
 
-    def exception(self, event: str, /, **fields: object) -> None:
-        """An error with the traceback of the exception that is being handled."""
-        self._write(logging.ERROR, event, fields, traced=True)
+    def exception(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
+        """An error with its traceback: that of the exception given, or of the one that is being handled."""
+        self._write(logging.ERROR, event, fields, error or sys.exc_info()[1])
 
-    def _write(self, level: int, event: str, fields: dict[str, object], *, traced: bool = False) -> None:
+    def _write(self, level: int, event: str, fields: dict[str, object], error: BaseException | None = None) -> None:
         if not self._logger.isEnabledFor(level):
             return
         # Made here, because Logger.info would first walk the stack for a file and a line that nobody prints.
-        record = logging.LogRecord(self._logger.name, level, "", 0, event, (), sys.exc_info() if traced else None)
+        caught = (type(error), error, error.__traceback__) if error is not None else None
+        record = logging.LogRecord(self._logger.name, level, "", 0, event, (), caught)
         record.fields = fields
         self._logger.handle(record)
 

@@ -1,7 +1,13 @@
-"""In charge of the words the floors share: enums and frozen records, with no behaviour of their own."""
+"""In charge of the words the floors share: enums and frozen records, with no behaviour of their own.
+
+The records that are made for every message are msgspec structs, frozen as the others are: to make one costs a tenth of
+what a frozen dataclass does. None of them can be part of a cycle, so the garbage collector need not know them.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class MessageStatus(StrEnum):
@@ -72,8 +78,7 @@ class CredentialKind(StrEnum):
     TOKEN = "token"  # noqa: S105 - the word, not a secret
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True, gc=False):
     """An authenticated sender, as the store knew the account a moment ago."""
 
     account_id: str
@@ -192,8 +197,7 @@ class StoredDkimKey:
 # ---- a message on its way in
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecipient:
+class NewRecipient(Struct, frozen=True, gc=False):
     """One unique recipient of a message to be stored."""
 
     id: str
@@ -202,8 +206,7 @@ class NewRecipient:
     domain: str
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyClaim:
+class IdempotencyClaim(Struct, frozen=True, gc=False):
     """The key a client chose, with the fingerprint of the body it came with."""
 
     scope: str
@@ -221,8 +224,7 @@ class RememberedSend:
     receipt: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage:
+class NewMessage(Struct, frozen=True, gc=False):
     """Everything one accepting transaction writes."""
 
     id: str
@@ -236,12 +238,16 @@ class NewMessage:
     tags: tuple[str, ...]
     template_alias: str | None
     template_version: int | None
-    mime: bytes = field(repr=False)
+    mime: bytes
     receipt: bytes  # the 202's fields as JSON: what a retry is told
     recipients: tuple[NewRecipient, ...]
     credits: int  # to reserve: one a recipient, or 0 for a test
     created_at: int
     idempotency: IdempotencyClaim | None
+
+    def __repr__(self) -> str:
+        """Only the id: what a customer wrote stays out of logs and tracebacks."""
+        return f"NewMessage(id={self.id!r})"
 
 
 # ---- a message as it is read back
@@ -281,8 +287,7 @@ class Message:
 # ---- a message on its way out
 
 
-@dataclass(frozen=True, slots=True)
-class DueRecipient:
+class DueRecipient(Struct, frozen=True, gc=False):
     """A recipient whose next attempt has come, with what its message says about every recipient."""
 
     id: str
@@ -299,8 +304,7 @@ class DueRecipient:
     charged: int  # credits taken for it, which a bounce gives back: 1, or 0 for a test or an unlimited account
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True, gc=False):
     """One try at one recipient, and what the other side said."""
 
     started_at: int
@@ -315,8 +319,7 @@ class Attempt:
     dialogue: str | None = None  # what was said: a JSON array of lines
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True, gc=False):
     """What the latest attempts mean for one recipient."""
 
     recipient: DueRecipient

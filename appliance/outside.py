@@ -8,31 +8,30 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, repeat, starmap
+from operator import rshift
 
 import trio
 
 SLEEP_LIMIT = 60.0  # seconds; no sleep is longer, so a jump of the clock heals within a minute
 
 _RANDOM_BITS = 74
+_IDENTIFIER = 16  # bytes
 
 
 def _microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def _page_of_randomness(_: None) -> Iterator[tuple[int, int]]:
-    return struct.iter_unpack(">QH", os.urandom(4_090))
+def _page_of_randomness(_: None) -> Iterator[int]:
+    return starmap(int.from_bytes, struct.iter_unpack("10s", os.urandom(4_090)))
 
 
 # Random bits for ids, a page of the system's randomness at a time: a system call for each would cost more than the
 # id itself. Built of C iterators only, so that two threads can never be handed the same bits.
-_randomness = chain.from_iterable(map(_page_of_randomness, repeat(None)))
-
-
-def _random_bits() -> int:
-    high, low = next(_randomness)
-    return high << 10 | low >> 6
+_random_bits = map(
+    rshift, chain.from_iterable(map(_page_of_randomness, repeat(None))), repeat(80 - _RANDOM_BITS)
+).__next__
 
 
 async def _dial(address: str, port: int) -> trio.abc.Stream:
@@ -59,7 +58,8 @@ class Outside:
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""
-        return f"{prefix}_{self.now() << _RANDOM_BITS | self.random_bits():032x}"
+        number = self.now() << _RANDOM_BITS | self.random_bits()
+        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # half the price of a format with `032x`
 
 
 def identifier_from(prefix: str, microseconds: int) -> str:
@@ -84,6 +84,9 @@ class Wake:
 
     async def wait(self, seconds: float) -> None:
         """Return after `seconds` (never more than `SLEEP_LIMIT`), or as soon as somebody calls `set`."""
-        with trio.move_on_after(min(seconds, SLEEP_LIMIT)):
-            await self._event.wait()
+        if self._event.is_set():  # as it nearly always is under load: then there is nothing to be timed
+            await trio.lowlevel.checkpoint()
+        else:
+            with trio.move_on_after(min(seconds, SLEEP_LIMIT)):
+                await self._event.wait()
         self._event = trio.Event()

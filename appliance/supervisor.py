@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
-from appliance.accept import Wakes
+from appliance.accept import Deliveries
 from appliance.config import Config
 from appliance.deliver import pool, station
 from appliance.errors import Refused
+from appliance.inbox import Inbox
 from appliance.keyfile import load_or_create
 from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
@@ -79,12 +80,12 @@ async def _run_all(
     on_ready: OnReady | None,
 ) -> None:
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
-    wake_delivery, wake_simulated = Wake(), Wake()
-    edge = site.build(config, outside, store, key, stopping, Wakes(wake_delivery, wake_simulated))
+    inbox, wake_simulated = Inbox(), Wake()
+    edge = site.build(config, outside, store, key, stopping, Deliveries(inbox, wake_simulated))
     async with trio.open_nursery() as workers:
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
-        workers.start_soon(station.build(config, outside, store, key, wake_delivery).run)
+        workers.start_soon(station.build(config, outside, store, key, inbox).run)
         workers.start_soon(_sweep, store)
         async with trio.open_nursery() as listeners:
             listeners.start_soon(_stop_on_signal, signals, stopping)

@@ -10,7 +10,8 @@ from appliance.deliver import station
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.providers import PROVIDERS, Limits
 from appliance.deliver.route import NoRoute, Relay, Relays, RelayTls, Router, relay_for
-from appliance.outside import Outside, Wake
+from appliance.inbox import Inbox
+from appliance.outside import Outside
 from appliance.store import open_store
 from tests.fakes.dns import ZoneResolver
 
@@ -140,11 +141,11 @@ async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        dispatch = station.build(made, outside, store, bytes(32), Wake())
+        dispatch = station.build(made, outside, store, bytes(32), Inbox())
     assert dispatch.sessions == 7
-    assert dispatch.pools.others == Limits(1)
-    assert dispatch.router.relays.default == Relay("smart.example")
-    assert made.delivery.own_addresses[0] in dispatch.router.own
+    assert dispatch.gates.pools.others == Limits(1)
+    assert dispatch.routes.router.relays.default == Relay("smart.example")
+    assert made.delivery.own_addresses[0] in dispatch.routes.router.own
 
 
 async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:
@@ -153,5 +154,5 @@ async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) 
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         with pytest.raises(ConfigError) as refused:
-            station.build(made, outside, store, bytes(32), Wake())
+            station.build(made, outside, store, bytes(32), Inbox())
     assert failures.explain(ExceptionGroup("a nursery", [refused.value]), made) == str(refused.value)

@@ -1,8 +1,10 @@
 """In charge of what an event says: fixed bytes, the interface's fields, nothing empty."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,51 @@ def test_any_text_survives(subject: str, response: str) -> None:
 def test_times_are_utc_to_the_millisecond(microseconds: int, text: str) -> None:
     """RFC 3339, rounded down, with a Z."""
     assert rfc3339(microseconds) == text
+
+
+@given(st.integers(0, 7_258_118_400_000_000))
+def test_times_are_those_of_the_standard_library(microseconds: int) -> None:
+    """Second by second and cached, they are what a datetime says of itself."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    assert rfc3339(microseconds) == moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@given(
+    st.sampled_from(sorted(TYPES)),
+    st.integers(0, 7_258_118_400_000_000),
+    st.tuples(*[st.text(max_size=5)] * 4),
+    st.text(max_size=300),
+    st.none() | st.integers(0, 599),
+    st.none() | st.text(max_size=600),
+)
+def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
+    status: RecipientStatus, now: int, names: tuple[str, ...], subject: str, code: int | None, response: str | None
+) -> None:
+    """Byte for byte what encoding a dict of them gives."""
+    email_id, recipient_id, to, sender = names
+    data = {
+        "email_id": email_id,
+        "recipient_id": recipient_id,
+        "to": to,
+        "from": sender,
+        "subject": subject[:200],
+        "smtp_code": code,
+        "smtp_response": (response or "")[:500],
+    }
+    data = {name: value for name, value in data.items() if value not in (None, "")}
+    body = {"id": "evt_1", "type": TYPES[status], "created_at": rfc3339(now), "data": data}
+    assert msgspec.json.encode(body) == envelope(
+        "evt_1",
+        status,
+        now,
+        email_id=email_id,
+        recipient_id=recipient_id,
+        to=to,
+        envelope_from=sender,
+        subject=subject,
+        smtp_code=code,
+        smtp_response=response,
+    )
 
 
 @given(st.integers(0, 7_258_118_400_000))

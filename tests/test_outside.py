@@ -6,9 +6,9 @@ import threading
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock
+from trio.testing import MockClock, assert_checkpoints
 
-from appliance.outside import SLEEP_LIMIT, Outside, Wake, identifier_from
+from appliance.outside import SLEEP_LIMIT, Outside, Wake, identifier_from, identifier_time
 
 NOW = 1_700_000_000_000_000
 ID = re.compile(r"msg_[0-9a-f]{32}")
@@ -46,6 +46,14 @@ def test_the_least_id_of_a_moment_is_below_all_of_it(moment: int) -> None:
     for bits in (0, 2**74 - 1):
         made = Outside(now=lambda: moment, random_bits=lambda bits=bits: bits).identifier("msg")  # type: ignore[misc]  # a default argument in a lambda
         assert least <= made < identifier_from("msg", moment + 1)
+
+
+@given(st.integers(0, 2**54 - 1), st.integers(0, 2**74 - 1))
+def test_an_id_is_time_then_randomness_in_hexadecimal(moment: int, bits: int) -> None:
+    """32 digits: 54 bits of microseconds above 74 random ones; the time can be read back."""
+    made = Outside(now=lambda: moment, random_bits=lambda: bits).identifier("msg")
+    assert made == f"msg_{moment << 74 | bits:032x}"
+    assert identifier_time(made) == moment
 
 
 def test_the_random_part_is_random() -> None:
@@ -116,3 +124,15 @@ async def test_no_wait_is_longer_than_the_limit(autojump_clock: MockClock) -> No
     began = trio.current_time()
     await Wake().wait(1e9)
     assert trio.current_time() - began == SLEEP_LIMIT == 60
+
+
+async def test_waiting_lets_others_run_and_can_be_cancelled() -> None:
+    """Also when the wake was set before: whoever is woken all the time must not keep everybody else waiting."""
+    wake = Wake()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        wake.set()
+        await wake.wait(50)
+    assert scope.cancelled_caught
+    with assert_checkpoints():
+        await wake.wait(50)  # what was set is still set: a wait that was cancelled has used nothing up

@@ -3,23 +3,25 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
+from appliance.deliver.route import Relay
 from appliance.deliver.smtp.connection import Connection
 
 IDLE_LIMIT = 20.0  # seconds a connection is kept open for the next message; servers give up on idle ones at 30 to 300
 IDLE_CONNECTIONS = 100  # kept open in all
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What makes two connections interchangeable: the same server, address and demand for TLS."""
+class Place(NamedTuple):
+    """What makes two connections interchangeable: the same server, address, demand for TLS, and login."""
 
     host: str
     address: str
     port: int
     tls: str  # the demand in words
+    relay: Relay | None = None  # whom we are logged in to, and as whom
 
 
 @dataclass(slots=True)
@@ -60,6 +62,11 @@ class Connections:
             return
         self._idle.setdefault(place, deque()).append(_Idle(connection, self.clock()))
         self._count += 1
+
+    @property
+    def some_leave(self) -> bool:
+        """Whether there are connections to take leave of."""
+        return bool(self._leaving)
 
     async def close_idle(self, older_than: float = IDLE_LIMIT) -> None:
         """Take leave of the servers whose connection has not been used for a while."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -10,7 +11,6 @@ from appliance.deliver.gate import Gate
 from appliance.deliver.outcome import Fault, Judgement, Result, judge, judge_no_route
 from appliance.deliver.report import Contact, Retries, outcome
 from appliance.deliver.route import Host, NoRoute, Route
-from appliance.deliver.signer import Signer
 from appliance.deliver.smtp.commands import Credentials
 from appliance.deliver.smtp.connection import Connection
 from appliance.deliver.smtp.payload import Payload, prepare
@@ -18,8 +18,10 @@ from appliance.deliver.smtp.results import Cause, Kind, NotOpened, RecipientResu
 from appliance.deliver.smtp.sending import Transaction
 from appliance.deliver.smtp.timeouts import Timeouts
 from appliance.deliver.smtp.tls import TlsPlan
+from appliance.deliver.smtp.watch import Watch
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import Level
+from appliance.log import get_logger
 from appliance.message.addresses import parse
 from appliance.model import DueRecipient, Outcome
 from appliance.networks import Address
@@ -28,9 +30,10 @@ from appliance.store import Store
 
 CONNECT_TIMEOUT = 30  # seconds
 
+log = get_logger("deliver")
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
+
+class Parcel(NamedTuple):
     """One message for its recipients at one domain."""
 
     message_id: str
@@ -38,9 +41,13 @@ class Parcel:
     domain: str
     recipients: tuple[DueRecipient, ...]
 
+    @property
+    def sender_domain(self) -> str:
+        """The domain of the message's sender, whose keys sign it."""
+        return self.recipients[0].envelope_from.rpartition("@")[2]
 
-@dataclass(frozen=True, slots=True)
-class _Reached:
+
+class _Reached(NamedTuple):
     """How far we came with one server, and what it said of each recipient."""
 
     results: tuple[RecipientResult, ...]
@@ -55,11 +62,11 @@ class Courier:
     store: Store
     outside: Outside
     connections: Connections
-    signer: Signer
     tls: TlsChoice
     hello_name: str
     retries: Retries
     timeouts: Timeouts = field(default_factory=Timeouts)
+    watch: Watch = field(default_factory=Watch)
 
     def no_route(self, parcel: Parcel, reason: NoRoute, started_at: int) -> list[Outcome]:
         """What it means for a parcel that there is nowhere to take it."""
@@ -69,13 +76,11 @@ class Courier:
             outcome(recipient, judgement, None, text, contact, now, self.retries) for recipient in parcel.recipients
         ]
 
-    async def sign(self, parcel: Parcel) -> tuple[bytes, bytes]:
-        """The parcel's message and its DKIM fields: those of an earlier attempt, or new ones."""
-        mime, signature = self.store.messages.to_send(parcel.message_id)
-        if signature is None:
-            domain = parcel.recipients[0].envelope_from.rpartition("@")[2]
-            signature = await self.signer.signature(parcel.message_id, parcel.account_id, domain, mime)
-        return mime, signature
+    def failed(self, parcel: Parcel, error: Exception) -> list[Outcome]:
+        """A bug, or trouble of this machine: temporary, as every unknown error is."""
+        log.exception("delivery failed", error, message_id=parcel.message_id, domain=parcel.domain)
+        reason = NoRoute("4.3.0", f"an error on our side ({type(error).__name__}); the log has the details")
+        return self.no_route(parcel, reason, self.outside.now())
 
     async def deliver(
         self, parcel: Parcel, route: Route, gate: Gate, signature: bytes, mime: bytes | None = None
@@ -109,7 +114,7 @@ class Courier:
         if demand.level is Level.NOT_NOW:
             refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
             return _Reached(refused.results(transaction.recipients), contact, final=False)
-        place = Place(host.name, str(address), route.port, demand.reason)
+        place = Place(host.name, str(address), route.port, demand.reason, route.relay)
         if (idle := self.connections.take(place)) is not None:
             reached = await self._send(idle, place, transaction, gate, contact)
             if reached is not None:
@@ -130,14 +135,16 @@ class Courier:
         try:
             stream = await self._dial(place)
             return await Connection.open(
-                stream, self.hello_name, tls=plan, credentials=credentials, timeouts=self.timeouts
+                stream, self.hello_name, watch=self.watch, tls=plan, credentials=credentials, timeouts=self.timeouts
             )
         except NotOpened as failure:
             if plan is None or plan.required or not _is_about_tls(failure.verdict):
                 raise
             why = failure.transcript
         stream = await self._dial(place)
-        connection = await Connection.open(stream, self.hello_name, credentials=credentials, timeouts=self.timeouts)
+        connection = await Connection.open(
+            stream, self.hello_name, watch=self.watch, credentials=credentials, timeouts=self.timeouts
+        )
         connection.transcript = why + connection.transcript  # so that the record says why it was not encrypted
         return connection
 
@@ -162,7 +169,7 @@ class Courier:
         self.connections.give_back(place, connection, gate.limits.messages_per_connection)
         lines = (connection.transcript + sent.transcript) if connection.transactions == 1 else sent.transcript
         tls = str(connection.tls) if connection.tls else None
-        full = Contact(contact.started_at, contact.pool, contact.host, contact.address, tls, lines)
+        full = contact._replace(tls=tls, dialogue=lines)
         return _Reached(sent.recipients, full, final=not all(_may_ask_another(each) for each in sent.recipients))
 
     # ---- what it means
@@ -180,8 +187,8 @@ class Courier:
 
 def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> Transaction:
     recipients = tuple(parse(recipient.address, "to").wire for recipient in parcel.recipients)
-    header = mime[: mime.find(b"\r\n\r\n")]
-    return Transaction(sender, recipients, payload, needs_smtputf8=not header.isascii())
+    eight_bit_header = payload.eight_bit and not mime[: mime.find(b"\r\n\r\n")].isascii()
+    return Transaction(sender, recipients, payload, needs_smtputf8=eight_bit_header)
 
 
 def _tell_gate(gate: Gate, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:

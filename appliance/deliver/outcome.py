@@ -13,8 +13,8 @@ no rule names is tried again.
 """
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.results import Kind, Stage, Verdict
@@ -36,8 +36,7 @@ class Fault(StrEnum):
     OTHER = "other"  # neither, or nobody can tell
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """What an attempt means for one recipient, and for the pool it went through."""
 
     result: Result

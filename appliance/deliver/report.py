@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from appliance.deliver.outcome import Fault, Judgement, Result
-from appliance.deliver.retry import next_attempt
+from appliance.deliver.retry import JITTER, next_attempt
 from appliance.deliver.smtp.transcript import Line
 from appliance.events import rfc3339
 from appliance.message.addresses import parse
@@ -22,8 +23,7 @@ _FAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Contact:
+class Contact(NamedTuple):
     """Where an attempt got to: shared by all recipients of one transaction."""
 
     started_at: int
@@ -40,6 +40,11 @@ class Retries:
 
     delays: Sequence[float]
     random: Callable[[], float]
+
+    @property
+    def longest(self) -> int:
+        """The longest that anybody may have to wait for the next attempt, in microseconds."""
+        return round(max(self.delays, default=0.0) * (1 + JITTER) * 1_000_000)
 
     @property
     def attempts(self) -> int:

@@ -34,7 +34,7 @@ class Selection:
     taken: set[str] = field(default_factory=set)  # recipients in hand already: still due, as far as the store knows
     _in_lane: Counter[tuple[str, str]] = field(default_factory=Counter)  # how many of them, by account and domain
     _seen_until: int = 0  # all that was due by then has been looked at
-    _behind: bool = False  # the last look found more than it could take
+    behind: bool = False  # the last look found more than it could take
     _last: str = ""  # the account that was visited last
     _after: dict[str, str] = field(default_factory=dict)  # by account: the domain its last visit ended with
 
@@ -60,14 +60,14 @@ class Selection:
         return self._look(0, may_take)
 
     def _look(self, since: int, may_take: MayTake) -> list[Parcel]:
-        if not self._behind:
+        if not self.behind:
             now, limit = self.outside.now(), len(self.taken) + LOOK
             due = self.store.queue.due(simulated=False, most=limit, since=since)
             if len(due) < limit:
                 self._seen_until = now
                 return in_turn(parcels(each for each in due if each.id not in self.taken and may_take(each.domain)))
         found = self._round(may_take)
-        self._behind = len(found) >= RECIPIENTS_PER_VISIT  # else it may be over: the next look is by time again
+        self.behind = len(found) >= RECIPIENTS_PER_VISIT  # else it may be over: the next look is by time again
         return in_turn(parcels(found))
 
     # ---- behind a backlog
@@ -104,18 +104,21 @@ class Selection:
 
 
 def parcels(recipients: Iterable[DueRecipient]) -> list[Parcel]:
-    """Recipients of one message at one domain go together."""
+    """Recipients of one message at one domain go together, up to the most of one transaction."""
     together: dict[tuple[str, str], list[DueRecipient]] = {}
     for recipient in recipients:
         together.setdefault((recipient.message_id, recipient.domain), []).append(recipient)
     return [
-        Parcel(message_id, group[0].account_id, domain, tuple(group[:RECIPIENTS_PER_VISIT]))
+        Parcel(message_id, group[0].account_id, domain, tuple(group[first : first + RECIPIENTS_PER_VISIT]))
         for (message_id, domain), group in together.items()
+        for first in range(0, len(group), RECIPIENTS_PER_VISIT)
     ]
 
 
-def in_turn(found: Iterable[Parcel]) -> list[Parcel]:
+def in_turn(found: list[Parcel]) -> list[Parcel]:
     """The first of every account, then the second of every account, and so on."""
+    if len(found) < 2:
+        return found
     turns: Turns[Parcel] = Turns()
     for parcel in found:
         turns.add(parcel.account_id, parcel)

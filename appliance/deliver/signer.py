@@ -1,14 +1,13 @@
 """In charge of signing what goes out: the right keys for a message, each signature made once, off the event loop."""
 
+import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import NamedTuple
 
 import trio
 
-from appliance.deliver.desk import Desk
-from appliance.joint import Joint
-from appliance.log import get_logger
 from appliance.message.dkim import SigningKey, sign
 from appliance.outside import Outside
 from appliance.signing_keys import SigningKeys
@@ -17,42 +16,57 @@ KEYS_KEPT = 1_000  # domains whose unsealed keys are held in memory
 KEYS_FRESH = 1_000_000  # microseconds until a rotation from the shell is noticed
 SIGNATURES_KEPT = 1_000  # of messages that go to several destinations one after the other
 
-log = get_logger("deliver")
+
+class Unsigned(NamedTuple):
+    """A message to be signed, and with what."""
+
+    message_id: str
+    mime: bytes
+    keys: list[SigningKey]
 
 
 @dataclass(slots=True)
 class Signer:
-    """Signs messages with the keys of their From domain."""
+    """Signs messages with the keys of their From domain, several in one trip to a thread: a trip costs like a piece."""
 
     keys: SigningKeys
     outside: Outside
-    # An RSA signature takes a core for three milliseconds: as many at once as there are cores, and none waits for I/O.
-    _desk: Desk[bytes] = field(default_factory=Desk)
+    # An RSA signature takes a core for milliseconds: as many at once as there are cores, and none waits for I/O.
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    _limiter: trio.CapacityLimiter = field(init=False)
     _making: trio.Lock = field(default_factory=trio.Lock)
     _known: OrderedDict[tuple[str, str], tuple[list[SigningKey], int]] = field(default_factory=OrderedDict)
     _made: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
-    _signing: Joint[str, bytes] = field(default_factory=Joint)  # by message, whose destinations may all come at once
 
-    async def signature(self, message_id: str, account_id: str, domain: str, mime: bytes) -> bytes:
-        """The DKIM-Signature fields of a message, to be written in front of it."""
-        if (made := self._made.get(message_id)) is not None:
-            return made
-        return await self._signing.run(message_id, partial(self._sign, message_id, account_id, domain, mime))
+    def __post_init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(self.threads)
 
-    async def _sign(self, message_id: str, account_id: str, domain: str, mime: bytes) -> bytes:
-        keys = await self._keys(account_id, domain)
+    def made(self, message_id: str) -> bytes | None:
+        """The DKIM-Signature fields of a message that was signed not long ago."""
+        return self._made.get(message_id)
+
+    async def sign(self, messages: Sequence[Unsigned]) -> list[bytes | Exception]:
+        """The DKIM-Signature fields of each message, to be written in front of it, or why there are none."""
         now = self.outside.now() // 1_000_000
-        signature = await self._desk.run(partial(sign, mime, keys, now_seconds=now))
-        self._made[message_id] = signature
+        results = await trio.to_thread.run_sync(_sign_all, messages, now, limiter=self._limiter)
+        for message, result in zip(messages, results, strict=True):
+            if isinstance(result, bytes):
+                self._made[message.message_id] = result
         while len(self._made) > SIGNATURES_KEPT:
             self._made.popitem(last=False)
-        return signature
+        return results
 
-    async def _keys(self, account_id: str, domain: str) -> list[SigningKey]:
-        if (keys := self._fresh(account_id, domain)) is not None:
+    def known_keys(self, account_id: str, domain: str) -> list[SigningKey] | None:
+        """The keys of a domain, if they were asked for a moment ago."""
+        known = self._known.get((account_id, domain))
+        return known[0] if known is not None and 0 <= self.outside.now() - known[1] < KEYS_FRESH else None
+
+    async def find_keys(self, account_id: str, domain: str) -> list[SigningKey]:
+        """The keys of a domain; one that has none yet gets its own, which takes its time."""
+        if (keys := self.known_keys(account_id, domain)) is not None:
             return keys
         async with self._making:  # a domain's first keys are made once, though a hundred messages may want them
-            if (keys := self._fresh(account_id, domain)) is not None:
+            if (keys := self.known_keys(account_id, domain)) is not None:
                 return keys
             keys = await self.keys.in_use(account_id, domain)
         self._known[account_id, domain] = (keys, self.outside.now())
@@ -60,6 +74,13 @@ class Signer:
             self._known.popitem(last=False)
         return keys
 
-    def _fresh(self, account_id: str, domain: str) -> list[SigningKey] | None:
-        known = self._known.get((account_id, domain))
-        return known[0] if known is not None and 0 <= self.outside.now() - known[1] < KEYS_FRESH else None
+
+def _sign_all(messages: Sequence[Unsigned], now_seconds: int) -> list[bytes | Exception]:
+    return [_sign_one(message, now_seconds) for message in messages]
+
+
+def _sign_one(message: Unsigned, now_seconds: int) -> bytes | Exception:
+    try:
+        return sign(message.mime, message.keys, now_seconds=now_seconds)
+    except Exception as error:
+        return error

@@ -5,21 +5,24 @@ from appliance.deliver.connections import Connections
 from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import Dispatch
 from appliance.deliver.from_settings import pools, relays
+from appliance.deliver.gates import Gates
 from appliance.deliver.policy_fetch import PolicyFetcher
 from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
 from appliance.deliver.selection import Selection
+from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Signer
 from appliance.deliver.tls_choice import TlsChoice, trusting_context
 from appliance.deliver.tls_policy import TlsPolicies
-from appliance.outside import Outside, Wake
+from appliance.inbox import Inbox
+from appliance.outside import Outside
 from appliance.own_addresses import OwnAddresses
 from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store
 
 
-def build(config: Config, outside: Outside, store: Store, key: bytes, wake: Wake) -> Dispatch:
+def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inbox) -> Dispatch:
     """Delivery to the world, ready to run."""
     delivery, own = config.delivery, OwnAddresses(frozenset(config.delivery.own_addresses))
     resolver = DnsResolver(config.dns.resolvers)
@@ -33,10 +36,18 @@ def build(config: Config, outside: Outside, store: Store, key: bytes, wake: Wake
         store,
         outside,
         Connections(),
-        Signer(SigningKeys(store, outside, key), outside),
         TlsChoice(policies, trusting),
         config.server.hostname,
         Retries(delivery.retry_delays, outside.random),
     )
-    selection = Selection(store, outside)
-    return Dispatch(store, outside, wake, router, pools(config), courier, selection, delivery.sessions)
+    return Dispatch(
+        store,
+        outside,
+        inbox,
+        SharedRoutes(router),
+        Gates(store, outside, pools(config)),
+        Signer(SigningKeys(store, outside, key), outside),
+        courier,
+        Selection(store, outside),
+        delivery.sessions,
+    )

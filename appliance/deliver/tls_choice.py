@@ -4,10 +4,15 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import trio
+
 from appliance.deliver import dane
 from appliance.deliver.route import Host, RelayTls, Route
 from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context, verifying_context
 from appliance.deliver.tls_policy import Level, TlsDemand, TlsPolicies
+
+FRESH = 1.0  # seconds for which messages share what was found out about a server
+KEPT = 1_000
 
 
 def trusting_context(ca_file: Path | None) -> ssl.SSLContext:
@@ -26,10 +31,18 @@ class TlsChoice:
     verifying: ssl.SSLContext
     _opportunistic: ssl.SSLContext = field(default_factory=opportunistic_context)
     _trust: TrustStore | None = None
+    _demands: dict[tuple[str, str], tuple[TlsDemand, Route, float]] = field(default_factory=dict)
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
-        """What a connection to this host must fulfil."""
-        return await self.policies.demand(route, host)
+        """What a connection to this host must fulfil; found once for all messages of a moment on the same route."""
+        known = self._demands.get((route.domain, host.name))
+        if known is not None and known[1] is route and trio.current_time() < known[2]:
+            return known[0]
+        demand = await self.policies.demand(route, host)
+        if len(self._demands) >= KEPT:
+            self._demands.clear()
+        self._demands[route.domain, host.name] = demand, route, trio.current_time() + FRESH
+        return demand
 
     def plan(self, demand: TlsDemand, route: Route, host: Host) -> TlsPlan | None:
         """How to fulfil it; None: without TLS."""

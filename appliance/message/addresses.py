@@ -7,11 +7,11 @@ parts, IP literals, comments, groups and lists; and domains without a dot. Speci
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import email_validator
 import idna
+from msgspec import Struct
 
 from appliance.errors import invalid
 from appliance.message import limits
@@ -29,12 +29,14 @@ _ASCII_LOCAL = re.compile(_LOCAL)
 _ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
 _WITH_NAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([^"<>]*?)) *<([^<>]*)>')
 
+_REMEMBERED = 2_000  # addresses; each is read on its way in and again on its way out, and a sender's all the time
+_REMEMBERED_LENGTH = 320  # characters with the name, so that those remembered take a few megabytes at the very most
+
 _ONE_ADDRESS = "one string is one address; give several addresses as an array of strings"
 _FORMS = 'expected `address`, `Name <address>` or `"Name" <address>`'
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True, gc=False):
     """One mailbox, as the caller wrote it and as the wire needs it."""
 
     name: str  # the display name, "" when there is none
@@ -63,17 +65,35 @@ class Address:
         return not self.local.isascii()
 
 
+class _NotAnAddress(Exception):
+    """Why a text is none, in words; whoever asked knows the field it stands in."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 def parse(text: str, field: str) -> Address:
     """Read one address, or refuse it by a sentence that begins with the field's name."""
+    try:
+        return _remembered(text) if len(text) <= _REMEMBERED_LENGTH else _read(text)
+    except _NotAnAddress as fault:
+        raise invalid(field, fault.reason) from fault.__cause__
+
+
+def _read(text: str) -> Address:
     plain = _PLAIN.fullmatch(text)
     if plain and _fits(plain):
         return Address("", plain[1], plain[2].lower(), text, text)
     if fault := fault_in_line(text):
-        raise invalid(field, f"an address must not contain {fault}")
+        raise _NotAnAddress(f"an address must not contain {fault}")
     text = text.strip(" ")
-    name, bare = _split(text, field)
-    local, domain = _read_bare(bare, field)
+    name, bare = _split(text)
+    local, domain = _read_bare(bare)
     return Address(name, local, domain, text, bare)
+
+
+_remembered = lru_cache(_REMEMBERED)(_read)
 
 
 def _fits(plain: re.Match[str]) -> bool:
@@ -81,37 +101,37 @@ def _fits(plain: re.Match[str]) -> bool:
     return local <= limits.LOCAL_PART_LENGTH and whole <= limits.ADDRESS_LENGTH
 
 
-def _split(text: str, field: str) -> tuple[str, str]:
+def _split(text: str) -> tuple[str, str]:
     if not text:
-        raise invalid(field, "an address must not be empty")
+        raise _NotAnAddress("an address must not be empty")
     if not text.endswith(">"):
         return "", text
     parts = _WITH_NAME.fullmatch(text)
     if parts is None:
-        raise invalid(field, _ONE_ADDRESS if "," in text or ";" in text else _FORMS)
+        raise _NotAnAddress(_ONE_ADDRESS if "," in text or ";" in text else _FORMS)
     quoted, unquoted, bare = parts.groups()
     name = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else unquoted
-    return _checked_name(name.strip(" "), quoted is not None, field), bare
+    return _checked_name(name.strip(" "), quoted is not None), bare
 
 
-def _checked_name(name: str, quoted: bool, field: str) -> str:
+def _checked_name(name: str, quoted: bool) -> str:
     if not quoted and ("," in name or ";" in name):
         is_list = "@" in name
-        raise invalid(field, _ONE_ADDRESS if is_list else "a name with a comma or semicolon must be in double quotes")
+        raise _NotAnAddress(_ONE_ADDRESS if is_list else "a name with a comma or semicolon must be in double quotes")
     if len(name) > limits.NAME_LENGTH:
-        raise invalid(field, f"a name is at most {limits.NAME_LENGTH} characters long")
+        raise _NotAnAddress(f"a name is at most {limits.NAME_LENGTH} characters long")
     return name
 
 
-def _read_bare(bare: str, field: str) -> tuple[str, str]:
-    _check_length(bare, field)
+def _read_bare(bare: str) -> tuple[str, str]:
+    _check_length(bare)
     plain = _PLAIN.fullmatch(bare)
     if plain:
         return plain[1], plain[2].lower()
     for found, reason in _FAULTS:
         if found(bare):
-            raise invalid(field, reason)
-    return _read_unusual(bare, field)
+            raise _NotAnAddress(reason)
+    return _read_unusual(bare)
 
 
 # What goes wrong most, in words.
@@ -128,36 +148,36 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
 )
 
 
-def _check_length(bare: str, field: str) -> None:
+def _check_length(bare: str) -> None:
     local, _, domain = bare.rpartition("@")
     if len(local.encode()) > limits.LOCAL_PART_LENGTH:
-        raise invalid(field, f"the part before the @ is longer than {limits.LOCAL_PART_LENGTH} octets")
+        raise _NotAnAddress(f"the part before the @ is longer than {limits.LOCAL_PART_LENGTH} octets")
     if len(domain) > limits.DOMAIN_LENGTH:
-        raise invalid(field, f"the part after the @ is longer than {limits.DOMAIN_LENGTH} octets")
+        raise _NotAnAddress(f"the part after the @ is longer than {limits.DOMAIN_LENGTH} octets")
     if len(bare.encode()) > limits.ADDRESS_LENGTH:
-        raise invalid(field, f"the address is longer than {limits.ADDRESS_LENGTH} octets")
+        raise _NotAnAddress(f"the address is longer than {limits.ADDRESS_LENGTH} octets")
 
 
-def _read_unusual(bare: str, field: str) -> tuple[str, str]:
+def _read_unusual(bare: str) -> tuple[str, str]:
     """Read what the plain pattern does not know: non-ASCII on either side, and A-labels."""
     local, _, domain = bare.rpartition("@")
-    local = _read_local(local, field)
-    domain = _read_domain(domain, field)
+    local = _read_local(local)
+    domain = _read_domain(domain)
     if len(f"{local}@{domain}".encode()) > limits.ADDRESS_LENGTH:
-        raise invalid(field, f"the address is longer than {limits.ADDRESS_LENGTH} octets")
+        raise _NotAnAddress(f"the address is longer than {limits.ADDRESS_LENGTH} octets")
     return local, domain
 
 
-def _read_local(local: str, field: str) -> str:
+def _read_local(local: str) -> str:
     if _ASCII_LOCAL.fullmatch(local):
         return local
     if local.isascii():
-        raise invalid(field, "the part before the @ holds a character or a dot that may not stand there")
+        raise _NotAnAddress("the part before the @ holds a character or a dot that may not stand there")
     try:
         # The domain here is a stand-in: email-validator refuses special-use ones, and idna judges the real one.
         return email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True).local_part
     except email_validator.EmailNotValidError as cause:
-        raise invalid(field, "the part before the @ holds a character that may not stand there") from cause
+        raise _NotAnAddress("the part before the @ holds a character that may not stand there") from cause
 
 
 @lru_cache(maxsize=1_000)  # half a millisecond each, and mail goes to the same domains again and again
@@ -165,13 +185,13 @@ def _encoded(domain: str) -> str:
     return idna.encode(domain, uts46=True, std3_rules=True).decode("ascii").lower()
 
 
-def _read_domain(domain: str, field: str) -> str:
+def _read_domain(domain: str) -> str:
     try:
         encoded = _encoded(domain)
     except UnicodeError as cause:  # idna.IDNAError is one
-        raise invalid(field, "the part after the @ is not a domain name") from cause
+        raise _NotAnAddress("the part after the @ is not a domain name") from cause
     if "." not in encoded.rstrip("."):
-        raise invalid(field, "the part after the @ must be a domain name with a dot")
+        raise _NotAnAddress("the part after the @ must be a domain name with a dot")
     if len(encoded) > limits.DOMAIN_LENGTH or not _ASCII_DOMAIN.fullmatch(encoded):
-        raise invalid(field, "the part after the @ is not a domain name")
+        raise _NotAnAddress("the part after the @ is not a domain name")
     return encoded

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pybase64
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits, media_types
@@ -15,8 +14,7 @@ from appliance.message.fields import Attachment
 _CONTENT_ID = re.compile(r"[A-Za-z0-9._%+@-]{1,128}")  # of RFC 2392's characters, those safe in HTML and headers
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True, gc=False):
     """One file of a message, decoded."""
 
     filename: str

@@ -6,7 +6,8 @@ Only an address with a non-ASCII local part brings UTF-8 into the headers, and w
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from appliance.errors import Code, Refused
 from appliance.message import header_lines
@@ -18,8 +19,7 @@ from appliance.message.transfer import Encoded, encode_bytes, encode_text
 _MESSAGE_ID = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True, gc=False):
     """A MIME part: its own header lines, and its body in pieces that are joined once."""
 
     headers: str
@@ -34,7 +34,7 @@ def compose(draft: Draft, *, message_id: str, date_seconds: int) -> bytes:
     message_id = message_id.removeprefix("<").removesuffix(">")
     if not _MESSAGE_ID.fullmatch(message_id):
         raise ValueError("a Message-ID is printable ASCII around an @")
-    part = _whole(draft, _Boundaries(message_id, draft))
+    part = _whole(draft, message_id)
     head = _headers(draft, message_id, date_seconds) + part.headers + "\r\n"
     pieces = [head.encode("utf-8"), *part.pieces]
     if pieces[-1] and not pieces[-1].endswith(b"\r\n"):
@@ -60,49 +60,52 @@ def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
     return "".join(lines)
 
 
-class _Boundaries:
-    """Names the boundaries of one message: always the same for the same message, and found in none of its parts.
+def _token(message_id: str, draft: Draft) -> str:
+    """What the boundaries of a message have in common: always the same for the same message, and in none of its parts.
 
-    `=_` occurs in no quoted-printable and no base64 text (RFC 2045 6.7); a body that is sent as it is, is searched.
-    The letter keeps one boundary from being the beginning of another.
+    A body that is sent as it is, is searched for it.
     """
-
-    __slots__ = ("_token",)
-
-    def __init__(self, message_id: str, draft: Draft) -> None:
-        seed = message_id
-        while True:
-            seed = hashlib.sha256(seed.encode("ascii")).hexdigest()
-            self._token = seed[:24]
-            if self._token not in (draft.text or "") and self._token not in (draft.html or ""):
-                return
-
-    def of(self, subtype: str) -> str:
-        """The boundary of the message's one part of this multipart type."""
-        return f"=_{subtype[0]}{self._token}"
+    seed = message_id
+    while True:
+        seed = hashlib.sha256(seed.encode("ascii")).hexdigest()
+        token = seed[:24]
+        if token not in (draft.text or "") and token not in (draft.html or ""):
+            return token
 
 
-def _whole(draft: Draft, boundaries: _Boundaries) -> Part:
+def _whole(draft: Draft, message_id: str) -> Part:
     """mixed(alternative(text, related(html, inline images)), files), without the levels that would hold one part."""
+    if not draft.files:
+        return _without_files(draft, message_id)
+    token = _token(message_id, draft)
     inline = [file for file in draft.files if file.content_id and draft.html is not None]
     files = [file for file in draft.files if not (file.content_id and draft.html is not None)]
-    body = _body(draft, inline, boundaries)
+    body = _body(draft, inline, token)
     if not files and body:
         return body
     parts = [body] if body else []
-    return _multipart("mixed", [*parts, *(_file(file, "attachment") for file in files)], boundaries)
+    return _multipart("mixed", [*parts, *(_file(file, "attachment") for file in files)], token)
 
 
-def _body(draft: Draft, inline: Sequence[File], boundaries: _Boundaries) -> Part | None:
+def _without_files(draft: Draft, message_id: str) -> Part:
+    if draft.html is None:
+        return _text("plain", draft.text or "")
+    if draft.text is None:
+        return _text("html", draft.html)
+    parts = [_text("plain", draft.text), _text("html", draft.html)]
+    return _multipart("alternative", parts, _token(message_id, draft))
+
+
+def _body(draft: Draft, inline: Sequence[File], token: str) -> Part | None:
     parts = []
     if draft.text is not None:
         parts.append(_text("plain", draft.text))
     if draft.html is not None:
         html = _text("html", draft.html)
         images = [_file(file, "inline") for file in inline]
-        parts.append(_multipart("related", [html, *images], boundaries) if images else html)
+        parts.append(_multipart("related", [html, *images], token) if images else html)
     if len(parts) == 2:
-        return _multipart("alternative", parts, boundaries)
+        return _multipart("alternative", parts, token)
     return parts[0] if parts else None
 
 
@@ -121,8 +124,10 @@ def _part(headers: str, encoded: Encoded) -> Part:
     return Part(f"{headers}Content-Transfer-Encoding: {encoded.encoding}\r\n", encoded.pieces)
 
 
-def _multipart(subtype: str, parts: Sequence[Part], boundaries: _Boundaries) -> Part:
-    boundary = boundaries.of(subtype)
+def _multipart(subtype: str, parts: Sequence[Part], token: str) -> Part:
+    # `=_` occurs in no quoted-printable and no base64 text (RFC 2045 6.7). The letter keeps one boundary from being the
+    # beginning of another: a message has one part of each multipart type at most.
+    boundary = f"=_{subtype[0]}{token}"
     # RFC 2387 3.1: a related part names the type of its root.
     kind = f'{subtype}; type="text/html"' if subtype == "related" else subtype
     pieces: list[bytes] = []

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -36,9 +37,11 @@ SIGNED: Final = (
 )  # fmt: skip
 
 _NAMES: Final = tuple((name, name.lower().encode("ascii")) for name in GUARDED + SIGNED)
-_WANTED: Final = frozenset(key for _, key in _NAMES)
 _GUARDED: Final = frozenset(name.lower().encode("ascii") for name in GUARDED)
+# The lower-case name of each field to be signed, by the ways it is mostly spelled, and by itself.
+_KEYS: Final = {key: key for _, key in _NAMES} | {name.encode("ascii"): key for name, key in _NAMES}
 
+_USUAL_FIELDS: Final = 32  # to be signed in one header; how more of them are listed is not remembered
 _PIECE: Final = 64 * 1024  # bytes of body handled at once: fits a processor's cache, and others get the lock in between
 _TAIL: Final = 256  # bytes looked at in one step from the end for empty lines
 _SIGNATURE_LINE: Final = 72  # characters of base64 in one line
@@ -52,6 +55,9 @@ class Algorithm(StrEnum):
 
     RSA = "rsa"
     ED25519 = "ed25519"
+
+
+_RSA: Final = Algorithm.RSA
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +90,17 @@ def sign(message: bytes, keys: Sequence[SigningKey], *, now_seconds: int) -> byt
         return b""
     end = message.find(b"\r\n\r\n")
     head, start = (message[:end], end + 4) if end >= 0 else (message.removesuffix(b"\r\n"), len(message))
-    names, fields = _select(_wanted_fields(head))
+    listing, fields = _signed_fields(head)
     body_hash = _base64(_digest(canonical_body(message, start)))
-    listed = _folded("h=", [*(f"{name}:" for name in names[:-1]), f"{names[-1]};"])
-    shared = f"{listed}\r\n bh={body_hash};\r\n b="
-    ordered = sorted(keys, key=lambda key: key.algorithm is not Algorithm.RSA)
-    return b"".join([_signature(key, now_seconds, shared, fields) for key in ordered])
+    written = b"\r\n %b\r\n bh=%b;\r\n b=" % (listing.written, body_hash)
+    relaxed = b" %b bh=%b; b=" % (listing.relaxed, body_hash)
+    if len(keys) > 1:
+        keys = sorted(keys, key=_is_not_rsa)
+    return b"".join([_signature(key, now_seconds, fields, written, relaxed) for key in keys])
+
+
+def _is_not_rsa(key: SigningKey) -> bool:
+    return key.algorithm is not _RSA
 
 
 def canonical_field(name: bytes, value: bytes) -> bytes:
@@ -109,41 +120,69 @@ def canonical_body(message: bytes, start: int) -> Iterator[bytes]:
     yield b"\r\n"
 
 
-def _wanted_fields(head: bytes) -> dict[bytes, list[bytes]]:
-    """The relaxed forms of the fields to be signed, by lower-case name, each from the top down."""
+class _Listing(NamedTuple):
+    """How fields are listed in `h=`: as it is written, in relaxed form, and which field of the header comes when."""
+
+    written: bytes
+    relaxed: bytes
+    order: tuple[int, ...]
+
+
+def _signed_fields(head: bytes) -> tuple[_Listing, bytes]:
+    """The fields to be signed, in relaxed form and in the order of their listing."""
     if not head.count(b"\r\n") == head.count(b"\r") == head.count(b"\n"):
         raise ValueError("a header with a lone CR or LF cannot be signed")
-    found: dict[bytes, list[bytes]] = {}
+    present: list[bytes] = []
+    fields: list[bytes] = []
     for field in _collapsed(_unfolded(head)).split(b"\r\n"):  # as canonical_field does, and for all of them at once
         name, colon, value = field.partition(b":")
-        key = name.rstrip(b" ").lower()
-        if colon and key in _WANTED:
-            found.setdefault(key, []).append(b"%b:%b\r\n" % (key, value.strip(b" ")))
-    if b"from" not in found or head.startswith(b"\r\n"):  # an empty first line: all that follows is body
+        key = _KEYS.get(name) or _KEYS.get(name.rstrip(b" ").lower())
+        if colon and key is not None:
+            present.append(key)
+            fields.append(b"%b:%b\r\n" % (key, value.strip(b" ")))
+    if b"from" not in present or head.startswith(b"\r\n"):  # an empty first line: all that follows is body
         raise ValueError("a message without From cannot be signed")  # RFC 6376 5.4
-    return found
+    listing = _usual_listing(tuple(present)) if len(present) <= _USUAL_FIELDS else _listing(present)
+    return listing, b"".join([fields[place] for place in listing.order])
 
 
-def _select(found: dict[bytes, list[bytes]]) -> tuple[list[str], bytes]:
-    """The names for `h=`, and the fields they stand for: of one name the lowest field first (RFC 6376 5.4.2)."""
+def _listing(present: Sequence[bytes]) -> _Listing:
+    """How these fields are listed, each name once more than it is there; the lowest field first (RFC 6376 5.4.2)."""
+    found: dict[bytes, list[int]] = {}
+    for place, key in enumerate(present):
+        found.setdefault(key, []).append(place)
     names: list[str] = []
-    fields: list[bytes] = []
+    order: list[int] = []
     for name, key in _NAMES:
-        present = found.get(key, ())
-        if present or key in _GUARDED:
-            names += [name] * (len(present) + 1)
-            fields += reversed(present)
-    return names, b"".join(fields)
+        places = found.get(key, ())
+        if places or key in _GUARDED:
+            names += [name] * (len(places) + 1)
+            order += reversed(places)
+    written = _folded("h=", [*(f"{name}:" for name in names[:-1]), f"{names[-1]};"])
+    return _Listing(written, _collapsed(_unfolded(written)), tuple(order))
 
 
-def _signature(key: SigningKey, now_seconds: int, shared: str, fields: bytes) -> bytes:
-    """One whole field: it signs the others, then itself with an empty `b=` and without its last CRLF (RFC 6376 3.7)."""
-    tags = ("v=1;", f" a={key.algorithm}-sha256;", " c=relaxed/relaxed;", f" t={now_seconds};", f" d={key.domain};",
-            f" s={key.selector};")  # fmt: skip
-    unsigned = f"{_folded('DKIM-Signature: ', tags)}\r\n {shared}"
-    name, _, value = unsigned.encode("ascii").partition(b":")
-    signature = _sign_digest(key.key, _digest((fields, canonical_field(name, value)[:-2])))
-    return f"{unsigned}{_in_lines(_base64(signature))}\r\n".encode("ascii")
+_usual_listing = lru_cache(maxsize=256)(_listing)  # most messages have the same few fields
+
+
+@lru_cache(maxsize=256)  # many messages of a domain share a second
+def _opening(algorithm: Algorithm, domain: str, selector: str, now_seconds: int) -> tuple[bytes, bytes]:
+    """The beginning of a signature, up to its `s=`: as it is written, and in relaxed form."""
+    tags = ("v=1;", f" a={algorithm}-sha256;", " c=relaxed/relaxed;", f" t={now_seconds};", f" d={domain};",
+            f" s={selector};")  # fmt: skip
+    written = _folded("DKIM-Signature: ", tags)
+    name, _, value = written.partition(b":")
+    return written, canonical_field(name, value).removesuffix(b"\r\n")
+
+
+def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes, relaxed: bytes) -> bytes:
+    """One whole field, of which the part that all keys share is given as written and in relaxed form.
+
+    It signs the others, then itself with an empty `b=` and without its last CRLF (RFC 6376 3.7).
+    """
+    opening, relaxed_opening = _opening(key.algorithm, key.domain, key.selector, now_seconds)
+    signature = _sign_digest(key.key, hashlib.sha256(fields + relaxed_opening + relaxed).digest())
+    return b"%b%b%b\r\n" % (opening, written, _in_lines(_base64(signature)))
 
 
 def _sign_digest(key: PrivateKey, digest: bytes) -> bytes:
@@ -202,7 +241,7 @@ def _end_of_piece(message: bytes, start: int, end: int) -> int:
     return end if line_end < 0 else line_end + 2
 
 
-def _folded(line: str, words: Iterable[str]) -> str:
+def _folded(line: str, words: Iterable[str]) -> bytes:
     """A line that begins with `line`, continued on further lines in front of words that do not fit."""
     lines = []
     for word in words:
@@ -211,13 +250,13 @@ def _folded(line: str, words: Iterable[str]) -> str:
             line = word.lstrip()
         else:
             line += word
-    return "\r\n ".join([*lines, line])
+    return "\r\n ".join([*lines, line]).encode("ascii")
 
 
-def _in_lines(text: str) -> str:
+def _in_lines(text: bytes) -> bytes:
     """Base64 with folding white space, which RFC 6376 3.5 allows inside `b=`."""
-    return "\r\n ".join([text[at : at + _SIGNATURE_LINE] for at in range(0, len(text), _SIGNATURE_LINE)])
+    return b"\r\n ".join([text[at : at + _SIGNATURE_LINE] for at in range(0, len(text), _SIGNATURE_LINE)])
 
 
-def _base64(data: bytes) -> str:
-    return binascii.b2a_base64(data, newline=False).decode("ascii")
+def _base64(data: bytes) -> bytes:
+    return binascii.b2a_base64(data, newline=False)

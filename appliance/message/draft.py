@@ -5,10 +5,9 @@ A body that is an empty string is present; an empty list of attachments is not.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from appliance.errors import invalid
 from appliance.message import limits
@@ -26,14 +25,14 @@ Value = TypeVar("Value")
 _TAG = re.compile(r"[!-+\--~](?:[ -+\--~]{0,62}[!-+\--~])?")  # printable ASCII, no comma, no space at either end
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True, gc=False):
     """A message that keeps every rule; only its id and its date are missing."""
 
     sender: Address
     to: tuple[Address, ...]
     cc: tuple[Address, ...]
     bcc: tuple[Address, ...]
+    recipients: tuple[Address, ...]  # the unique addresses in the order of to, cc and bcc, each in its first spelling
     reply_to: Address | None
     subject: str
     text: str | None
@@ -41,11 +40,6 @@ class Draft:
     headers: tuple[tuple[str, str], ...]
     tags: tuple[str, ...]
     files: tuple[File, ...]
-
-    @property
-    def recipients(self) -> tuple[Address, ...]:
-        """The unique addresses in the order of to, cc and bcc, each in its first spelling."""
-        return _unique((*self.to, *self.cc, *self.bcc))
 
     @property
     def needs_smtputf8(self) -> bool:
@@ -62,34 +56,29 @@ def draft(request: SendRequest, template: Template | None) -> Draft:
     """
     _check_combination(request, template)
     sender = parse(request.sender, "from")
-    to, cc, bcc = _read_recipients(request)
+    to, cc, bcc, recipients = _read_recipients(request)
     reply_to = None if request.reply_to is UNSET else parse(request.reply_to, "reply_to")
-    headers = read_headers(_given(request.headers) or {})
-    tags = _read_tags(request.tags)
+    headers = () if request.headers is UNSET else read_headers(request.headers)
+    tags = () if request.tags is UNSET else _read_tags(request.tags)
     content = _read_content(request, template)
     return Draft(
         sender=sender,
         to=to,
         cc=cc,
         bcc=bcc,
+        recipients=recipients,
         reply_to=reply_to,
         subject=_check_subject(content.subject, template),
         text=_check_body(content.text, "text"),
         html=_check_body(content.html, "html"),
         headers=headers,
         tags=tags,
-        files=read_files(_given(request.attachments) or ()),
+        files=() if request.attachments is UNSET else read_files(request.attachments),
     )
 
 
 def _given(value: Value | UnsetType) -> Value | None:
     return None if value is UNSET else value
-
-
-def _listed(value: str | list[str] | UnsetType) -> list[str]:
-    if value is UNSET:
-        return []
-    return [value] if isinstance(value, str) else value
 
 
 def _check_combination(request: SendRequest, template: Template | None) -> None:
@@ -107,22 +96,24 @@ def _check_combination(request: SendRequest, template: Template | None) -> None:
 
 
 def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
+    """The addresses of to, cc and bcc, and the unique ones among all of them."""
     if request.to == []:
         raise invalid("to", "must not be empty")
-    fields = (("to", request.to), ("cc", request.cc), ("bcc", request.bcc))
-    lists = tuple(_read_addresses(value, field) for field, value in fields)
-    if len({address.key for each in lists for address in each}) > limits.RECIPIENTS:
+    to = _read_addresses(request.to, "to")
+    cc = () if request.cc is UNSET else _read_addresses(request.cc, "cc")
+    bcc = () if request.bcc is UNSET else _read_addresses(request.bcc, "bcc")
+    recipients = _unique((*to, *cc, *bcc)) if cc or bcc else to
+    if len(recipients) > limits.RECIPIENTS:
         raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
-    return lists
+    return to, cc, bcc, recipients
 
 
-def _read_addresses(value: str | list[str] | UnsetType, field: str) -> tuple[Address, ...]:
+def _read_addresses(value: str | list[str], field: str) -> tuple[Address, ...]:
     if isinstance(value, str):
         return (parse(value, field),)
-    texts = _listed(value)
-    if len(texts) > limits.ADDRESS_ENTRIES:
+    if len(value) > limits.ADDRESS_ENTRIES:
         raise invalid(field, f"must have at most {limits.ADDRESS_ENTRIES} entries")
-    return _unique([parse(text, f"{field}[{index}]") for index, text in enumerate(texts)])
+    return _unique([parse(text, f"{field}[{index}]") for index, text in enumerate(value)])
 
 
 def _unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
@@ -134,8 +125,8 @@ def _unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
     return tuple(first.values())
 
 
-def _read_tags(value: str | list[str] | UnsetType) -> tuple[str, ...]:
-    tags = _listed(value)
+def _read_tags(value: str | list[str]) -> tuple[str, ...]:
+    tags = [value] if isinstance(value, str) else value
     if len(tags) > limits.TAGS:
         raise invalid("tags", f"at most {limits.TAGS} tags are allowed")
     for index, tag in enumerate(tags):

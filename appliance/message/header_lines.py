@@ -60,6 +60,23 @@ def encoded_length(value: str) -> int:
 
 def mailboxes(name: str, addresses: Sequence[Address]) -> str:
     """A From, To, Cc or Reply-To line."""
+    if len(addresses) == 1:
+        return _mailbox_line(name, addresses[0])
+    return _mailboxes(name, addresses)
+
+
+def _mailbox_line(name: str, address: Address) -> str:
+    if address.name or address.local.startswith("=?"):
+        return _unusual_mailbox_line(name, address)
+    return f"{name}: {address.wire}\r\n"  # an address always fits beside a name
+
+
+@lru_cache(maxsize=500)  # a sender's name is written again and again
+def _unusual_mailbox_line(name: str, address: Address) -> str:
+    return _mailboxes(name, (address,))
+
+
+def _mailboxes(name: str, addresses: Sequence[Address]) -> str:
     tokens: list[str] = []
     for address in addresses:
         tokens += _mailbox(address, _room_after(name))

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
 from appliance.message.characters import fault_in_body, fault_in_line
@@ -30,8 +32,7 @@ class Template:
     html: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(Struct, frozen=True, gc=False):
     """A template that has been filled in."""
 
     subject: str | None

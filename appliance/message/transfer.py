@@ -6,9 +6,9 @@ begin with `From ` or with a dot need nothing here: the first is a matter of mai
 
 import binascii
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pybase64
+from msgspec import Struct
 
 from appliance.message.limits import LINE_LENGTH
 
@@ -16,8 +16,7 @@ _HIGH = bytes(range(0x80, 0x100))
 _CHUNK = 57 * 1024  # octets at a time: 57 of them make a line of 76, and small chunks keep the copies small
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(Struct, frozen=True, gc=False):
     """Content ready for the wire, in pieces that are joined once, with the name of its encoding."""
 
     encoding: str

@@ -90,9 +90,12 @@ class Messages:
     engine: Engine
     outside: Outside
 
-    async def accept(self, new: NewMessage) -> None:
-        """Write message, recipients, credits and idempotency row together; on disk when this returns."""
-        await self.engine.write(lambda c: _accept(c, self.outside, new), large=len(new.mime) > LARGE)
+    async def accept(self, new: NewMessage) -> int | None:
+        """Write message, recipients, credits and idempotency row together; on disk when this returns.
+
+        What each recipient was charged; None when some were bounced at once, as suppressed, and are not to be tried.
+        """
+        return await self.engine.write(lambda c: _accept(c, self.outside, new), large=len(new.mime) > LARGE)
 
     def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
         """The earlier send under this idempotency key, while it is valid."""
@@ -130,14 +133,15 @@ class _Standing:
     sent_today: int
 
 
-def _accept(c: apsw.Connection, outside: Outside, new: NewMessage) -> None:
+def _accept(c: apsw.Connection, outside: Outside, new: NewMessage) -> int | None:
     standing = _standing(c, new)
     _check(new, standing)
     _claim_key(c, new)
     charged = _charge(c, outside, new, standing)
     _insert(c, new, charged)
-    if standing.has_suppressions:
-        _bounce_suppressed(c, outside, new, charged)
+    if standing.has_suppressions and _bounce_suppressed(c, outside, new, charged):
+        return None
+    return charged
 
 
 def _standing(c: apsw.Connection, new: NewMessage) -> _Standing:
@@ -230,7 +234,8 @@ def _insert(c: apsw.Connection, new: NewMessage, charged: int) -> None:
         run(c, _INSERT_RECIPIENT, row | shared)
 
 
-def _bounce_suppressed(c: apsw.Connection, outside: Outside, new: NewMessage, charged: int) -> None:
+def _bounce_suppressed(c: apsw.Connection, outside: Outside, new: NewMessage, charged: int) -> bool:
+    """Bounce those on the suppression list; whether there were any."""
     bounced = []
     for recipient in new.recipients:
         wanted = {"account_id": new.account_id, "address": recipient.key}
@@ -238,6 +243,7 @@ def _bounce_suppressed(c: apsw.Connection, outside: Outside, new: NewMessage, ch
             bounced.append(_suppressed(new, recipient, charged))
     if bounced:
         record(c, outside, bounced)
+    return bool(bounced)
 
 
 def _suppressed(new: NewMessage, recipient: NewRecipient, charged: int) -> Outcome:

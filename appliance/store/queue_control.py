@@ -6,6 +6,7 @@ order; and what touches many rows does so in slices, between which a running ser
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import apsw
@@ -68,6 +69,12 @@ UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND 
 _MAKE_MESSAGE_DUE = """
 UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND next_attempt_at > :now
 """
+_BEYOND = "SELECT 1 FROM recipients WHERE simulated = 0 AND next_attempt_at > :beyond LIMIT 1"
+_BRING_FORWARD = """
+UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
+    (SELECT message_id, id FROM recipients WHERE simulated = 0 AND next_attempt_at > :beyond LIMIT :most)
+RETURNING 1
+"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
 _STILL_WAITING = SELECT_DUE + "WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL ORDER BY r.id"
@@ -91,6 +98,14 @@ class QueueControl:
         """The recipients of a message that are not final."""
         found = self.engine.read(lambda c: rows(c, _WAITING, {"message_id": message_id}))
         return frozenset(recipient_id for (recipient_id,) in found)
+
+    async def bring_forward(self, beyond: int) -> int:
+        """Make due what waits for a time beyond this one; how many recipients that were."""
+        total = 0
+        while self.engine.read(lambda c: first(c, _BEYOND, {"beyond": beyond})) is not None:
+            change = {"beyond": beyond, "now": self.outside.now(), "most": SLICE}
+            total += len(await self.engine.write(partial(rows, sql=_BRING_FORWARD, bindings=change)))
+        return total
 
     # ---- how much waits
 

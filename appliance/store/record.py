@@ -1,6 +1,6 @@
 """In charge of reading back all that is known of one message: its recipients and everything that was tried for them."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import apsw
 
@@ -16,7 +16,7 @@ WHERE r.message_id = :message_id LIMIT 1
 """
 _WAYS = "SELECT id, domain, simulated, next_attempt_at FROM recipients WHERE message_id = :message_id"
 _ATTEMPTS = f"""
-SELECT {", ".join(entry.name for entry in fields(Attempt))} FROM attempts
+SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
 WHERE recipient_id = :recipient_id ORDER BY number
 """  # noqa: S608 - the names of our own columns
 

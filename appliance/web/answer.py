@@ -1,6 +1,9 @@
 """In charge of the shape of answers: JSON bytes, their headers, and the error object."""
 
 from collections.abc import Iterable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Annotated
 
 import msgspec
@@ -8,6 +11,9 @@ import msgspec
 from appliance.errors import ANSWERS, Code, Refused
 
 Headers = list[tuple[bytes, bytes]]
+Answer = tuple[int, Headers, bytes]
+
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 CONTENT_SECURITY_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -35,6 +41,12 @@ class ErrorObject(msgspec.Struct):
     request_id: str
 
 
+@lru_cache(maxsize=2)
+def http_date(second: int) -> bytes:
+    """A moment as the Date header tells it."""
+    return formatdate(second, usegmt=True).encode("ascii")
+
+
 def json_answer(body: bytes, request_id: str) -> Headers:
     """The headers of a JSON answer."""
     return [
@@ -47,7 +59,7 @@ def json_answer(body: bytes, request_id: str) -> Headers:
 
 def error_answer(
     code: Code, text: str, request_id: str, *, status: int | None = None, retry_after: int | None = None
-) -> tuple[int, Headers, bytes]:
+) -> Answer:
     """Status, headers and body of an error; `status` only where the table's is not the one (405)."""
     body = msgspec.json.encode(ErrorObject(text, code, request_id))
     headers = json_answer(body, request_id)
@@ -66,7 +78,7 @@ class MethodNotAllowed(Refused):
         super().__init__(Code.INVALID_REQUEST, f"This path does not answer that method, only: {self.allowed}.")
 
 
-def refusal_answer(refused: Refused, request_id: str) -> tuple[int, Headers, bytes]:
+def refusal_answer(refused: Refused, request_id: str) -> Answer:
     """The same for a refusal."""
     if isinstance(refused, MethodNotAllowed):
         status, headers, body = error_answer(refused.code, refused.text, request_id, status=405)

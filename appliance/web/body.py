@@ -1,6 +1,5 @@
 """In charge of request bodies: how large one may be, and how much memory all of them together."""
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -44,7 +43,7 @@ class _Memory:
     def __init__(self, total: int) -> None:
         self._total = total
         self._free = total
-        self._used_by: Counter[str] = Counter()
+        self._used_by: dict[str, int] = {}
         self._waiting = trio.lowlevel.ParkingLot()
 
     @property
@@ -53,32 +52,36 @@ class _Memory:
         return self._free != self._total
 
     def _fits(self, owner: str, amount: int) -> bool:
-        used = self._used_by[owner]
+        used = self._used_by.get(owner, 0)
         fair = used + amount <= self._total // 2 or used == 0
         return fair and (amount <= self._free or not self.is_taken)
 
     async def take(self, owner: str, amount: int) -> None:
         """Reserve memory, waiting a little while others finish."""
         if not self._fits(owner, amount):
-            with trio.move_on_after(WAIT):
-                while not self._fits(owner, amount):
-                    await self._waiting.park()
+            await self._wait_until_it_fits(owner, amount)
+        self._free -= amount
+        self._used_by[owner] = self._used_by.get(owner, 0) + amount
+
+    async def _wait_until_it_fits(self, owner: str, amount: int) -> None:
+        with trio.move_on_after(WAIT):
+            while not self._fits(owner, amount):
+                await self._waiting.park()
         if not self._fits(owner, amount):
             raise Refused(
                 Code.TEMPORARY_FAILURE,
                 "Too many large requests are being read right now. Retry with the same key.",
                 retry_after=2,
             )
-        self._free -= amount
-        self._used_by[owner] += amount
 
     def give_back(self, owner: str, amount: int) -> None:
         """Free memory for whoever waits."""
         self._free += amount
-        self._used_by[owner] -= amount
-        if not self._used_by[owner]:
-            del self._used_by[owner]
-        self._waiting.unpark_all()
+        left = self._used_by.pop(owner, 0) - amount
+        if left:
+            self._used_by[owner] = left
+        if self._waiting:
+            self._waiting.unpark_all()
 
 
 def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:

@@ -14,6 +14,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from appliance.quick_stream import QUICK_BYTES, QuickStream
 from appliance.web.http1 import Application, Http1, InPlace
 
 TLS_HANDSHAKE = 10  # seconds
@@ -59,13 +60,16 @@ class Connection(TCPServer):
         self._waiting_since = trio.current_time()  # for the first byte of a request, its headers, or its body
         self._request_begun = True  # a new connection owes us a request at once; a kept one does not
         self._body_bytes = 0
-        self._reading = trio.CancelScope()
+        self._due = inf  # when the client will have kept us waiting too long; the watch looks at it
+        self._patience = trio.CancelScope()
         self._writing = trio.CancelScope()
+        self._quick = QuickStream(stream) if type(stream) is trio.SocketStream else None
 
     async def run(self) -> None:
         """Serve requests until either side has enough."""
         try:
-            await self._serve()
+            with self._patience:
+                await self._serve()
         finally:
             await trio.aclose_forcefully(self.stream)
 
@@ -90,33 +94,41 @@ class Connection(TCPServer):
             await self._linger()
 
     async def _shook_hands(self) -> bool:
-        with trio.move_on_after(TLS_HANDSHAKE) as self._reading:
-            try:
-                await self.stream.do_handshake()
-                return True
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
-        return False
+        self._due = trio.current_time() + TLS_HANDSHAKE
+        try:
+            await self.stream.do_handshake()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        self._due = inf
+        return True
+
+    def end_if_due(self, now: float) -> None:
+        """End it if the client has kept us waiting too long."""
+        if now >= self._due:
+            self._patience.cancel()
 
     def drain(self) -> None:
         """The process is stopping: an idle connection ends now, a busy one soon."""
-        if not self._busy:
-            self._reading.cancel()
         soon = trio.current_time() + DRAIN_GRACE
-        self._reading.deadline = min(self._reading.deadline, soon)
         self._writing.deadline = min(self._writing.deadline, soon)
+        if self._due < inf:  # we are waiting for the client
+            if self._busy:
+                self._due = min(self._due, soon)
+            else:
+                self._patience.cancel()
 
     # ---- reading
 
     async def _read_more(self) -> bytes:
-        """The next bytes; none when there will be no more, or not in time."""
-        with trio.CancelScope(deadline=self._read_deadline()) as self._reading:
-            try:
-                data: bytes = await self.stream.receive_some(MAX_RECV)
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                return b""
-        if self._reading.cancelled_caught:
-            return b""
+        """The next bytes; none when there will be no more. When they do not come in time, that is the end."""
+        self._due = self._read_deadline()
+        try:
+            data: bytes = await (self._quick or self.stream).receive_some(MAX_RECV)
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            data = b""
+        if self._patience.cancel_called:
+            return b""  # it came, but too late
+        self._due = inf
         if self._busy:
             self._body_bytes += len(data)
         elif not self._request_begun:
@@ -137,23 +149,27 @@ class Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """Write, or note what the protocol is about to do."""
-        if isinstance(event, RawData):
+        # By type: hypercorn's events are abstract classes, of which isinstance() asks a question each.
+        if type(event) is RawData:
             await self._write(event.data)
-        elif isinstance(event, Closed):
+        elif type(event) is Closed:
             self._closing = True
-        elif isinstance(event, Updated):
+        elif type(event) is Updated:
             self._busy = not event.idle
             self._waiting_since, self._body_bytes, self._request_begun = trio.current_time(), 0, False
 
     async def _write(self, data: bytes) -> None:
         """Send all, or give the connection up: a client that does not read must not hold a task or a shutdown."""
-        limit = DRAIN_GRACE if self.context.terminated.is_set() else self._deadlines.write
-        with trio.move_on_after(limit) as self._writing:
-            try:
-                await self.stream.send_all(data)
+        try:
+            sent = self._quick.send_now(data) if self._quick is not None and len(data) <= QUICK_BYTES else 0
+            if sent == len(data):
+                return  # and no visit to the scheduler: the next read makes one
+            limit = DRAIN_GRACE if self.context.terminated.is_set() else self._deadlines.write
+            with trio.move_on_after(limit) as self._writing:
+                await self.stream.send_all(memoryview(data)[sent:])
                 return
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
         self._closing = True
         await trio.aclose_forcefully(self.stream)
 

@@ -6,6 +6,8 @@ body was read that could have been decided before.
 
 import ipaddress
 import re
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,18 +19,25 @@ from appliance.errors import Code, Refused
 from appliance.log import get_logger
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
-from appliance.model import Caller
 from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import Store
-from appliance.web.answer import SECURITY_HEADERS, Headers, MethodNotAllowed, error_answer, json_answer, refusal_answer
+from appliance.web.answer import (
+    SECURITY_HEADERS,
+    Answer,
+    Headers,
+    MethodNotAllowed,
+    error_answer,
+    json_answer,
+    refusal_answer,
+)
 from appliance.web.auth import Authenticator, check_may_read
 from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
 from appliance.web.emails import message_json
+from appliance.web.quick_http import QuickRequest
 
 V1_BODY = 64 * 1024  # bytes
 
-Answer = tuple[int, Headers, bytes]
 Send = Callable[[Any], Awaitable[None]]
 Scope = dict[str, Any]
 
@@ -39,6 +48,8 @@ _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
 )
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
+_CLOSE = (b"connection", b"close")
+_NONE_DOUBLED: frozenset[bytes] = frozenset()
 
 log = get_logger("web")
 
@@ -74,48 +85,63 @@ class Edge:
             await self._pages(scope, receive, send)
             return
         request_id = self._outside.identifier("req")
-        exchange = _Exchange(receive, send, secure=scope["scheme"] == "https")
+        exchange = _AsgiExchange(receive, send, secure=scope["scheme"] == "https")
         try:
             answer = await self._answer(scope, exchange, request_id)
-        except Refused as refused:
-            if refused.__cause__ is not None and refused.status >= 500:
-                log.error("request refused", request_id=request_id, cause=repr(refused.__cause__))
-            answer = refusal_answer(refused, request_id)
-            _let_go(refused)
         except ClientGone:
             return
-        except Exception:
-            log.exception("request failed", request_id=request_id, method=scope["method"], path=scope["path"][:200])
-            answer = error_answer(
-                Code.INTERNAL_ERROR, "Something went wrong on our side. The log has the details.", request_id
-            )
+        except Exception as error:
+            answer = _failure(error, request_id, scope["method"], scope["path"])
         if answer is not None:
             await exchange.send(answer)
 
-    async def _answer(self, scope: Scope, exchange: "_Exchange", request_id: str) -> Answer | None:
+    async def send_whole(
+        self, request: QuickRequest, client: tuple[str, int] | None, *, secure: bool
+    ) -> tuple[Answer, bool]:
+        """What `__call__` would answer to a `POST /emails` that is here already; and whether it ends the connection."""
+        request_id = self._outside.identifier("req")
+        exchange = _WholeExchange(request, secure=secure)
+        try:
+            address = self.client_address(client, request.headers)
+            answer = await self._send(request.headers, _NONE_DOUBLED, address, exchange, request_id)
+        except Exception as error:
+            answer = _failure(error, request_id, "POST", "/emails")
+        status, headers, body = answer
+        return (status, exchange.framed(headers), body), exchange.expects_body
+
+    async def _answer(self, scope: Scope, exchange: "_AsgiExchange", request_id: str) -> Answer | None:
         headers = dict(scope["headers"])
-        if len(headers) < len(scope["headers"]) and _is_doubled(scope["headers"], b"authorization"):
+        doubled = _NONE_DOUBLED if len(headers) == len(scope["headers"]) else _doubled(scope["headers"])
+        if b"authorization" in doubled:
             raise Refused(Code.UNAUTHORIZED, "Send one Authorization header, not several.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         path: str = scope["path"]
+        address = self.client_address(scope["client"], headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
-            return await self._send(scope, headers, exchange, request_id)
+            return await self._send(headers, doubled, address, exchange, request_id)
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
-            return await self._read(scope, headers, request_id, path.removeprefix("/emails/"))
-        await self._pass_on(scope, headers, exchange, request_id)
+            return await self._read(headers, address, request_id, path.removeprefix("/emails/"))
+        await self._pass_on(scope, headers, address, exchange, request_id)
         return None
 
     # ---- POST /emails
 
-    async def _send(self, scope: Scope, headers: dict[bytes, bytes], exchange: "_Exchange", request_id: str) -> Answer:
-        caller = await self._caller(scope, headers)
+    async def _send(
+        self,
+        headers: dict[bytes, bytes],
+        doubled: frozenset[bytes],
+        address: str,
+        exchange: "_Exchange",
+        request_id: str,
+    ) -> Answer:
+        caller = await self._auth.caller(headers.get(b"authorization"), address)
         self._check_serving()
         self._rate.take(caller.idempotency_scope)
         length = declared_length(headers, self._settings.max_body)
         _check_content_type(headers)
-        key = _idempotency_key(scope["headers"])
+        key = _idempotency_key(headers, doubled)
         self._door.check_open(caller)
         async with RequestBody(
             exchange.receive, length, self._settings.max_body, self._budget, caller.account_id
@@ -135,8 +161,8 @@ class Edge:
 
     # ---- GET /emails/{id}
 
-    async def _read(self, scope: Scope, headers: dict[bytes, bytes], request_id: str, message_id: str) -> Answer:
-        caller = await self._caller(scope, headers)
+    async def _read(self, headers: dict[bytes, bytes], address: str, request_id: str, message_id: str) -> Answer:
+        caller = await self._auth.caller(headers.get(b"authorization"), address)
         check_may_read(caller)
         message = self._store.messages.read(caller.account_id, message_id)
         if message is None:
@@ -146,10 +172,12 @@ class Edge:
 
     # ---- everything else
 
-    async def _pass_on(self, scope: Scope, headers: dict[bytes, bytes], exchange: "_Exchange", request_id: str) -> None:
+    async def _pass_on(
+        self, scope: Scope, headers: dict[bytes, bytes], address: str, exchange: "_AsgiExchange", request_id: str
+    ) -> None:
         """Let Quart answer, with a body that is read, small, and from somebody who may send one."""
         _check_host(headers)
-        address, authorization = self.client_address(scope, headers), headers.get(b"authorization")
+        authorization = headers.get(b"authorization")
         scope["appliance"] = (request_id, address, authorization)
         if not scope["path"].startswith("/v1/"):
             # Nothing out there takes a body: whatever the answer is, one that was announced stays unread.
@@ -165,12 +193,9 @@ class Edge:
 
     # ---- checks
 
-    async def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
-        return await self._auth.caller(headers.get(b"authorization"), self.client_address(scope, headers))
-
-    def client_address(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
+    def client_address(self, client: tuple[str, int] | None, headers: dict[bytes, bytes]) -> str:
         """Where the request comes from: the peer, or what a proxy we trust says of it."""
-        peer: str = scope["client"][0] if scope["client"] else "0.0.0.0"  # noqa: S104 - "unknown", not a bind
+        peer = client[0] if client else "0.0.0.0"  # noqa: S104 - "unknown", not a bind
         forwarded = headers.get(b"x-forwarded-for")
         if forwarded is None or not self._trusted(peer):
             return peer
@@ -195,6 +220,19 @@ class Edge:
                 "The server is shutting down. Retry in a moment with the same key.",
                 retry_after=5,
             )
+
+
+def _failure(error: Exception, request_id: str, method: str, path: str) -> Answer:
+    """The answer to a request that could not be served, while its error is being handled."""
+    if not isinstance(error, Refused):
+        log.exception("request failed", request_id=request_id, method=method, path=path[:200])
+        text = "Something went wrong on our side. The log has the details."
+        return error_answer(Code.INTERNAL_ERROR, text, request_id)
+    if error.__cause__ is not None and error.status >= 500:
+        log.error("request refused", request_id=request_id, cause=repr(error.__cause__))
+    answer = refusal_answer(error, request_id)
+    _let_go(error)
+    return answer
 
 
 def _let_go(error: BaseException | None) -> None:
@@ -223,30 +261,64 @@ def _check_content_type(headers: dict[bytes, bytes]) -> None:
         raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
 
 
-def _is_doubled(headers: Headers, wanted: bytes) -> bool:
-    """Whether a header is there twice: whoever stands between us and the client may have looked at the other one."""
-    return sum(name == wanted for name, _ in headers) > 1
+def _doubled(headers: Headers) -> frozenset[bytes]:
+    """Which headers are there twice: whoever stands between us and the client may have looked at the other one."""
+    times = Counter(name for name, _ in headers)
+    return frozenset(name for name in times if times[name] > 1)
 
 
-def _idempotency_key(headers: Headers) -> str:
-    keys = [value for name, value in headers if name == b"idempotency-key"]
-    if not keys:
+def _idempotency_key(headers: dict[bytes, bytes], doubled: frozenset[bytes]) -> str:
+    key = headers.get(b"idempotency-key")
+    if key is None:
         raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
-    if len(keys) > 1 or len(keys[0]) > KEY_LENGTH or not _KEY.fullmatch(keys[0]):
+    if b"idempotency-key" in doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
         raise Refused(
             Code.INVALID_REQUEST, f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
         )
-    return keys[0].decode("ascii")
+    return key.decode("ascii")
 
 
-class _Exchange:
+class _Exchange(ABC):
     """One request's two directions, and whether its body has been taken in."""
 
-    def __init__(self, receive: Receive, send: Send, *, secure: bool) -> None:
-        self._receive = receive
-        self._send = send
+    def __init__(self, *, secure: bool) -> None:
         self._secure = secure
         self.expects_body = False
+
+    @abstractmethod
+    async def receive(self) -> dict[str, Any]:
+        """The next piece of the body, as ASGI has it."""
+
+    def framed(self, headers: Headers) -> Headers:
+        """An answer's headers, with what the connection has to say."""
+        if self._secure:
+            headers = [*headers, _HSTS]
+        if self.expects_body:
+            # Refused unread: what follows on this connection would be the rest of that body.
+            headers = [*headers, _CLOSE]
+        return headers
+
+
+class _WholeExchange(_Exchange):
+    """A request that is here already. Its body still counts as unread until somebody has asked for it."""
+
+    def __init__(self, request: QuickRequest, *, secure: bool) -> None:
+        super().__init__(secure=secure)
+        self._request = request
+        self.expects_body = request.headers[b"content-length"] != b"0"
+
+    async def receive(self) -> dict[str, Any]:
+        self.expects_body = False
+        return {"type": "http.request", "body": self._request.body, "more_body": False}
+
+
+class _AsgiExchange(_Exchange):
+    """A request over ASGI."""
+
+    def __init__(self, receive: Receive, send: Send, *, secure: bool) -> None:
+        super().__init__(secure=secure)
+        self._receive = receive
+        self._send = send
 
     async def receive(self) -> dict[str, Any]:
         event = await self._receive()
@@ -260,12 +332,7 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": body})
 
     async def _start(self, status: int, headers: Headers) -> None:
-        if self._secure:
-            headers = [*headers, _HSTS]
-        if self.expects_body:
-            # Refused unread: what follows on this connection would be the rest of that body.
-            headers = [*headers, (b"connection", b"close")]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})
 
     def passing_on(self, request_id: str) -> Send:
         """Quart's way out, on which every answer gets its request id and our headers."""

@@ -8,6 +8,7 @@ What differs from hypercorn's own, and why:
 - no Upgrade and no HTTP/2: each had requests that killed the process, and nothing here needs them;
 - a body whose length is told in two ways is refused: a proxy in front may have believed the other one;
 - a response leaves in one write instead of three;
+- the request that carries the load is read and answered without h11, where there can be no two opinions of it;
 - a request that is not HTTP gets our error object, with an `X-Request-ID` like every other answer.
 """
 
@@ -16,13 +17,11 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from email.utils import formatdate
-from functools import lru_cache
-from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import h11
-from hypercorn.events import Closed, RawData, Updated
+import trio
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
@@ -31,24 +30,29 @@ from hypercorn.trio.task_group import TaskGroup
 
 from appliance.errors import Code
 from appliance.log import get_logger
-from appliance.web.answer import error_answer
+from appliance.web.answer import REASONS, Answer, Headers, error_answer, http_date
+from appliance.web.quick_http import QuickRequest, answer_bytes, read_request
 
 JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are written
 
-REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-
 log = get_logger("web")
 
-Application = Callable[..., Awaitable[None]]
 Send = Callable[[Any], Awaitable[None]]
+Client = tuple[str, int] | None  # address and port, where there is such a thing
 
+_BUSY, _IDLE, _CLOSED = Updated(idle=False), Updated(idle=True), Closed()
 _DISCONNECT = {"type": "http.disconnect"}
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 
 
-@lru_cache(maxsize=2)
-def _date(second: int) -> bytes:
-    return formatdate(second, usegmt=True).encode("ascii")
+class Application(Protocol):
+    """What is served: an ASGI application with a short way for whole requests."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request over ASGI."""
+
+    async def send_whole(self, request: QuickRequest, client: Client, *, secure: bool) -> tuple[Answer, bool]:
+        """The answer to a `POST /emails` that is here already, and whether it ends the connection."""
 
 
 def _is_ambiguous(request: h11.Request) -> bool:
@@ -126,22 +130,52 @@ class Exchange(HTTPStream):
 class Http1(H11Protocol):
     """The protocol of one connection."""
 
+    app: Application  # type: ignore[assignment]  # called in place, without hypercorn's wrapper
     connection: h11.Connection
     _new_request_id: Callable[[], str]
     _read_more: Callable[[], Awaitable[bytes]]
     _unsent: list[bytes]
+    _between_requests: bool  # nothing of a request is with h11
 
     def listen(self, new_request_id: Callable[[], str], read_more: Callable[[], Awaitable[bytes]]) -> None:
         """Finish construction: hypercorn's own `__init__` has a fixed signature."""
         self._new_request_id = new_request_id
         self._read_more = read_more
         self._unsent = []
+        self._between_requests = True
 
     # ---- what comes in
 
+    async def handle(self, event: Event) -> None:
+        """Serve what has come: quickly as far as that goes, and by h11 from the first request that is not plain."""
+        if not isinstance(event, RawData):
+            await super().handle(event)
+            return
+        data = event.data
+        while self._between_requests and (request := read_request(data)) is not None:
+            data = request.rest
+            if not await self._serve_whole(request) or not data:
+                return
+            await trio.lowlevel.checkpoint()  # nobody gets to send many requests at once and have us for itself
+        await super().handle(RawData(data))
+        self._between_requests = self.connection.their_state is h11.IDLE and not self.connection.trailing_data[0]
+
+    async def _serve_whole(self, request: QuickRequest) -> bool:
+        """Answer a request that is here already; whether the connection goes on."""
+        self.keep_alive_requests += 1
+        await self.send(_BUSY)
+        (status, headers, body), ends = await self.app.send_whole(request, self.client, secure=self.ssl)
+        await self.send(RawData(answer_bytes(status, self._dated(headers), body)))
+        goes_on = not ends and not self._is_last()
+        await self.send(_IDLE if goes_on else _CLOSED)
+        return goes_on
+
     async def _handle_events(self) -> None:
         """Serve every request that has arrived whole, as far as its headers go."""
+        served = False
         while True:
+            if served:
+                await trio.lowlevel.checkpoint()  # as above
             try:
                 event = self.connection.next_event()
             except h11.RemoteProtocolError as error:
@@ -157,12 +191,13 @@ class Http1(H11Protocol):
                 # h11 holds only headers that come in pieces to the limit.
                 await self._refuse(h11.RemoteProtocolError("headers too large", error_status_hint=431))
                 return
-            await self.send(Updated(idle=False))
+            await self.send(_BUSY)
             await self._create_stream(event)
+            served = True
 
     async def _create_stream(self, request: h11.Request) -> None:
         exchange = Exchange(
-            self.app,
+            self.app,  # type: ignore[arg-type]  # as above
             self.config,
             self.context,
             self.task_group,
@@ -242,15 +277,23 @@ class Http1(H11Protocol):
             and self.connection.their_state is h11.DONE
         ):
             self.connection.start_next_cycle()
-            await self.send(Updated(idle=True))
+            await self.send(_IDLE)
         else:
-            await self.send(Closed())
+            await self.send(_CLOSED)
 
-    def _queue_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        headers = [*headers, (b"date", _date(int(time.time())))]
-        if self.keep_alive_requests >= self.config.keep_alive_max_requests or self.context.terminated.is_set():
+    def _is_last(self) -> bool:
+        """Whether the connection ends with this answer, for reasons of our own."""
+        return self.keep_alive_requests >= self.config.keep_alive_max_requests or self.context.terminated.is_set()
+
+    def _dated(self, headers: Headers) -> Headers:
+        headers = [*headers, (b"date", http_date(int(time.time())))]
+        if self._is_last():
             headers.append((b"connection", b"close"))
-        self._queue(h11.Response(headers=headers, status_code=status, reason=REASONS.get(status, b"")))
+        return headers
+
+    def _queue_head(self, status: int, headers: Headers) -> None:
+        reason = REASONS.get(status, b"")
+        self._queue(h11.Response(headers=self._dated(headers), status_code=status, reason=reason))
 
     def _queue(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
         # A client that broke the protocol while we were answering will not understand the answer either.
@@ -277,4 +320,4 @@ class Http1(H11Protocol):
             self._queue(h11.Data(data=body))
             self._queue(h11.EndOfMessage())
             await self._flush()
-        await self.send(Closed())
+        await self.send(_CLOSED)

@@ -5,7 +5,7 @@ import ipaddress
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ HEADER_BYTES = 16 * 1024
 BACKLOG = 1_024
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 NO_ROOM_PAUSE = 0.1  # seconds
+LOOK_EVERY = 0.25  # seconds, by which a client may overstay any of its deadlines
 REQUESTS_PER_CONNECTION = 1_000_000  # effectively no limit: reconnecting costs clients more than it saves us
 
 log = get_logger("web")
@@ -76,6 +77,7 @@ async def serve(
     async with trio.open_nursery() as lifespan_nursery:
         await lifespan_nursery.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
+        lifespan_nursery.start_soon(_watch, doorkeeper.open)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
@@ -111,6 +113,18 @@ async def _accept(listener: trio.abc.Listener[Any], connected: Callable[[Any], A
             else:
                 full = False
                 connections.start_soon(connected, stream)
+
+
+async def _watch(connections: Collection[Connection]) -> None:
+    """End, for ever, whatever connection's client is late.
+
+    One look at all of them, where Trio would have two deadlines to note and to forget for every request.
+    """
+    while True:
+        await trio.sleep(LOOK_EVERY)
+        now = trio.current_time()
+        for connection in connections:
+            connection.end_if_due(now)
 
 
 async def _guarded(connection: Connection, doorkeeper: Doorkeeper) -> None:

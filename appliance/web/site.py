@@ -4,7 +4,7 @@ from functools import partial
 
 import trio
 
-from appliance.accept import FrontDoor, Wakes
+from appliance.accept import Deliveries, FrontDoor
 from appliance.config import Config, Mode
 from appliance.disk import FreeSpace
 from appliance.guesses import Guesses
@@ -25,13 +25,15 @@ async def _check_ready(door: FrontDoor, store: Store) -> None:
     await store.check_writable()
 
 
-def build(config: Config, outside: Outside, store: Store, key: bytes, stopping: trio.Event, wakes: Wakes) -> Edge:
+def build(
+    config: Config, outside: Outside, store: Store, key: bytes, stopping: trio.Event, deliveries: Deliveries
+) -> Edge:
     """The ASGI application, ready to be served."""
     limits = config.limits
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
     guesses, tokens = Guesses(outside), Tokens(derive(key, "dashboard tokens"), outside)
     auth = Authenticator(store, outside, tokens, guesses)
-    door = FrontDoor(store, outside, wakes, free_space, sandbox=config.delivery.mode is Mode.SANDBOX)
+    door = FrontDoor(store, outside, deliveries, free_space, sandbox=config.delivery.mode is Mode.SANDBOX)
     services = Services(store, outside, auth, stopping)
     blueprints = [
         health.blueprint(stopping, partial(_check_ready, door, store)),

@@ -179,9 +179,7 @@ def send_over_http(running: Running, messages: int) -> float:
     """Send from a process of its own, until all are accepted; when it began, once that process was ready."""
     port = urlsplit(running.url).port
     command = [sys.executable, "-m", "tests.bench.deliver", "--load", str(port), running.account.send_key]
-    done = subprocess.run(
-        [*command, str(messages)], check=True, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE
-    )
+    done = subprocess.run([*command, str(messages)], check=True, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
     return float(done.stdout)
 
 

@@ -1,7 +1,7 @@
 """A whole delivery on a virtual clock, without sockets: a real store, a zone in a dict, servers over memory streams."""
 
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,15 +17,20 @@ import trustme
 from appliance.deliver.connections import Connections
 from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import Dispatch
+from appliance.deliver.gates import Gates
 from appliance.deliver.policy_fetch import NoPolicy
 from appliance.deliver.providers import Limits, Pools
 from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
 from appliance.deliver.selection import Selection
+from appliance.deliver.shared_routes import SharedRoutes
+from appliance.deliver.signer import Unsigned
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
+from appliance.inbox import Inbox
+from appliance.message.dkim import SigningKey
 from appliance.model import NewMessage, NewRecipient, Role, Source
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.sql import rows
 from tests.fakes.dns import Zone, ZoneResolver
@@ -42,12 +47,28 @@ class FixedSigner:
 
     def __init__(self) -> None:
         self.signed = 0
+        self.threads = 2
+        self._made: dict[str, bytes] = {}
 
-    async def signature(self, message_id: str, account_id: str, domain: str, mime: bytes) -> bytes:
-        """As `Signer.signature`."""
+    def made(self, message_id: str) -> bytes | None:
+        """As `Signer.made`."""
+        return self._made.get(message_id)
+
+    def known_keys(self, account_id: str, domain: str) -> list[SigningKey] | None:
+        """As `Signer.known_keys`."""
+        return None
+
+    async def find_keys(self, account_id: str, domain: str) -> list[SigningKey]:
+        """As `Signer.find_keys`."""
         await trio.lowlevel.checkpoint()
-        self.signed += 1
-        return SIGNATURE
+        return []
+
+    async def sign(self, messages: Sequence[Unsigned]) -> list[bytes]:
+        """As `Signer.sign`."""
+        await trio.lowlevel.checkpoint()
+        self.signed += len(messages)
+        self._made |= {message.message_id: SIGNATURE for message in messages}
+        return [SIGNATURE for _ in messages]
 
 
 @cache
@@ -84,7 +105,7 @@ class Stage:
         if delay:
             later = self.outside.now() + round(delay * 1_000_000)
             await self.change("UPDATE recipients SET next_attempt_at = ? WHERE message_id = ?", later, new.id)
-        self.dispatch.wake.set()
+        self.dispatch.inbox.ring()
         return new.id
 
     async def change(self, sql: str, *bindings: object) -> None:
@@ -177,9 +198,10 @@ async def stage(
             router = Router(resolver, random.random, allowed=(ip_network("127.0.0.0/8"),))
             choice = TlsChoice(TlsPolicies(resolver, no_policy), trusting())
             retries = Retries(DELAYS, outside.random)
-            courier = Courier(store, outside, Connections(), signer, choice, "mail.example.com", retries)  # type: ignore[arg-type]  # a fake
-            pools = Pools(others=limits or Limits())
-            dispatch = Dispatch(store, outside, Wake(), router, pools, courier, Selection(store, outside))
+            courier = Courier(store, outside, Connections(), choice, "mail.example.com", retries)
+            gates = Gates(store, outside, Pools(others=limits or Limits()))
+            routes, selection = SharedRoutes(router), Selection(store, outside)
+            dispatch = Dispatch(store, outside, Inbox(), routes, gates, signer, courier, selection)  # type: ignore[arg-type]  # a fake
             async with trio.open_nursery() as inner:
                 if running:
                     inner.start_soon(dispatch.run)

@@ -8,9 +8,11 @@ from trio.testing import MockClock
 
 from appliance.deliver import connections as connections_module
 from appliance.deliver.connections import IDLE_LIMIT, Connections, Place
+from appliance.deliver.route import Relay
 from appliance.deliver.smtp.connection import Connection
 from appliance.deliver.smtp.payload import prepare
 from appliance.deliver.smtp.sending import Transaction
+from appliance.deliver.smtp.watch import Watch
 from tests.fakes.mx import FakeMx, hang_up, silence
 
 HERE = Place("mx.example", "192.0.2.1", 25, "none")
@@ -20,14 +22,14 @@ MAIL = Transaction("a@b.example", ("c@d.example",), prepare(b"Subject: x\r\n\r\n
 async def opened(stack: AsyncExitStack, mx: FakeMx, transactions: int = 1) -> Connection:
     """A connection that has carried so much."""
     stream = await stack.enter_async_context(mx.memory())
-    connection = await Connection.open(stream, "me.example")
+    connection = await Connection.open(stream, "me.example", watch=Watch())
     for _ in range(transactions):
         await connection.send(MAIL)
     return connection
 
 
 async def test_only_the_same_place_will_do() -> None:
-    """Another host, address, port or demand for TLS is another place; what was taken is no longer there."""
+    """Another host, address, port, demand for TLS or login is another place; what was taken is no longer there."""
     async with AsyncExitStack() as stack:
         kept, mine = Connections(), await opened(stack, FakeMx())
         kept.give_back(HERE, mine, 100)
@@ -36,8 +38,9 @@ async def test_only_the_same_place_will_do() -> None:
             Place("mx.example", "192.0.2.2", 25, "none"),
             Place("mx.example", "192.0.2.1", 26, "none"),
             Place("mx.example", "192.0.2.1", 25, "enforced"),
+            Place("mx.example", "192.0.2.1", 25, "none", Relay("mx.example", 25, "ada", "secret")),
         )
-        assert [kept.take(place) for place in others] == [None] * 4
+        assert [kept.take(place) for place in others] == [None] * len(others)
         assert kept.take(HERE) is mine
         assert kept.take(HERE) is None
 

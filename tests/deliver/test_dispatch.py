@@ -10,14 +10,16 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver import dispatch as dispatch_module
+from appliance.deliver import gates as gates_module
 from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import IN_HAND
 from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.providers import Limits
 from appliance.errors import Code, Refused
+from appliance.store.messages import Messages
 from appliance.store.outcomes import Queue
 from appliance.store.pools import Pools as StoredPools
-from tests.deliver.stage import DELAYS, SIGNATURE, START, domain_zone, stage
+from tests.deliver.stage import DELAYS, MIME, SIGNATURE, START, domain_zone, message, stage
 from tests.fakes.mx import FakeMx, hang_up, wait_and_say
 
 OK = b"250 2.0.0 queued\r\n"
@@ -37,8 +39,8 @@ async def test_twelve_attempts_through_48_hours(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deferred each time, a recipient is tried twelve times at the configured delays ±10 %, and then has failed."""
-    for often in ("STATE_EVERY", "CLOSE_EVERY"):  # two days have many seconds
-        monkeypatch.setattr(dispatch_module, often, 600.0)
+    monkeypatch.setattr(gates_module, "STATE_EVERY", 600.0)  # two days have many seconds
+    monkeypatch.setattr(dispatch_module, "CLOSE_EVERY", 600.0)
     server = FakeMx(answers={"RCPT": LATER})
     async with stage(tmp_path, *one(server)) as played:
         message = await played.send("ada@a.test")
@@ -82,7 +84,7 @@ async def test_a_clock_that_jumps_makes_no_burst(tmp_path: Path, autojump_clock:
         sent = [await played.send(f"user{number}@a.test", delay=number * 900) for number in range(1, 150)]
         leap = played.outside.now() + 2 * 86_400 * 1_000_000
         await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - ?", leap - START)
-        played.dispatch.wake.set()
+        played.dispatch.inbox.ring()
         await played.final(*sent, within=120)
         assert most == 3
         assert server.commands.count("DATA") == len(sent)
@@ -192,9 +194,9 @@ async def test_gates_with_nothing_to_remember_are_forgotten(tmp_path: Path, auto
         sent = [await played.send(f"ada@{name}") for name in names]
         await played.final(*sent)
         await trio.sleep(3)
-        assert played.dispatch._gates == {}
-        assert played.dispatch._in_hand == {}
-        assert played.dispatch._ready == {}
+        assert len(played.dispatch.gates) == 0
+        assert played.dispatch._in_hand.total == 0
+        assert not played.dispatch._flights.some_wait
         assert played.rows("SELECT count(*) FROM pool_states") == [(0,)]
         assert played.rows("SELECT count(*) FROM destinations") == [(200,)]
 
@@ -369,6 +371,19 @@ async def test_at_the_end_what_is_in_flight_lands(tmp_path: Path, autojump_clock
         assert server.commands.count("DATA") == 1
 
 
+@pytest.mark.parametrize("steps", range(8))
+async def test_it_can_be_ended_at_once(tmp_path: Path, autojump_clock: MockClock, steps: int) -> None:
+    """Cancelled before it has begun, or in any of its first steps, it ends."""
+    async with stage(tmp_path, *one(FakeMx()), running=False) as played:
+        await played.send("ada@a.test")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(played.dispatch.run)
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() < 12
+
+
 async def test_at_the_end_nobody_is_waited_for_too_long(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A server that does not answer is left after the grace time; its mail stays due, with no attempt used."""
     server = FakeMx(answers={".": wait_and_say(500, OK)})
@@ -426,3 +441,104 @@ async def test_a_domain_that_has_no_route_fails_for_all_its_parcels(tmp_path: Pa
         sent = [await played.send(f"user{number}@missing.test") for number in range(5)]
         await played.final(*sent, within=5)
         assert [played.recipient(message) for message in sent] == [("bounced", 1)] * 5
+
+
+# ---- new mail
+
+
+async def test_new_mail_is_handed_over_in_memory(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes through the inbox is delivered without a look into the store, byte for byte as it was accepted."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        await played.final(await played.send("first@a.test"))
+        await trio.sleep(1)
+        looks: list[object] = []
+        monkeypatch.setattr(Queue, "due", lambda *_, **__: looks.append("due"))
+        monkeypatch.setattr(Messages, "to_send", lambda *_: looks.append("to_send"))
+        new = message(played.outside, played.accounts["demo"], "ada@a.test", "bob@a.test")
+        charged = await played.store.messages.accept(new)
+        played.dispatch.inbox.offer(new, charged)
+        await played.final(new.id, within=1)
+        assert looks == []
+        assert server.messages[-1].data == SIGNATURE + MIME
+        assert server.messages[-1].recipients == ("ada@a.test", "bob@a.test")
+        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("delivered",)]
+
+
+async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Those on the list bounced when the message came in; only the others of it are delivered."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        account = played.accounts["demo"]
+        await played.store.suppressions.add(account, "bob@a.test", "by hand")
+        new = message(played.outside, account, "ada@a.test", "bob@a.test")
+        played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+        await played.final(new.id, within=2)
+        assert [got.recipients for got in server.messages] == [("ada@a.test",)]
+        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("partial",)]
+
+
+async def test_new_mail_does_not_overtake_for_ever(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """While new mail for a busy pool comes in faster than it can go, what has waited longer goes first."""
+    server = FakeMx(answers={".": wait_and_say(0.1, OK)})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=2)) as played:
+        old = [await played.send(f"old{number}@a.test") for number in range(2 * IN_HAND)]
+
+        async def keep_sending() -> None:
+            while True:
+                new = message(played.outside, played.accounts["demo"], "new@a.test")
+                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                await trio.sleep(0.04)  # 25 a second, and 20 can go
+
+        played.nursery.start_soon(keep_sending)
+        await played.final(*old, within=30)
+
+
+async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its parcels go out with the same signature, although their routes are found at different times."""
+    zone, addresses = domain_zone("a.test", "b.test", "c.test")
+    servers = {address: FakeMx() for address in addresses.values()}
+    async with stage(tmp_path, zone, servers) as played:
+        sent = await played.send("ada@a.test", "bob@b.test", "cy@c.test")
+        await played.final(sent, within=2)
+        assert played.signer.signed == 1
+
+
+async def test_a_message_that_cannot_be_signed_is_deferred(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reason in words; its neighbours go out."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        sign = played.signer.sign
+
+        async def fail_for_one(messages: Any) -> Any:
+            made = await sign(messages)
+            return [ValueError("no") if b"bad" in each.mime else one for each, one in zip(messages, made, strict=True)]
+
+        monkeypatch.setattr(played.signer, "sign", fail_for_one)
+        bad = message(played.outside, played.accounts["demo"], "ada@a.test", mime=MIME + b"bad\r\n")
+        played.dispatch.inbox.offer(bad, await played.store.messages.accept(bad))
+        good = await played.send("bob@a.test")
+        await played.final(good, within=2)
+        assert played.recipient(bad.id) == ("deferred", 1)
+        ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
+        assert response == "4.3.0 an error on our side (ValueError); the log has the details"
+
+
+async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """With all sessions taken by one pool's backlog, another pool's message gets one of the next that end."""
+    zone, addresses = domain_zone("big.test", "small.test")
+    servers = {address: FakeMx(answers={".": wait_and_say(0.5, OK)}) for address in addresses.values()}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        played.dispatch.sessions = 2
+        played.nursery.start_soon(played.dispatch.run)
+        for number in range(40):
+            await played.send(f"user{number}@big.test")
+        await trio.sleep(2)
+        single = await played.send("ada@small.test")
+        began = trio.current_time()
+        await played.final(single, within=20)
+        assert trio.current_time() - began < 3

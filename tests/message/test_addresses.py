@@ -1,6 +1,8 @@
 """What the one address parser takes, and in which words it refuses the rest."""
 
+import re
 import string
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -160,8 +162,8 @@ def test_fast_and_slow_way_agree(text: str) -> None:
     """For ASCII, the regular expression and the libraries give the same verdict and the same address."""
     plain = addresses._PLAIN.fullmatch(text)
     try:
-        slow = addresses._read_unusual(text, "to") if text.count("@") == 1 else None
-    except Refused:
+        slow = addresses._read_unusual(text) if text.count("@") == 1 else None
+    except addresses._NotAnAddress:
         slow = None
     if plain and len(plain[1]) <= 64:
         assert slow == (plain[1], plain[2].lower())
@@ -182,6 +184,35 @@ def test_whatever_is_accepted_is_safe(text: str) -> None:
     assert len(address.wire.encode()) <= 254
     assert address.name.isprintable() or not address.name.isascii()
     assert parse(address.wire, "to").key == address.key
+
+
+@given(st.one_of(hostile_text, st.emails(), NEAR_ADDRESS, st.emails().map("Ada <{}>".format)))
+def test_a_remembered_address_is_the_one_that_was_read(text: str) -> None:
+    """Whether an address is read anew, for the first time or once more, it is the same, and so is the refusal."""
+
+    def read(how: Callable[[str], Address]) -> Address | str:
+        try:
+            return how(text)
+        except addresses._NotAnAddress as fault:
+            return fault.reason
+
+    assert read(addresses._read) == read(addresses._remembered) == read(addresses._remembered)
+
+
+def test_a_refusal_names_the_field_that_asked() -> None:
+    """A text that was refused in one field is refused in the next one by that one's name."""
+    for field in ("from", "to[3]", "from"):
+        with pytest.raises(Refused, match=re.escape(f"{field}: an address needs an @")):
+            parse("ada", field)
+
+
+def test_long_texts_are_not_remembered() -> None:
+    """What a stranger sends fills no memory: neither a long text nor a refused one is kept."""
+    kept = addresses._remembered.cache_info().currsize
+    assert parse(f"{'n' * 255} {' ' * 70}<a@b.c>", "to").name == "n" * 255
+    with pytest.raises(Refused):
+        parse("a text that is no address", "to")
+    assert addresses._remembered.cache_info().currsize == kept
 
 
 @given(st.text(st.sampled_from('a.@-b<>", '), min_size=2000, max_size=4000))

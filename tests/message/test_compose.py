@@ -13,9 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
+from appliance.message import header_lines
+from appliance.message.addresses import parse
 from appliance.message.compose import compose
 from appliance.message.draft import draft
-from appliance.message.header_lines import custom, disposition, encoded_length, subject
+from appliance.message.header_lines import custom, disposition, encoded_length, mailboxes, subject
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.request import decode, fingerprint
 from tests.message.samples import (
@@ -497,3 +499,21 @@ def test_encoded_length_is_what_is_written(value: str) -> None:
     value = value.strip(" ")
     written = unfolded(custom("X", value))
     assert abs(len(written) - encoded_length(value)) <= 14 if "=?" in written else len(written) == encoded_length(value)
+
+
+@given(
+    st.sampled_from(["From", "To", "Cc", "Reply-To"]),
+    st.sampled_from(["a@b.c", "=?utf-8?q?a?=@b.c", f"{'=?' * 32}@{'a' * 60}.example", "jürgen@example.com"])
+    | st.emails(),
+    st.none() | line_text,
+)
+def test_a_single_mailbox_is_written_as_several_are(field: str, bare: str, name: str | None) -> None:
+    """The short way for one address gives the line that the way for many gives."""
+    quoted = (name or "")[:100].replace("\\", "\\\\").replace('"', '\\"')
+    text = bare if name is None else f'"{quoted}" <{bare}>'
+    try:
+        address = parse(text, "to")
+    except Refused:
+        return
+    for _ in range(2):  # the second time it may be remembered
+        assert mailboxes(field, (address,)) == header_lines._mailboxes(field, (address,))

@@ -402,6 +402,39 @@ def test_names_are_listed_once_more_than_present() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
+def test_many_fields_of_one_name(count: int) -> None:
+    """However many there are, they are signed from the lowest up; a list of too many is not remembered."""
+    dkim._usual_listing.cache_clear()
+    fields = b"".join(b"References: <%d@x>\r\n" % number for number in range(count))
+    message = fields + b"From: a@example.com\r\n\r\nx\r\n"
+    assert both_verify(signed(message))
+    assert tags(sign(message, keys()[1:], now_seconds=NOON))["h"].count("References") == count + 1
+    assert dkim._usual_listing.cache_info().currsize == (1 if count + 1 <= 32 else 0)
+
+
+@given(st.text("abc", min_size=1, max_size=63), st.integers(1, 4), st.sampled_from(Algorithm), st.integers(0, 10**10))
+def test_the_opening_is_remembered_in_both_forms(label: str, labels: int, algorithm: Algorithm, now: int) -> None:
+    """As it is written and, the same, in relaxed form; another second is another opening."""
+    domain = ".".join([label] * labels)
+    written, relaxed = dkim._opening(algorithm, domain, label, now)
+    name, _, value = written.partition(b":")
+    assert canonical_field(name, value) == relaxed + b"\r\n"
+    assert f"t={now};".encode() in relaxed
+    assert f"t={now + 1};".encode() in dkim._opening(algorithm, domain, label, now + 1)[1]
+
+
+@given(st.lists(st.sampled_from([key for _, key in dkim._NAMES]), max_size=40))
+def test_a_listing_is_remembered_in_both_forms(present: list[bytes]) -> None:
+    """`h=` as it is written and in relaxed form; every field comes once, those of one name from the bottom up."""
+    listing = dkim._listing(present)
+    assert canonical_field(b"x", listing.written) == b"x:" + listing.relaxed + b"\r\n"
+    assert sorted(listing.order) == list(range(len(present)))
+    for key in set(present):
+        places = [place for place in listing.order if present[place] == key]
+        assert places == sorted(places, reverse=True)
+
+
 # --- What is refused, and what it costs ---
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
+from appliance.message import request as request_module
 from appliance.message.request import Attachment, SendRequest, decode, fingerprint
 from tests.message.samples import body
 
@@ -266,6 +267,39 @@ def test_repeated_keys_are_always_found(value: dict[str, Any], data: st.DataObje
     assert "twice" in reason(written(value, data, [which]))
 
 
+@given(requests, st.data(), st.booleans())
+def test_repeated_keys_are_found_without_any_white_space(value: dict[str, Any], data: st.DataObject, gap: bool) -> None:
+    """A body of the fewest bytes, or of a few more, has no room to hide the shortest of pairs."""
+    tight = json.dumps(value, ensure_ascii=False, separators=(",", ": " if gap else ":"))
+    assert decode(tight.encode()) is not None
+    key = data.draw(st.sampled_from(sorted(value)))
+    assert "twice" in reason(f'{{"{key}":{json.dumps(value[key])},{tight[1:]}')
+    value["headers"] = {"": ""}
+    assert "twice" in reason(json.dumps(value).replace('{"": ""}', '{"":"","":""}'))
+
+
+@given(requests, st.data(), st.booleans())
+def test_the_short_and_the_long_way_to_a_repeated_key_agree(
+    value: dict[str, Any], data: st.DataObject, repeated: bool
+) -> None:
+    """Wherever lengths say that nothing was dropped, counting says so, too."""
+    which = data.draw(st.integers(1, len(pairs_of(value)))) if repeated else 0
+    text = written(value, data, [which]).encode()
+    request = request_module._DECODER.decode(text)
+    again = request_module._ENCODER.encode(request)
+    assert request_module._has_fewer_pairs(text, again, ()) is repeated
+    assert not (repeated and request_module._is_as_short(text, again, request))
+
+
+def test_nothing_can_be_written_shorter() -> None:
+    """Of each character the encoder writes the shortest form that JSON has: that is why lengths can be compared."""
+    short = dict.fromkeys('"\\\b\f\n\r\t', 2)
+    for code in (*range(0xD800), *range(0xE000, 0x11000), 0x1F600, 0x10FFFF):
+        char = chr(code)
+        least = short.get(char, 6 if code < 0x20 else len(char.encode()))
+        assert len(request_module._ENCODER.encode(char)) == least + 2
+
+
 def canonical(value: Any) -> Any:
     """A value that Python compares as JSON would: numbers by value, booleans apart from them."""
     if isinstance(value, dict):
@@ -305,6 +339,30 @@ def test_fingerprint_examples(one: str, other: str, equal: bool) -> None:
     """The cases that callers meet: spelling does not matter, meaning does."""
     left, right = (fingerprint(decode(f"{START},{fields}}}".encode())) for fields in (one, other))
     assert (left == right) is equal
+
+
+@pytest.mark.parametrize(
+    ("data", "fingerprint_before"),
+    [
+        (
+            '{"from": "Shop <a@example.com>", "to": ["b@example.net"], "subject": "Hi", "text": "one\\ntwo", '
+            '"headers": {"X-B": "1", "X-A": "2"}}',
+            "2b494448a15254dbaac3c163f921d1fe695e141b44f2a0c708c547c6a9610a5a",
+        ),
+        (
+            '{"from": "a@example.com", "to": "b@example.net", "template": "t", "variables": {"b": 1.0, "a": "x"}}',
+            "e030b0fdb9db72697c0ade40488ffae6045319d07e0ea2b84d005a3a42899d4d",
+        ),
+        (
+            '{"from": "a@example.com", "to": "b@example.net", "subject": "Hi", '
+            '"attachments": [{"filename": "a.txt", "content": "QQ=="}]}',
+            "fcbfa25369095be2522ae4b797ce1570ee13a682f3ffcc440521f28792dc8885",
+        ),
+    ],
+)
+def test_fingerprints_stay_what_they_are(data: str, fingerprint_before: str) -> None:
+    """They are kept for a day, so a retry after an upgrade must find its own."""
+    assert fingerprint(decode(data.encode())).hex() == fingerprint_before
 
 
 def test_fingerprint_of_large_contents() -> None:

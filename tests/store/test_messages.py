@@ -1,10 +1,10 @@
 """In charge of accepting: everything a message means is written together, or nothing of it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.model import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source

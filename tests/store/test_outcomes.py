@@ -1,11 +1,11 @@
 """In charge of results: what an attempt means for the recipient, the message, the credit and the event, together."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from appliance.model import (
     Account,

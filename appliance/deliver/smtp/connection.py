@@ -10,16 +10,18 @@ from appliance.deliver.smtp.capabilities import Capabilities
 from appliance.deliver.smtp.commands import Credentials
 from appliance.deliver.smtp.dialogue import CLOSING, Dialogue
 from appliance.deliver.smtp.opening import Opening, State
-from appliance.deliver.smtp.quick_stream import quick
 from appliance.deliver.smtp.reply import ReplyReader
 from appliance.deliver.smtp.results import Cause, NotOpened, Stage, TransactionResult, Verdict
 from appliance.deliver.smtp.sending import Sending, Transaction
 from appliance.deliver.smtp.timeouts import Timeouts
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
 from appliance.deliver.smtp.transcript import Line
+from appliance.deliver.smtp.watch import Watch
+from appliance.quick_stream import quick
 
 RECEIVE_BYTES = 4_096  # at a time; replies are short, and a server that floods us is to be noticed soon
 BLOCK_BYTES = 64 * 1024  # sent at a time, each with its own time limit
+TOO_LONG = "the server took too long"
 
 _STILL_LISTENING = (None, Cause.TLS_NOT_OFFERED, Cause.AUTH_NOT_OFFERED)
 _LOST = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -31,17 +33,20 @@ class Connection:
     It owns the stream: whatever ends the session, a cancellation too, closes it.
     """
 
-    def __init__(self, stream: trio.abc.Stream, timeouts: Timeouts, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: trio.abc.Stream, watch: Watch, timeouts: Timeouts, clock: Callable[[], float]) -> None:
         """Use `open`."""
         self.capabilities = Capabilities()
         self.tls: TlsRecord | None = None
         self.transcript: tuple[Line, ...] = ()  # of the opening
         self.transactions = 0  # carried so far
-        self._stream = quick(stream)
+        self.deadline = 0.0  # of a transaction that runs, as the watch sees it
+        self._stream = self._transport = quick(stream)
+        self._watch = watch
         self._timeouts = timeouts
         self._clock = clock
         self._replies = ReplyReader()
         self._closed = False
+        self._cut_off = False
         self._needs_reset = False
 
     @classmethod
@@ -50,13 +55,14 @@ class Connection:
         stream: trio.abc.Stream,
         hello_name: str,
         *,
+        watch: Watch,
         tls: TlsPlan | None = None,
         credentials: Credentials | None = None,
         timeouts: Timeouts | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> Connection:
         """Take a dialled stream to where mail can be sent. Raises NotOpened, with the stream closed."""
-        connection = cls(stream, timeouts or Timeouts(), clock)
+        connection = cls(stream, watch, timeouts or Timeouts(), clock)
         try:
             opening = Opening(
                 hello_name,
@@ -105,7 +111,7 @@ class Connection:
         if self._closed:
             raise trio.ClosedResourceError("this connection has carried its last transaction")
         sending = Sending(transaction, self.capabilities, self._replies, self._clock, reset=self._needs_reset)
-        await self._play(sending)
+        await self._carry_out(sending)
         self._needs_reset = sending.needs_reset
         if not sending.in_step:
             await self.aclose()
@@ -138,8 +144,30 @@ class Connection:
         else:
             await self.aclose()
 
+    async def _carry_out(self, sending: Sending) -> None:
+        """Run a transaction, within its time by the watch. A cancellation from outside closes the connection."""
+        stage = sending.awaiting
+        if stage is None:
+            return
+        now = trio.current_time()
+        end = now + self._timeouts.whole
+        self.deadline = min(now + self._timeouts.of(stage), end)
+        self._watch.begin(self)
+        try:
+            await self._exchange(sending, self, end)
+        except BaseException:
+            await self.aclose()
+            raise
+        finally:
+            self._watch.end(self)
+
+    async def cut_off(self) -> None:
+        """The server has taken too long, says the watch: end the transaction that runs."""
+        self._cut_off = True
+        await trio.aclose_forcefully(self._transport)
+
     async def _play(self, dialogue: Dialogue) -> None:
-        """Run a dialogue to where it awaits nothing. A cancellation from outside closes the connection."""
+        """Run the opening to where it awaits nothing. A cancellation from outside closes the connection."""
         stage = dialogue.awaiting
         if stage is None:
             return
@@ -153,9 +181,9 @@ class Connection:
             await self.aclose()
             raise
         if limit.cancelled_caught:
-            dialogue.fail(Cause.TIMEOUT, "the server took too long")
+            dialogue.fail(Cause.TIMEOUT, TOO_LONG)
 
-    async def _exchange(self, dialogue: Dialogue, limit: trio.CancelScope, end: float) -> None:
+    async def _exchange(self, dialogue: Dialogue, limit: trio.CancelScope | Connection, end: float) -> None:
         answers = 0
         while (stage := dialogue.awaiting) is not None:
             blocks = _blocks(dialogue.output())
@@ -173,14 +201,20 @@ class Connection:
         try:
             await self._stream.send_all(block)
         except _LOST as error:
-            dialogue.broken(_reason(error))
+            self._is_lost(error, dialogue)
 
     async def _receive(self, dialogue: Dialogue) -> bytes | bytearray:
         try:
             return await self._stream.receive_some(RECEIVE_BYTES)
         except _LOST as error:
-            dialogue.broken(_reason(error))
+            self._is_lost(error, dialogue)
             return b""
+
+    def _is_lost(self, error: Exception, dialogue: Dialogue) -> None:
+        if self._cut_off:
+            dialogue.fail(Cause.TIMEOUT, TOO_LONG)
+        else:
+            dialogue.broken(_reason(error))
 
 
 def _blocks(output: list[bytes]) -> list[bytes | memoryview]:

@@ -1,7 +1,7 @@
 """In charge of what can come of a recipient: the words in which the SMTP client reports, and a classifier decides."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from appliance.deliver.smtp.reply import Reply
 from appliance.deliver.smtp.transcript import Line
@@ -32,7 +32,6 @@ class Kind(StrEnum):
     DEFERRED = "deferred"  # 4xx
     LOST = "lost"  # no usable answer; always temporary
     LOCAL = "local"  # the server cannot take it, and we did not ask; permanent for this server
-    NEEDS_SEVEN_BIT = "needs_seven_bit"  # re-encode the message and try again
 
 
 class Cause(StrEnum):
@@ -50,17 +49,7 @@ class Cause(StrEnum):
     NO_8BITMIME = "no_8bitmime"
 
 
-# What a server would have answered. A verdict with these is marked: its kind is local, it has no reply, and its text
-# begins with "local: ". RFC 3463 3.4 and 3.7, RFC 6531 3.6.
-LOCAL_CODES = {
-    Cause.TOO_LARGE: (552, "5.3.4"),
-    Cause.NO_SMTPUTF8: (553, "5.6.7"),
-    Cause.NO_8BITMIME: (554, "5.6.3"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What came of a recipient, or of a whole connection, and at which stage."""
 
     kind: Kind
@@ -71,17 +60,13 @@ class Verdict:
 
     @property
     def code(self) -> int | None:
-        """The reply's code; for a local verdict the code a server would have given."""
-        if self.reply is not None:
-            return self.reply.code
-        return LOCAL_CODES[self.cause][0] if self.cause in LOCAL_CODES else None
+        """The reply's code; what no server said has none."""
+        return None if self.reply is None else self.reply.code
 
     @property
     def enhanced(self) -> str | None:
-        """The reply's enhanced code, or that of a local verdict."""
-        if self.reply is not None:
-            return self.reply.enhanced
-        return LOCAL_CODES[self.cause][1] if self.cause in LOCAL_CODES else None
+        """The reply's enhanced code."""
+        return None if self.reply is None else self.reply.enhanced
 
 
 _KINDS = {2: Kind.ACCEPTED, 4: Kind.DEFERRED, 5: Kind.REJECTED}
@@ -102,20 +87,17 @@ def lost(stage: Stage, cause: Cause, text: str) -> Verdict:
 
 def local(cause: Cause, text: str) -> Verdict:
     """A recipient that need not be asked for, because the server said what it cannot do."""
-    kind = Kind.NEEDS_SEVEN_BIT if cause is Cause.NO_8BITMIME else Kind.LOCAL
-    return Verdict(kind, Stage.MAIL, f"local: {text}", None, cause)
+    return Verdict(Kind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
 
 
-@dataclass(frozen=True, slots=True)
-class RecipientResult:
+class RecipientResult(NamedTuple):
     """What came of one recipient of a transaction."""
 
     address: str
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionResult:
+class TransactionResult(NamedTuple):
     """What came of one transaction, in the order of its recipients."""
 
     recipients: tuple[RecipientResult, ...]

@@ -7,7 +7,6 @@ is answered and the first digit of the answer, stand in the table at the end; an
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.deliver.smtp import commands
@@ -23,8 +22,7 @@ from appliance.deliver.smtp.transcript import NOTE
 WINDOW = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """One message for some recipients at one server."""
 
     sender: str  # "" for the null reverse-path
@@ -81,10 +79,11 @@ class Sending(Dialogue):
         if offered.size_limit is not None and mail.payload.size > offered.size_limit:
             text = f"the message has {mail.payload.size} bytes, the server takes {offered.size_limit}"
             self._settle_all(local(Cause.TOO_LARGE, text))
-        elif mail.payload.eight_bit and not offered.eight_bit:
-            self._settle_all(local(Cause.NO_8BITMIME, "the message has 8-bit text, the server has no 8BITMIME"))
-        elif not offered.smtputf8:
+            return
+        if not offered.smtputf8:
             self._leave_out_what_needs_smtputf8()
+        if mail.payload.eight_bit and not offered.eight_bit:
+            self._settle_all(local(Cause.NO_8BITMIME, "the message has 8-bit text, the server has no 8BITMIME"))
 
     def _leave_out_what_needs_smtputf8(self) -> None:
         mail = self._transaction

@@ -138,10 +138,13 @@ class TrustStore:
     def __init__(self, roots: Iterable[bytes]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old roots have serial numbers that are no longer allowed
-            self._store = verification.Store([x509.load_der_x509_certificate(root) for root in roots])
+            certificates = [x509.load_der_x509_certificate(root) for root in roots]
+        self._store = verification.Store(certificates) if certificates else None  # a bare system has none at all
 
     def verify(self, chain: tuple[bytes, ...], name: str) -> str | None:
         """A Verifier. Extensions are judged as OpenSSL does: the strict web profile refuses most private CAs."""
+        if self._store is None:
+            return "this machine knows no authorities (Debian: apt-get install ca-certificates)"
         try:
             certificates = [x509.load_der_x509_certificate(shown) for shown in chain]
             policy = verification.PolicyBuilder().store(self._store)

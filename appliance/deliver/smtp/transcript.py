@@ -34,11 +34,12 @@ class Transcript:
     def add(self, speaker: str, *texts: str) -> None:
         """Note what was said just now."""
         now = int((self._clock() - self._start) * 1000)
-        lines = [Line(now, speaker, text[:LINE_CHARACTERS]) for text in texts]
-        if len(self._first) + len(lines) <= FIRST_LINES:
-            self._first += lines
-        else:
-            self._overflow(lines)
+        first = self._first
+        if len(first) + len(texts) > FIRST_LINES:
+            self._overflow([Line(now, speaker, text[:LINE_CHARACTERS]) for text in texts])
+            return
+        for text in texts:
+            first.append(Line(now, speaker, text[:LINE_CHARACTERS]))
 
     def _overflow(self, lines: list[Line]) -> None:
         room = FIRST_LINES - len(self._first)

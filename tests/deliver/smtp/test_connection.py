@@ -13,6 +13,7 @@ from appliance.deliver.smtp.payload import prepare
 from appliance.deliver.smtp.results import Cause, Kind, NotOpened, Stage, TransactionResult, Verdict
 from appliance.deliver.smtp.sending import Transaction
 from appliance.deliver.smtp.timeouts import Timeouts
+from appliance.deliver.smtp.watch import EVERY, Watch
 from tests.fakes.mx import (
     EXTENSIONS,
     Answer,
@@ -41,8 +42,12 @@ def transaction(*recipients: str, body: bytes = BODY) -> Transaction:
 async def send(mx: FakeMx, mail: Transaction | None = None, timeouts: Timeouts | None = None) -> TransactionResult:
     """Open a connection without a socket, send one message, take leave."""
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example", timeouts=timeouts)
-        result = await connection.send(mail or transaction())
+        watch = Watch()
+        connection = await Connection.open(stream, "me.example", watch=watch, timeouts=timeouts)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run)
+            result = await connection.send(mail or transaction())
+            nursery.cancel_scope.cancel()
         assert connection.reusable is result.reusable
         await connection.quit()
         return result
@@ -52,7 +57,7 @@ async def fail_to_open(mx: FakeMx, timeouts: Timeouts | None = None) -> Verdict:
     """Open a connection that does not come to be; the stream must be closed."""
     async with mx.memory() as stream:
         with pytest.raises(NotOpened) as caught:
-            await Connection.open(stream, "me.example", timeouts=timeouts)
+            await Connection.open(stream, "me.example", watch=Watch(), timeouts=timeouts)
         with pytest.raises(trio.ClosedResourceError):
             await stream.send_all(b"x")
     assert caught.value.results(("a", "b"))[1].verdict is caught.value.verdict
@@ -84,7 +89,7 @@ async def test_a_message_of_any_size_goes_over_a_socket(size: int) -> None:
     body = line * (size // len(line) + 1)
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
         result = await connection.send(transaction(body=body))
         await connection.quit()
     assert result.recipients[0].verdict.kind is Kind.ACCEPTED
@@ -104,7 +109,7 @@ async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -
     """A message that ended well is followed by the next at once, one that did not by RSET first."""
     mx = FakeMx(extensions, answers={"RCPT": [b"250 ok\r\n", b"550 no\r\n", b"250 ok\r\n"]})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         kinds = [(await connection.send(transaction())).recipients[0].verdict.kind for _ in range(4)]
         await connection.quit()
     assert kinds == [Kind.ACCEPTED, Kind.REJECTED, Kind.ACCEPTED, Kind.ACCEPTED]
@@ -130,7 +135,7 @@ async def test_data_accepted_for_nobody_leaves_the_connection_in_step() -> None:
     """354 though every RCPT was refused: a lone dot, and the next message goes through."""
     mx = FakeMx(answers={"RCPT": [b"550 no\r\n", b"250 ok\r\n"], "DATA": b"354 go\r\n"})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         first = await connection.send(transaction())
         second = await connection.send(transaction())
         await connection.quit()
@@ -212,7 +217,7 @@ async def test_a_reply_of_50_mb_takes_no_memory() -> None:
     """A line that never ends is cut off after 2 KiB."""
     mx = FakeMx(answers={"MAIL": b"250 " + b"x" * 50_000_000 + b"\r\n"})
     async with mx.listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
         tracemalloc.start()
         result = await connection.send(transaction())
         peak = tracemalloc.get_traced_memory()[1]
@@ -243,7 +248,7 @@ async def test_a_refusal_in_the_middle_of_a_big_message_is_heard() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, refuse, listeners)
         stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         result = await connection.send(transaction(body=body * 200_000))
         nursery.cancel_scope.cancel()
     assert (result.recipients[0].verdict.code, result.recipients[0].verdict.stage) == (552, Stage.END_OF_DATA)
@@ -258,7 +263,7 @@ async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: An
     """The second message meets a closed connection: the caller learns that nothing was tried."""
     mx = FakeMx(answers={"MAIL": [b"250 ok\r\n", goodbye]})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         assert not (await connection.send(transaction())).stale
         result = await connection.send(transaction())
     assert result.stale
@@ -269,7 +274,7 @@ async def test_a_refused_rset_is_stale_too() -> None:
     """A server that will not start over is dialled afresh."""
     mx = FakeMx(answers={"RCPT": b"550 no\r\n", "RSET": b"502 what\r\n"})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         await connection.send(transaction())
         result = await connection.send(transaction())
     assert result.stale
@@ -279,7 +284,7 @@ async def test_a_refused_rset_is_stale_too() -> None:
 async def test_a_closed_connection_takes_nothing_more() -> None:
     """Sending on a connection that is over is a mistake of the caller."""
     async with FakeMx().memory() as stream:
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         await connection.quit()
         await connection.quit()
         with pytest.raises(trio.ClosedResourceError):
@@ -297,14 +302,14 @@ async def test_a_closed_connection_takes_nothing_more() -> None:
 async def test_each_reply_has_the_time_of_the_rfc(
     point: str, seconds: int, answer: Answer, autojump_clock: MockClock
 ) -> None:
-    """A tarpit is left after exactly the time of RFC 5321 4.5.3.2, however it drips."""
+    """A tarpit is left after the time of RFC 5321 4.5.3.2, however it drips."""
     mx = FakeMx(answers={point: answer})
     begin = trio.current_time()
     if point in BEFORE_MAIL:
         verdict = await fail_to_open(mx)
     else:
         verdict = (await send(mx)).recipients[0].verdict
-    assert trio.current_time() - begin == pytest.approx(seconds)
+    assert seconds - 0.1 <= trio.current_time() - begin <= seconds + EVERY
     assert (verdict.kind, verdict.cause) == (Kind.LOST, Cause.TIMEOUT)
     assert verdict.stage == (BEFORE_MAIL | IN_MAIL)[point]
 
@@ -323,7 +328,7 @@ async def test_a_transaction_has_an_end(autojump_clock: MockClock) -> None:
     mx = FakeMx(answers={"RCPT": wait_and_say(299, b"250 ok\r\n")})
     begin = trio.current_time()
     result = await send(mx, transaction(*(f"r{number}@x.example" for number in range(50))))
-    assert trio.current_time() - begin == pytest.approx(3_600)
+    assert 3_600 <= trio.current_time() - begin <= 3_600 + EVERY
     assert {each.verdict.cause for each in result.recipients} == {Cause.TIMEOUT}
 
 
@@ -337,11 +342,13 @@ async def test_a_server_that_does_not_read_is_left(autojump_clock: MockClock) ->
     ours, theirs = trio.testing.lockstep_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(FakeMx(answers={"DATA": unread}).serve, ours)
-        connection = await Connection.open(theirs, "me.example")
+        watch = Watch()
+        nursery.start_soon(watch.run)
+        connection = await Connection.open(theirs, "me.example", watch=watch)
         begin = trio.current_time()
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         nursery.cancel_scope.cancel()
-    assert trio.current_time() - begin == pytest.approx(180)
+    assert 180 <= trio.current_time() - begin <= 180 + EVERY
     assert (result.recipients[0].verdict.cause, result.recipients[0].verdict.stage) == (
         Cause.TIMEOUT,
         Stage.END_OF_DATA,
@@ -351,7 +358,7 @@ async def test_a_server_that_does_not_read_is_left(autojump_clock: MockClock) ->
 async def test_leave_is_short(autojump_clock: MockClock) -> None:
     """QUIT waits five seconds for its answer and no longer."""
     async with FakeMx(answers={"QUIT": silence}).memory() as stream:
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         begin = trio.current_time()
         await connection.quit()
         assert trio.current_time() - begin == pytest.approx(5)
@@ -362,7 +369,7 @@ async def test_timeouts_can_be_shortened(autojump_clock: MockClock) -> None:
     """Every time is a setting of the connection."""
     begin = trio.current_time()
     await send(FakeMx(answers={"MAIL": silence}), timeouts=Timeouts(mail=7))
-    assert trio.current_time() - begin == pytest.approx(7)
+    assert 7 <= trio.current_time() - begin <= 7 + EVERY
 
 
 # ---- cancellation
@@ -374,7 +381,7 @@ async def test_cancellation_closes_the_connection(point: str, autojump_clock: Mo
     async with FakeMx(answers={point: silence}).memory() as stream:
         before = _tasks()
         with trio.move_on_after(1) as scope:
-            connection = await Connection.open(stream, "me.example")
+            connection = await Connection.open(stream, "me.example", watch=Watch())
             await connection.send(transaction())
             await connection.quit()
         assert scope.cancelled_caught
@@ -387,7 +394,7 @@ async def test_a_pending_cancellation_sends_no_message() -> None:
     """Already cancelled: over a real socket too, no message is sent, and the connection is closed."""
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
         with trio.CancelScope() as scope:
             scope.cancel()
             await connection.send(transaction())
@@ -415,7 +422,7 @@ async def test_a_reset_connection_is_lost(reset: bool) -> None:
         raise trio.ClosedResourceError
 
     async with FakeMx(answers={"MAIL": slam}).listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example")
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
         result = await connection.send(transaction())
     verdict = result.recipients[0].verdict
     assert verdict.cause is Cause.CONNECTION_LOST
@@ -428,7 +435,7 @@ async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: 
     mx = FakeMx()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(mx.serve, ours)
-        connection = await Connection.open(theirs, "me.example")
+        connection = await Connection.open(theirs, "me.example", watch=Watch())
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         await connection.quit()
     assert result.recipients[0].verdict.kind is Kind.ACCEPTED
@@ -437,7 +444,7 @@ async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: 
 async def test_an_unsafe_address_is_raised_and_the_connection_stays() -> None:
     """A bug of ours is not a verdict; nothing was said, so the connection is good."""
     async with FakeMx().memory() as stream:
-        connection = await Connection.open(stream, "me.example")
+        connection = await Connection.open(stream, "me.example", watch=Watch())
         with pytest.raises(ValueError, match="not an address"):
             await connection.send(transaction("a b@x.example"))
         assert (await connection.send(transaction())).recipients[0].verdict.kind is Kind.ACCEPTED

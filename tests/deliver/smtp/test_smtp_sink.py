@@ -15,6 +15,7 @@ from appliance.deliver.smtp.connection import Connection
 from appliance.deliver.smtp.payload import prepare
 from appliance.deliver.smtp.results import Kind
 from appliance.deliver.smtp.sending import Transaction
+from appliance.deliver.smtp.watch import Watch
 
 SMTP_SINK = shutil.which("smtp-sink", path="/usr/sbin:/usr/bin:/usr/local/sbin")
 BODY = b"From: a@x.example\r\nSubject: sink\r\n\r\n" + b".dots\r\n" * 300
@@ -54,7 +55,7 @@ async def dial(port: int) -> trio.SocketStream:
 async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
     """A hundred messages on one connection, each accepted for both recipients."""
     async with sink(*options) as port:
-        connection = await Connection.open(await dial(port), "me.example")
+        connection = await Connection.open(await dial(port), "me.example", watch=Watch())
         assert connection.capabilities.pipelining is (options == [])
         mail = Transaction("from@x.example", ("a@x.example", "b@x.example"), prepare(BODY))
         for _ in range(100):
@@ -76,7 +77,7 @@ async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
 async def test_smtp_sink_s_refusals_are_heard(options: list[str], kind: Kind) -> None:
     """Hard and soft errors, and a disconnect, as smtp-sink makes them."""
     async with sink(*options) as port:
-        connection = await Connection.open(await dial(port), "me.example")
+        connection = await Connection.open(await dial(port), "me.example", watch=Watch())
         mail = Transaction("from@x.example", ("a@x.example",), prepare(BODY))
         assert (await connection.send(mail)).recipients[0].verdict.kind is kind
         await connection.quit()

@@ -23,6 +23,7 @@ from appliance.deliver.smtp.tls import (
     system_trust,
     verifying_context,
 )
+from appliance.deliver.smtp.watch import Watch
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
 NAME = "mx.mail.example"
@@ -83,7 +84,7 @@ async def deliver(mx: FakeMx, plan: TlsPlan | None, credentials: Credentials | N
     """Deliver one message over a real socket; how it was encrypted."""
     async with mx.listening() as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
-        connection = await Connection.open(stream, "me.example", tls=plan, credentials=credentials)
+        connection = await Connection.open(stream, "me.example", watch=Watch(), tls=plan, credentials=credentials)
         mail = Transaction("from@x.example", ("a@x.example",), prepare(b"x" * 70 + b"\r\n"))
         result = await connection.send(mail)
         await connection.quit()
@@ -97,7 +98,7 @@ async def fail(mx: FakeMx, plan: TlsPlan) -> Verdict:
     async with mx.listening() as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         with pytest.raises(NotOpened) as caught:
-            await Connection.open(stream, "me.example", tls=plan)
+            await Connection.open(stream, "me.example", watch=Watch(), tls=plan)
     assert not any(command.startswith(("MAIL", "AUTH")) for command in mx.commands)
     assert caught.value.verdict.kind is Kind.LOST
     assert caught.value.verdict.stage is Stage.STARTTLS
@@ -224,7 +225,7 @@ async def test_a_handshake_has_its_time(autojump_clock: MockClock) -> None:
     begin = trio.current_time()
     async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
         with pytest.raises(NotOpened) as caught:
-            await Connection.open(stream, "me.example", tls=opportunistic())
+            await Connection.open(stream, "me.example", watch=Watch(), tls=opportunistic())
     assert caught.value.verdict.cause is Cause.TIMEOUT
     assert trio.current_time() - begin == pytest.approx(60)
 
@@ -236,7 +237,7 @@ async def test_a_name_tls_cannot_use_is_a_failed_handshake_at_worst(name: str) -
     causes = []
     async with FakeMx(tls=server(_good())).memory() as stream:
         try:
-            connection = await Connection.open(stream, "me.example", tls=plan)
+            connection = await Connection.open(stream, "me.example", watch=Watch(), tls=plan)
         except NotOpened as failure:
             causes.append(failure.verdict.cause)
         else:
@@ -294,7 +295,7 @@ async def test_cancellation_in_the_handshake_closes_the_stream(autojump_clock: M
 
     async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
         with trio.move_on_after(1) as scope:
-            await Connection.open(stream, "me.example", tls=opportunistic())
+            await Connection.open(stream, "me.example", watch=Watch(), tls=opportunistic())
         assert scope.cancelled_caught
         with pytest.raises(trio.ClosedResourceError):
             await stream.send_all(b"x")

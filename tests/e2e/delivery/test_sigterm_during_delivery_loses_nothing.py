@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from appliance.deliver.dispatch import GRACE
+from appliance.deliver.flights import GRACE
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx, silence, wait_and_say
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.deliver.smtp.quick_stream import QUICK_BYTES, QuickStream, quick
+from appliance.quick_stream import QUICK_BYTES, QuickStream, quick
 
 
 @asynccontextmanager

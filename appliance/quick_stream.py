@@ -1,8 +1,8 @@
 """In charge of the price of a small write or read on a socket.
 
 `SocketStream.send_all` visits the scheduler after every write, and `receive_some` tries to read what cannot have come
-yet. SMTP is writes of a few hundred bytes, each followed by a wait for the answer, so the visit is made there anyway.
-Measured over loopback: 107 µs of CPU for the two writes and two reads of a message on Trio's stream, 68 µs so.
+yet. SMTP and HTTP are writes of a few hundred bytes, each followed by a wait for the other side, so the visit is made
+there anyway. Measured over loopback: 107 µs of CPU for two writes and two reads on Trio's stream, 68 µs so.
 """
 
 import os
@@ -18,9 +18,18 @@ class QuickStream(trio.abc.Stream):
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
 
+    def send_now(self, data: bytes | bytearray | memoryview) -> int:
+        """Send what can be sent without waiting; how many bytes that was."""
+        try:
+            return os.write(self._stream.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send; a checkpoint only when it cannot be done at once."""
-        sent = self._write(data) if 0 < len(data) <= QUICK_BYTES else 0
+        sent = self.send_now(data) if 0 < len(data) <= QUICK_BYTES else 0
         if sent < len(data):
             await self._stream.send_all(memoryview(data)[sent:])
 
@@ -44,14 +53,6 @@ class QuickStream(trio.abc.Stream):
     async def aclose(self) -> None:
         """Close the socket."""
         await self._stream.aclose()
-
-    def _write(self, data: bytes | bytearray | memoryview) -> int:
-        try:
-            return os.write(self._stream.socket.fileno(), data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise trio.BrokenResourceError from error
 
 
 def quick(stream: trio.abc.Stream) -> trio.abc.Stream:

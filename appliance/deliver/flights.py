@@ -1,0 +1,165 @@
+"""In charge of what is under way: which of the parcels that are ready goes next, and how one is carried.
+
+A pool's slots are given out in turns of the accounts, and the slots there are in all in turns of the pools. Once it is
+to end, nothing takes off any more, and what is in the air has some time to land.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from appliance.deliver.courier import Courier, Parcel
+from appliance.deliver.gate import Gate
+from appliance.deliver.gates import Gates
+from appliance.deliver.in_hand import InHand
+from appliance.deliver.preparing import Ready, Routed
+from appliance.deliver.selection import Turns
+from appliance.model import Outcome
+from appliance.outside import Outside
+from appliance.store import Store
+
+SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
+GRACE = 10.0  # seconds that transactions in flight may still take at the end
+LONG_WAIT = 1.0  # seconds in hand after which it is asked whether a parcel is still wanted
+
+
+@dataclass(slots=True)
+class Flights:
+    """Parcels that wait for a slot or have one; `on_landed` gets what came of each, `on_room` a word of a free slot."""
+
+    store: Store
+    outside: Outside
+    gates: Gates
+    courier: Courier
+    in_hand: InHand
+    on_landed: Callable[[Parcel, list[Outcome]], None]
+    on_room: Callable[[], None]
+    sessions: int = SESSIONS
+    grace: float = GRACE
+    _ready: dict[str, Turns[Ready]] = field(default_factory=dict)  # by pool; none empty
+    _flying: int = 0  # transactions that run
+    _has_room: bool = False  # a slot is free that other pools than its last may have waited for
+    _air: trio.Nursery = field(init=False)
+    _landing: trio.CancelScope = field(default_factory=lambda: trio.CancelScope(shield=True))
+    _ending: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def some_wait(self) -> bool:
+        """Whether anything waits for a slot."""
+        return bool(self._ready)
+
+    # ---- beginning and end
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Hold the nursery of what is in flight, to its end; cancelling it does not end it, but `end` does."""
+        with self._landing:
+            async with trio.open_nursery() as self._air:
+                task_status.started()
+                await self._ending.wait()
+
+    def end(self) -> None:
+        """Begin nothing more, and give what is in flight its time."""
+        self._landing.deadline = trio.current_time() + self.grace
+        self._ending.set()
+
+    # ---- slots
+
+    def add(self, ready: Ready) -> None:
+        """Let it go, now or when it is its turn."""
+        gate = ready.routed.gate
+        if gate.pool not in self._ready and self._may_go(gate):
+            self._take_off(ready)
+        else:
+            self._ready.setdefault(gate.pool, Turns()).add(ready.routed.parcel.account_id, ready)
+            self._let_go(gate.pool)
+
+    def let_go(self) -> None:
+        """Start whatever is ready and whose gate has opened."""
+        self._has_room = False
+        for pool in list(self._ready):
+            self._let_go(pool)
+
+    def use_room(self) -> None:
+        """Give away the slots that all pools waited for, if there are any."""
+        if self._has_room:
+            self.let_go()
+
+    def _let_go(self, pool: str) -> None:
+        turns, gate = self._ready[pool], self.gates.of_pool(pool)
+        waiting = len(turns)
+        while turns and self._may_go(gate):
+            self._take_off(turns.next())
+        if not turns:
+            del self._ready[pool]
+        elif len(turns) < waiting:
+            self._ready[pool] = self._ready.pop(pool)  # now it is the other pools' turn
+
+    def _may_go(self, gate: Gate) -> bool:
+        busy = self._ending.is_set() or self._flying >= self.sessions
+        return not busy and gate.pool not in self.gates.held and gate.is_open(self.outside.now())
+
+    def _take_off(self, ready: Ready) -> None:
+        self._enter(ready.routed.gate)
+        self._air.start_soon(self._carry, ready)
+
+    def _enter(self, gate: Gate) -> None:
+        self.in_hand.remove(gate.pool)
+        self._flying += 1
+        gate.enter(self.outside.now())
+
+    def _leave(self, gate: Gate) -> None:
+        if self._flying >= self.sessions and self._ready:
+            self._has_room = True
+            self.on_room()
+        self._flying -= 1
+        gate.leave()
+
+    def _next_of(self, gate: Gate) -> Ready | None:
+        """The next parcel of a pool, with its slot."""
+        turns = self._ready.get(gate.pool)
+        if turns is None or self._has_room or not self._may_go(gate):
+            return None
+        ready = turns.next()
+        if not turns:
+            del self._ready[gate.pool]
+        self._enter(gate)
+        return ready
+
+    # ---- on the way
+
+    async def _carry(self, first: Ready) -> None:
+        """Deliver a parcel, and then the next of its pool for as long as there is one that may go."""
+        ready: Ready | None = first
+        gate = first.routed.gate
+        while ready is not None:
+            try:
+                outcomes = await self._deliver(ready, gate)
+            finally:
+                self._leave(gate)
+            self.on_landed(ready.routed.parcel, outcomes)
+            if gate.hold_reason is not None:
+                self._air.start_soon(self.gates.hold, gate)
+            if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye
+                self._air.start_soon(self.courier.connections.take_leave)
+            ready = self._next_of(gate)
+
+    async def _deliver(self, ready: Ready, gate: Gate) -> list[Outcome]:
+        """Its failure is its own: it is tried again like any other deferral."""
+        routed = ready.routed
+        parcel = self._still_wanted(routed)
+        if parcel is None:
+            return []
+        try:
+            return await self.courier.deliver(parcel, routed.route, gate, ready.signature, routed.mime)
+        except Exception as error:
+            return self.courier.failed(parcel, error)
+
+    def _still_wanted(self, routed: Routed) -> Parcel | None:
+        """The parcel without what was cancelled while it waited for its slot; a pool may have been held for days."""
+        parcel = routed.parcel
+        if trio.current_time() < routed.since + LONG_WAIT:
+            return parcel
+        waiting = self.store.queue_control.waiting(parcel.message_id)
+        left = tuple(recipient for recipient in parcel.recipients if recipient.id in waiting)
+        return parcel._replace(recipients=left) if left else None

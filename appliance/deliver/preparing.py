@@ -1,0 +1,171 @@
+"""In charge of what a parcel needs before it can go: a route, and a signature.
+
+What is known from the moment before is taken from memory, without a task of its own; so most parcels only pass through
+the queue of those to be signed, where each trip to a thread takes several.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import trio
+
+from appliance.deliver.courier import Courier, Parcel
+from appliance.deliver.gate import Gate
+from appliance.deliver.gates import Gates
+from appliance.deliver.in_hand import InHand
+from appliance.deliver.route import NoRoute, Route
+from appliance.deliver.shared_routes import SharedRoutes
+from appliance.deliver.signer import Signer, Unsigned
+from appliance.message.dkim import Algorithm, SigningKey
+from appliance.model import Outcome
+from appliance.outside import Outside
+from appliance.store import Store
+
+SIGNED_TOGETHER = 16  # messages in one trip to a thread: some fifty milliseconds of RSA signatures
+KEPT_BYTES = 64 * 1024  # of a message that is kept in memory while it waits; a longer one is read again
+KEPT_MESSAGES = 200  # in hand, beyond which none is kept
+
+
+class Routed(NamedTuple):
+    """A parcel that can be taken somewhere, once it is signed."""
+
+    parcel: Parcel
+    route: Route
+    gate: Gate
+    keys: list[SigningKey]
+    mime: bytes | None  # or else it is in the store
+    since: float  # taken into hand, Trio's clock
+
+
+class Ready(NamedTuple):
+    """A parcel that can go."""
+
+    routed: Routed
+    signature: bytes
+
+
+@dataclass(slots=True)
+class Preparing:
+    """Parcels on their way from the queue to a slot; `on_ready` and `on_failed` get what comes of each."""
+
+    store: Store
+    outside: Outside
+    routes: SharedRoutes
+    gates: Gates
+    signer: Signer
+    courier: Courier
+    in_hand: InHand
+    on_ready: Callable[[Ready], None]
+    on_failed: Callable[[Parcel, list[Outcome]], None]
+    _unsigned: deque[Routed] = field(default_factory=deque)
+    _being_signed: set[str] = field(default_factory=set)  # messages
+    _idle_signers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+
+    def take(self, parcel: Parcel, mime: bytes | None, nursery: trio.Nursery) -> None:
+        """Take a parcel into hand; `mime` is its message, if that is at hand."""
+        pool = self.gates.pool_of(parcel.domain)
+        self.in_hand.add(pool)
+        route = self.routes.known(parcel.domain)
+        keys = self.signer.known_keys(parcel.account_id, parcel.sender_domain)
+        if route is None or keys is None:
+            nursery.start_soon(self._find_way, parcel, pool, self._worth_keeping(mime))
+        else:
+            self._sign_if_needed(parcel, pool, route, keys, mime, trio.current_time())
+
+    # ---- the way
+
+    async def _find_way(self, parcel: Parcel, pool: str, mime: bytes | None) -> None:
+        """Ask for the way to a domain, and for the keys to sign with."""
+        started_at, since = self.outside.now(), trio.current_time()
+        try:
+            route = await self.routes.find(parcel.domain)
+            keys = await self.signer.find_keys(parcel.account_id, parcel.sender_domain)
+        except NoRoute as reason:
+            self.in_hand.remove(pool)
+            self.on_failed(parcel, self.courier.no_route(parcel, reason, started_at))
+        except Exception as error:
+            self._fail(parcel, pool, error)
+        else:
+            self._sign_if_needed(parcel, pool, route, keys, mime, since)
+
+    def _fail(self, parcel: Parcel, pool: str, error: Exception) -> None:
+        self.in_hand.remove(pool)
+        self.on_failed(parcel, self.courier.failed(parcel, error))
+
+    # ---- the signature
+
+    def _sign_if_needed(
+        self, parcel: Parcel, pool: str, route: Route, keys: list[SigningKey], mime: bytes | None, since: float
+    ) -> None:
+        gate = self.gates.of_route(route)
+        self.in_hand.move(pool, gate.pool)
+        signature = self.signer.made(parcel.message_id)
+        try:
+            if mime is None:
+                mime, stored = self.store.messages.to_send(parcel.message_id)
+                signature = stored or signature
+        except Exception as error:
+            self._fail(parcel, gate.pool, error)
+            return
+        routed = Routed(parcel, route, gate, keys, self._worth_keeping(mime), since)
+        if signature is not None:
+            self.on_ready(Ready(routed, signature))
+        else:
+            self._unsigned.append(routed)
+            self._idle_signers.unpark()
+
+    def _worth_keeping(self, mime: bytes | None) -> bytes | None:
+        """A message, or None when it had better be read again: what waits must not fill the memory."""
+        return mime if mime and len(mime) <= KEPT_BYTES and self.in_hand.total <= KEPT_MESSAGES else None
+
+    async def sign(self) -> None:
+        """Sign what is to be signed, for ever; to be run once for each thread of the signer's."""
+        while True:
+            if not (batch := self._next_unsigned()):
+                await self._idle_signers.park()
+                continue
+            if self._unsigned:
+                self._idle_signers.unpark()
+            signatures = await self.signer.sign([message for _, message in batch])
+            for (routed, _), signature in zip(batch, signatures, strict=True):
+                self._being_signed.discard(routed.parcel.message_id)
+                if isinstance(signature, bytes):
+                    self.on_ready(Ready(routed, signature))
+                else:
+                    self._fail(routed.parcel, routed.gate.pool, signature)
+
+    def _next_unsigned(self) -> list[tuple[Routed, Unsigned]]:
+        """This signer's share of the parcels whose message nobody is signing already."""
+        share = self._share()
+        batch: list[tuple[Routed, Unsigned]] = []
+        later: list[Routed] = []
+        while self._unsigned and len(batch) < share:
+            routed = self._unsigned.popleft()
+            message_id = routed.parcel.message_id
+            if message_id in self._being_signed:
+                later.append(routed)
+            elif (signature := self.signer.made(message_id)) is not None:
+                self.on_ready(Ready(routed, signature))
+            elif (mime := self._read(routed)) is not None:
+                self._being_signed.add(message_id)
+                batch.append((routed, Unsigned(message_id, mime, routed.keys)))
+        self._unsigned.extend(later)
+        return batch
+
+    def _share(self) -> int:
+        """How many one trip takes: of RSA signatures only as many as leave some for the other threads."""
+        waiting = len(self._unsigned)
+        if waiting and any(key.algorithm is Algorithm.RSA for key in self._unsigned[0].keys):
+            waiting = -(-waiting // (1 + len(self._idle_signers)))
+        return min(waiting, SIGNED_TOGETHER)
+
+    def _read(self, routed: Routed) -> bytes | None:
+        if routed.mime is not None:
+            return routed.mime
+        try:
+            return self.store.messages.to_send(routed.parcel.message_id)[0]
+        except Exception as error:
+            self._fail(routed.parcel, routed.gate.pool, error)
+            return None

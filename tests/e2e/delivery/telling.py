@@ -1,0 +1,41 @@
+"""What people are told of a message: its sender by polling, the operator by `appliance explain`."""
+
+import json
+from typing import Any
+
+import httpx
+import trio
+from click.testing import CliRunner
+
+from appliance.cli import main
+from tests.e2e.delivery.world import World
+
+
+async def polled(made: World, message: str) -> dict[str, Any]:
+    """The answer to `GET /emails/{id}`."""
+    async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30) as client:
+        answer = await client.get(f"/emails/{message}", headers=made.running.account.bearer)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def polled_recipient(made: World, message: str) -> dict[str, Any]:
+    """The same, of a message's only recipient."""
+    (recipient,) = (await polled(made, message))["recipients"]
+    found: dict[str, Any] = recipient
+    return found
+
+
+async def explained(made: World, message: str, *options: str) -> str:
+    """What the operator reads; the command has an event loop and a database connection of its own."""
+    command = ["explain", message, *options, "--config", str(made.running.config_file)]
+    done = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+async def explanation(made: World, message: str) -> str:
+    """The one sentence on a message's only recipient."""
+    (recipient,) = json.loads(await explained(made, message, "--json"))["recipients"]
+    return str(recipient["explanation"])

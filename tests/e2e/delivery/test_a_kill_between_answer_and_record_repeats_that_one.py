@@ -1,0 +1,65 @@
+"""The server has said 250 and we have not written it down: that one delivery is repeated, and no other."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import trio
+
+from appliance.store import FILE_NAME
+from tests.e2e.delivery.telling import polled, polled_recipient
+from tests.e2e.delivery.witness import Witness
+from tests.e2e.delivery.world import CREDITS, World, delays, world
+
+EARLIER = 5
+
+
+@contextmanager
+def nobody_writes(made: World) -> Iterator[None]:
+    """Keep the database's only right to write, so that nothing can be put on record."""
+    connection = apsw.Connection(str(made.running.data_dir / FILE_NAME))
+    connection.set_busy_timeout(5_000)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
+async def test_a_kill_between_answer_and_record_repeats_that_one(tmp_path: Path) -> None:
+    """Killed there, it delivers that message once more, with the same Message-ID, and what was recorded never again."""
+    gate = trio.Event()
+    gate.set()
+
+    async def wait() -> None:
+        await gate.wait()
+
+    server = Witness(wait)
+    async with world(tmp_path, delays("1h")) as made:
+        await made.host("mx0.slow.test", server.serve)
+        made.publish("slow.test", MX=["10 mx0.slow.test."])
+        earlier = [await made.send(f"user{number}@slow.test") for number in range(EARLIER)]
+        await made.final(*earlier)
+        gate = trio.Event()
+        unlucky = await made.send("unlucky@slow.test", text=".\nOnce or twice.\n")
+        await made.until(lambda: any(each.data for each in server.open))
+        with nobody_writes(made):
+            gate.set()
+            await made.until(lambda: not server.open)
+            await trio.sleep(0.3)  # for the program to hear it: there is nothing from which one could see that
+            made.running.kill()
+        assert (made.recipient(unlucky).status, made.recipient(unlucky).attempts) == ("queued", 0)
+        await made.start()
+        await made.final(unlucky)
+        first, second = (each for each in server.taken if each.recipients == ("unlucky@slow.test",))
+        assert first.answered_at is not None
+        assert first.message_id == second.message_id
+        assert first.unsigned == second.unsigned
+        assert first.data.endswith(b"\r\n\r\n.\r\nOnce or twice.\r\n")
+        assert len(server.transactions) == EARLIER + 2
+        assert (await polled(made, unlucky))["status"] == "delivered"
+        assert (await polled_recipient(made, unlucky))["attempt_count"] == 1
+        assert made.events(unlucky) == ["email.delivered"]
+        assert made.credits() == CREDITS - EARLIER - 1

@@ -1,0 +1,81 @@
+"""The hand-over of new mail in memory: everything or a ring of the bell, never more than there is room for."""
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+from trio.testing import MockClock
+
+from appliance.inbox import BYTES, MESSAGES, Fresh, Inbox, due_recipients
+from appliance.outside import Outside
+from tests.deliver.stage import message
+
+
+def test_what_is_offered_is_taken_once() -> None:
+    """Messages come out in the order in which they went in, once, and no look at the store is asked for."""
+    inbox, outside = Inbox(), Outside()
+    sent = [message(outside, "acc", f"user{number}@a.test") for number in range(3)]
+    for each in sent:
+        inbox.offer(each, 1)
+    assert inbox.take() == [Fresh(each, 1) for each in sent]
+    assert inbox.take() == []
+    assert not inbox.was_rung()
+
+
+def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
+    """Those that bounced at once must not be tried, so the store is asked who is left."""
+    inbox = Inbox()
+    inbox.offer(message(Outside(), "acc", "ada@a.test", "bob@a.test"), None)
+    assert inbox.take() == []
+    assert inbox.was_rung()
+    assert not inbox.was_rung()
+
+
+def test_there_is_room_for_so_many() -> None:
+    """One more than fits rings the bell instead; once they are taken there is room again."""
+    inbox, new = Inbox(), message(Outside(), "acc", "ada@a.test")
+    for _ in range(MESSAGES + 1):
+        inbox.offer(new, 1)
+    assert len(inbox.take()) == MESSAGES
+    assert inbox.was_rung()
+    inbox.offer(new, 1)
+    assert len(inbox.take()) == 1
+
+
+def test_there_is_room_for_so_many_bytes() -> None:
+    """Large messages stay in the store, where they are on disk, and do not keep small ones out."""
+    inbox, outside = Inbox(), Outside()
+    large = message(outside, "acc", "ada@a.test", mime=b"x" * (BYTES // 2))
+    for _ in range(3):
+        inbox.offer(large, 1)
+    assert len(inbox.take()) == 2
+    assert inbox.was_rung()
+
+
+async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
+    """By mail, by the bell and by a stir; the time is up only if none of them came."""
+    inbox = Inbox()
+    new = message(Outside(), "acc", "ada@a.test")
+    wakes: list[Callable[[], None]] = [partial(inbox.offer, new, 1), inbox.ring, inbox.stir]
+    for wake in wakes:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inbox.wait, 50)
+            await trio.sleep(1)
+            before = trio.current_time()
+            wake()
+        assert trio.current_time() == before
+    await inbox.wait(5)
+    assert trio.current_time() == 8
+
+
+def test_recipients_are_as_the_store_would_give_them() -> None:
+    """Untried, with what their message says of each, and what each was charged."""
+    new = message(Outside(), "acc", "ada@a.test", "bob@b.test")
+    found = due_recipients(Fresh(new, 1))
+    assert [(each.id, each.address, each.domain) for each in found] == [
+        (recipient.id, recipient.address, recipient.domain) for recipient in new.recipients
+    ]
+    assert {(each.message_id, each.account_id, each.attempt_count, each.recipient_count) for each in found} == {
+        (new.id, "acc", 0, 2)
+    }
+    assert {(each.envelope_from, each.subject, each.charged) for each in found} == {("shop@example.com", "s", 1)}

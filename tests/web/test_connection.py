@@ -1,0 +1,294 @@
+"""In charge of a connection that goes now the short way, now h11's: order, deadlines, and everybody else's turn."""
+
+import random
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from appliance.web import answer
+from appliance.web.connection import Connection, Deadlines
+from appliance.web.quick_http import QuickRequest
+from tests.e2e.raw import Answer, parsed
+
+SEED = 20_261_115
+DEADLINES = Deadlines(header=5, body=60, write=30, keep_alive=75)
+HEAD = b"POST /emails HTTP/1.1\r\nHost: h\r\n"
+
+
+def quick(body: bytes) -> bytes:
+    """A request for the short way."""
+    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def slow(body: bytes) -> bytes:
+    """The same for h11: chunks are not plain."""
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+@dataclass
+class Echo:
+    """An application that answers with the body, and notes which way it came."""
+
+    ways: list[str] = field(default_factory=list)
+    wait: Callable[[], Awaitable[None]] | None = None
+    times: int = 1  # the body is in the answer
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """The long way."""
+        self.ways.append("slow")
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        await send({"type": "http.response.start", "status": 200, "headers": answer.json_answer(body, "req_1")})
+        await send({"type": "http.response.body", "body": body})
+
+    async def send_whole(
+        self, request: QuickRequest, client: tuple[str, int] | None, *, secure: bool
+    ) -> tuple[answer.Answer, bool]:
+        """The short way; a body that says so ends the connection."""
+        assert client is not None
+        assert client[0] == "127.0.0.1"
+        assert not secure
+        self.ways.append("quick")
+        if self.wait is not None:
+            await self.wait()
+        body = request.body * self.times
+        return (200, answer.json_answer(body, "req_1"), body), request.body == b"end"
+
+
+class Served:
+    """A connection that is being served, and its client's end."""
+
+    def __init__(self, connection: Connection, context: WorkerContext, client: trio.SocketStream) -> None:
+        self.connection = connection
+        self.context = context
+        self.client = client
+        self.life = trio.CancelScope()
+        self.ended = trio.Event()
+
+    async def run(self) -> None:
+        """Serve it to its end."""
+        with self.life:
+            await self.connection.run()
+        self.ended.set()
+
+    async def answers(self, count: int) -> list[bytes]:
+        """The bodies of so many answers, or of fewer when the connection ends before."""
+        data = b""
+        found: list[Answer] = []
+        while len(found) < count and (piece := await self.client.receive_some()):
+            data += piece
+            found, _ = parsed(data)
+        return [each.body for each in found]
+
+
+@asynccontextmanager
+async def serving(app: Echo) -> AsyncIterator[Served]:
+    """One connection to the application, over real sockets."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
+    theirs, ours = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in ends)
+    config, context = Config(), WorkerContext(None)
+    config.h11_max_incomplete_size = 16 * 1024
+    served = Served(Connection(app, config, context, ours, DEADLINES, lambda: "req_1"), context, theirs)
+    async with theirs, trio.open_nursery() as nursery:
+        nursery.start_soon(served.run)
+        yield served
+        nursery.cancel_scope.cancel()
+
+
+# ---- which way, and in which order
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["at once", "in pieces"])
+async def test_both_ways_take_turns_on_one_connection(whole: bool) -> None:
+    """Requests of both kinds, however they are cut, are answered one by one, each once and in order."""
+    chance = random.Random(SEED)
+    bodies = [b"%d" % number * chance.randrange(1, 200) for number in range(200)]
+    data = quick(bodies[0]) + b"".join(chance.choice((quick, slow))(body) for body in bodies[1:])
+    app, got = Echo(), []
+    async with serving(app) as served, trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            got.extend(await served.answers(len(bodies)))
+
+        nursery.start_soon(read)
+        while data:
+            cut = len(data) if whole else chance.randrange(1, 500)
+            await served.client.send_all(data[:cut])
+            data = data[cut:]
+            if not whole:
+                await trio.testing.wait_all_tasks_blocked()
+    assert got == bodies
+    assert set(app.ways) == {"quick", "slow"}
+
+
+async def test_after_a_request_in_pieces_the_next_is_quick_again() -> None:
+    """A head that comes in two goes to h11, which then gives the connection back."""
+    app = Echo()
+    async with serving(app) as served:
+        for data in (quick(b"a")[:50], quick(b"a")[50:], quick(b"b")):
+            await served.client.send_all(data)
+            await trio.testing.wait_all_tasks_blocked()
+        assert await served.answers(2) == [b"a", b"b"]
+    assert app.ways == ["slow", "quick"]
+
+
+@pytest.mark.parametrize("following", [quick, slow])
+async def test_an_answer_that_ends_the_connection_is_the_last(following: Callable[[bytes], bytes]) -> None:
+    """What follows it is not served, on whatever way, and the client reads the answer and then the end."""
+    app = Echo()
+    async with serving(app) as served:
+        await served.client.send_all(quick(b"end") + following(b"more"))
+        assert await served.answers(2) == [b"end"]
+        await served.client.aclose()
+        await served.ended.wait()
+    assert app.ways == ["quick"]
+
+
+async def test_a_request_under_way_when_the_process_stops_is_answered_and_is_the_last() -> None:
+    """It gets its answer with `Connection: close`, and nothing behind it is begun."""
+    going = trio.Event()
+    app = Echo(wait=going.wait)
+    async with serving(app) as served:
+        await served.client.send_all(quick(b"a") + quick(b"b"))
+        await trio.testing.wait_all_tasks_blocked()
+        await served.context.terminated.set()
+        served.connection.drain()
+        going.set()
+        data = b""
+        while piece := await served.client.receive_some():
+            data += piece
+        await served.client.aclose()
+        await served.ended.wait()
+    (last,), _ = parsed(data)
+    assert (last.body, last.headers["connection"]) == (b"a", "close")
+    assert app.ways == ["quick"]
+
+
+async def test_an_idle_connection_ends_when_the_process_stops() -> None:
+    """Nobody waits for a client that has nothing to say."""
+    async with serving(Echo()) as served:
+        await served.client.send_all(quick(b"a"))
+        assert await served.answers(1) == [b"a"]
+        await trio.testing.wait_all_tasks_blocked()
+        served.connection.drain()
+        await served.ended.wait()
+
+
+# ---- nobody has us for itself
+
+
+@pytest.mark.parametrize("kind", [quick, slow])
+async def test_others_have_their_turn_between_requests_that_came_at_once(kind: Callable[[bytes], bytes]) -> None:
+    """Of a hundred requests in one piece, no third is begun before everybody else has had a turn."""
+    turns: list[int] = []
+
+    class Counting(Echo):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            turns.append(turn)
+            await super().__call__(scope, receive, send)
+
+        async def send_whole(self, *request: Any, **how: Any) -> tuple[answer.Answer, bool]:
+            turns.append(turn)
+            return await super().send_whole(*request, **how)
+
+    turn = 0
+    async with serving(Counting()) as served, trio.open_nursery() as nursery:
+
+        async def other() -> None:
+            nonlocal turn
+            while True:
+                await trio.lowlevel.checkpoint()
+                turn += 1
+
+        nursery.start_soon(other)
+        await served.client.send_all(kind(b"a") * 100)
+        assert len(await served.answers(100)) == 100
+        nursery.cancel_scope.cancel()
+    assert len(turns) == 100
+    assert max(Counter(turns).values()) <= 2  # Trio shuffles: last in one round, we may be first in the next
+
+
+# ---- deadlines
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /ema", quick(b"12345")[:-2]], ids=["nothing", "a head", "a body"])
+async def test_a_late_client_is_ended_at_the_next_look(begun: bytes) -> None:
+    """Once its time is up, and not before, a client that owes us something is cut, without an answer."""
+    limit = DEADLINES.header if b"\r\n\r\n" not in begun else 10.0  # the slow start of a body
+    async with serving(Echo()) as served:
+        began = trio.current_time()
+        await served.client.send_all(begun)
+        await trio.testing.wait_all_tasks_blocked()
+        served.connection.end_if_due(began + limit - 0.5)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not served.ended.is_set()
+        served.connection.end_if_due(trio.current_time() + limit)
+        await served.ended.wait()
+        assert await served.answers(1) == []
+
+
+async def test_a_request_that_takes_us_long_is_not_the_client_s_fault() -> None:
+    """While we work there is no deadline at all; afterwards the connection may be idle for as long as any other."""
+    going = trio.Event()
+    async with serving(Echo(wait=going.wait)) as served:
+        await served.client.send_all(quick(b"a"))
+        await trio.testing.wait_all_tasks_blocked()
+        served.connection.end_if_due(trio.current_time() + 1_000_000)
+        going.set()
+        assert await served.answers(1) == [b"a"]
+        await trio.testing.wait_all_tasks_blocked()
+        served.connection.end_if_due(trio.current_time() + DEADLINES.keep_alive - 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not served.ended.is_set()
+        served.connection.end_if_due(trio.current_time() + DEADLINES.keep_alive)
+        await served.ended.wait()
+
+
+async def test_a_client_that_does_not_read_is_cut(autojump_clock: trio.testing.MockClock) -> None:
+    """Answers that no longer fit into the socket wait as long as a write may take, and that is the end."""
+    async with serving(Echo(times=60)) as served:
+        served.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        began = trio.current_time()
+        with trio.move_on_after(DEADLINES.write * 2):
+            try:
+                while not served.ended.is_set():
+                    await served.client.send_all(quick(bytes(1_000)))
+            except trio.BrokenResourceError:
+                pass
+            await served.ended.wait()
+        assert served.ended.is_set()
+        assert trio.current_time() - began >= DEADLINES.write
+
+
+async def test_a_client_that_is_gone_is_no_error() -> None:
+    """An answer to nobody is dropped, and the connection ends."""
+    going = trio.Event()
+    async with serving(Echo(wait=going.wait)) as served:
+        await served.client.send_all(quick(b"a"))
+        await trio.testing.wait_all_tasks_blocked()
+        served.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await served.client.aclose()
+        going.set()
+        await served.ended.wait()
+
+
+async def test_a_cancelled_request_is_not_answered() -> None:
+    """When the time to finish is over, what is under way ends there, and the socket is closed."""
+    async with serving(Echo(wait=trio.sleep_forever)) as served:
+        await served.client.send_all(quick(b"a"))
+        await trio.testing.wait_all_tasks_blocked()
+        served.life.cancel()
+        await served.ended.wait()
+        assert await served.answers(1) == []
