@@ -8,7 +8,7 @@ import trio
 
 from appliance.deliver.connections import Connections, Place
 from appliance.deliver.gate import Gate
-from appliance.deliver.outcome import Fault, Judgement, Result, judge, judge_no_route
+from appliance.deliver.outcome import DELIVERED, Fault, Judgement, Result, judge, judge_no_route
 from appliance.deliver.report import Contact, Retries, outcome
 from appliance.deliver.route import Host, NoRoute, Route
 from appliance.deliver.smtp.commands import Credentials
@@ -193,6 +193,9 @@ def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> 
 
 def _tell_gate(gate: Gate, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:
     """What one transaction says of the pool, each thing once: a message refused for ten recipients is one refusal."""
+    if all(judgement is DELIVERED for judgement, _ in told):  # as nearly always
+        gate.delivered()
+        return
     delivered = any(judgement.result is Result.DELIVERED for judgement, _ in told)
     wishes = [verdict.text for judgement, verdict in told if judgement.throttle]
     refusals = [verdict.text for judgement, verdict in told if judgement.fault is Fault.SENDER]

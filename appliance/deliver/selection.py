@@ -117,7 +117,7 @@ def parcels(recipients: Iterable[DueRecipient]) -> list[Parcel]:
 
 def in_turn(found: list[Parcel]) -> list[Parcel]:
     """The first of every account, then the second of every account, and so on."""
-    if len(found) < 2:
+    if len({parcel.account_id for parcel in found}) < 2:
         return found
     turns: Turns[Parcel] = Turns()
     for parcel in found:

@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 
 from appliance.outside import Outside
+from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts
 from appliance.store.connection import open_writer
@@ -16,7 +17,7 @@ from appliance.store.engine import CommitUnknown, Engine, GroupCommit, Inline
 from appliance.store.first_start import FirstStart
 from appliance.store.janitor import Janitor
 from appliance.store.lanes import Lanes
-from appliance.store.messages import KeyTaken, Messages
+from appliance.store.messages import Messages
 from appliance.store.migrate import NewerDatabase, migrate
 from appliance.store.outcomes import Queue
 from appliance.store.pools import Pools

@@ -8,7 +8,7 @@ from appliance.errors import Code, Refused
 from appliance.model import Account, LedgerEntry, LedgerKind, Role, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.engine import Engine, statement
-from appliance.store.sql import Row, first, rows, run
+from appliance.store.sql import Many, Row, first, rows, run
 
 DAY = 86_400_000_000  # microseconds
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
@@ -41,10 +41,13 @@ SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
 WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
 ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients
 """
-INSERT_LEDGER = """
-INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id, created_at)
-VALUES (:id, :account_id, :kind, :amount, :balance, :message_id, :recipient_id, :now)
-"""
+# For the transaction that changes a balance.
+WRITE_LEDGER = Many(
+    """
+INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id, created_at) VALUES {rows}
+""",
+    "(?, ?, ?, ?, ?, ?, ?, ?)",
+)
 _LEDGER = """
 SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
 WHERE account_id = :account_id ORDER BY id DESC LIMIT :most
@@ -60,8 +63,7 @@ _REVOKE = "INSERT INTO revoked_tokens (token_id, expires_at) VALUES (:id, :expir
 _IS_REVOKED = "SELECT 1 FROM revoked_tokens WHERE token_id = :id"
 
 
-def write_ledger(
-    connection: apsw.Connection,
+def ledger_line(
     outside: Outside,
     account_id: str,
     kind: LedgerKind,
@@ -69,21 +71,10 @@ def write_ledger(
     balance: int,
     message_id: str | None = None,
     recipient_id: str | None = None,
-) -> None:
-    """Add a line to the ledger, inside the transaction that changed the balance."""
-    connection.execute(
-        INSERT_LEDGER,
-        {
-            "id": outside.identifier("led"),
-            "account_id": account_id,
-            "kind": kind.value,
-            "amount": amount,
-            "balance": balance,
-            "message_id": message_id,
-            "recipient_id": recipient_id,
-            "now": outside.now(),
-        },
-    )
+) -> Row:
+    """A new line for the ledger."""
+    line = outside.identifier("led"), account_id, kind.value, amount, balance
+    return *line, message_id, recipient_id, outside.now()
 
 
 def create_account(
@@ -101,7 +92,7 @@ def create_account(
     if first(c, _INSERT_USER, user) is None:
         raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
     if credit:
-        write_ledger(c, outside, account_id, LedgerKind.GRANT, credit, credit)
+        WRITE_LEDGER.run(c, [ledger_line(outside, account_id, LedgerKind.GRANT, credit, credit)])
     return Account(account_id, name, email.lower(), credit, None, False, now)
 
 
@@ -140,7 +131,7 @@ class Accounts:
         row = first(c, _CHANGE_CREDITS, change)
         if row is None:
             raise self._impossible(c, account_id, amount)
-        write_ledger(c, self.outside, account_id, LedgerKind.GRANT, amount, row[0])
+        WRITE_LEDGER.run(c, [ledger_line(self.outside, account_id, LedgerKind.GRANT, amount, row[0])])
         return int(row[0])
 
     def _impossible(self, c: apsw.Connection, account_id: str, amount: int) -> Refused:
@@ -159,7 +150,7 @@ class Accounts:
             raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
         before = _balance(c, account_id)
         run(c, _SET_CREDITS, {"account_id": account_id, "credits": balance})
-        write_ledger(c, self.outside, account_id, LedgerKind.GRANT, balance - (before or 0), balance)
+        WRITE_LEDGER.run(c, [ledger_line(self.outside, account_id, LedgerKind.GRANT, balance - (before or 0), balance)])
 
     async def set_unlimited(self, account_id: str) -> None:
         """Stop counting credits for this account."""

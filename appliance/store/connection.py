@@ -8,6 +8,7 @@ import apsw
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
 CHECKPOINT_PAGES = 8_000  # 32 MiB of log before its pages are copied home: rarer, larger, cheaper than the default
+STATEMENTS = 256  # kept prepared by the writer: those that write several rows at once are one for each number of rows
 CACHE_KIB = 16 * 1024  # per connection; keeps the inner pages of every index at a million messages
 
 _SETTINGS = (
@@ -34,7 +35,7 @@ def open_writer(path: Path) -> apsw.Connection:
     # Only when it is missing: closing a descriptor of a file drops every lock this process has on it (POSIX).
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
     for setting in _SETTINGS + _WRITER_SETTINGS:
         connection.execute(setting).fetchall()
     return connection

@@ -1,7 +1,9 @@
 """In charge of recording results: attempt, recipient, message, credit, suppression and event in one transaction."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import apsw
 
@@ -15,9 +17,9 @@ from appliance.model import (
     RecipientStatus,
 )
 from appliance.outside import Outside
-from appliance.store.accounts import write_ledger
+from appliance.store.accounts import WRITE_LEDGER, ledger_line
 from appliance.store.engine import Engine
-from appliance.store.sql import Row, first, rows, run
+from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import ADD_SUPPRESSION
 
 # What every query for due mail selects; each adds its own WHERE.
@@ -35,23 +37,32 @@ WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now ORD
 _NEXT_DUE = """
 SELECT min(next_attempt_at) FROM recipients WHERE simulated = :simulated AND next_attempt_at > :now
 """
-_INSERT_ATTEMPT = """
+_INSERT_ATTEMPTS = Many(
+    """
 INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code, smtp_response, pool, mx_host,
     mx_address, tls, decision, dialogue)
-VALUES (:recipient_id, :number, :started_at, :finished_at, :smtp_code, :smtp_response, :pool, :mx_host,
-    :mx_address, :tls, :decision, :dialogue)
-"""
-_UPDATE_RECIPIENT = """
-UPDATE recipients SET status = :status, billing_status = :billing, attempt_count = :attempt_count,
-    last_smtp_code = :code, last_smtp_response = :response, delivered_at = :delivered_at, bounced_at = :bounced_at,
-    next_attempt_at = :next_attempt_at
-WHERE message_id = :message_id AND id = :id AND next_attempt_at IS NOT NULL AND attempt_count = :attempts_before
-"""
+VALUES {rows}
+""",
+    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+)
+_UPDATE_RECIPIENTS = Many(
+    """
+WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
+    next_attempt_at) AS (VALUES {rows})
+UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
+    last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
+    bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at
+FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
+    AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
+RETURNING message_id, id
+""",
+    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-_INSERT_EVENT = """
-INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
-VALUES (:id, :account_id, :message_id, :recipient_id, :type, :body, :now)
-"""
+_INSERT_EVENTS = Many(
+    "INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at) VALUES {rows}",
+    "(?, ?, ?, ?, ?, ?, ?)",
+)
 _RETURN_CREDIT = """
 UPDATE accounts SET credits = credits + 1 WHERE id = :account_id AND credits IS NOT NULL RETURNING credits
 """
@@ -59,9 +70,14 @@ _RECIPIENT_COUNTS = """
 SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
 WHERE message_id = :id GROUP BY status
 """
-_UPDATE_MESSAGE = """
-UPDATE messages SET status = :status, billing_status = :billing WHERE account_id = :account_id AND id = :id
-"""
+_UPDATE_MESSAGES = Many(
+    """
+WITH new (account_id, id, status, billing) AS (VALUES {rows})
+UPDATE messages SET status = new.status, billing_status = new.billing
+FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id
+""",
+    "(?, ?, ?, ?)",
+)
 
 # What a result means for the recipient's credit; a deferral leaves it reserved.
 BILLING = {
@@ -112,7 +128,11 @@ class Queue:
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Write results ahead of other writes: what a server has taken must not be sent twice."""
-        await self.engine.write(lambda c: record(c, self.outside, outcomes), urgent=True)
+        await self.engine.write_item(self._record, outcomes, urgent=True)
+
+    def _record(self, c: apsw.Connection, several: Sequence[Sequence[Outcome]]) -> list[None]:
+        record(c, self.outside, chain.from_iterable(several))
+        return [None] * len(several)
 
 
 def due_recipient(row: Row) -> DueRecipient:
@@ -122,82 +142,83 @@ def due_recipient(row: Row) -> DueRecipient:
 
 def record(c: apsw.Connection, outside: Outside, outcomes: Iterable[Outcome]) -> None:
     """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is."""
-    changed: dict[str, Outcome] = {}
+    for together in _rounds(outcomes):
+        _record_together(c, outside, together)
+
+
+def _rounds(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+    """The outcomes so that no recipient is met twice in a round: the second one finds what the first has made of it."""
+    rounds: list[list[Outcome]] = []
+    met: Counter[str] = Counter()
     for result in outcomes:
-        if _record_one(c, outside, result):
-            changed[result.recipient.message_id] = result
-    for result in changed.values():
-        _update_message(c, result)
+        number = met[result.recipient.id]
+        met[result.recipient.id] += 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(result)
+    return rounds
 
 
-def _record_one(c: apsw.Connection, outside: Outside, result: Outcome) -> bool:
-    recipient = result.recipient
-    code, response = recipient.last_smtp_code, recipient.last_smtp_response
+def _record_together(c: apsw.Connection, outside: Outside, outcomes: Sequence[Outcome]) -> None:
+    waited = set(_UPDATE_RECIPIENTS.run(c, [_recipient_row(result) for result in outcomes]))
+    changed = [result for result in outcomes if (result.recipient.message_id, result.recipient.id) in waited]
+    _INSERT_ATTEMPTS.run(c, [row for result in changed for row in _attempt_rows(result)])
+    _INSERT_EVENTS.run(c, [_event_row(outside, result) for result in changed if result.status in TYPES])
+    for result in changed:
+        _write_what_is_rare(c, outside, result)
+    last = {result.recipient.message_id: result for result in changed}
+    _UPDATE_MESSAGES.run(c, [row for result in last.values() for row in _message_rows(c, result)])
+
+
+def _last_words(result: Outcome) -> tuple[int | None, str | None]:
+    """The code and the text to show of a recipient."""
     if result.attempts:
-        code, response = result.attempts[-1].smtp_code, result.attempts[-1].smtp_response
-    elif result.note is not None:
-        code, response = None, result.note
-    if not _update_recipient(c, result, code, response):
-        return False
-    _insert_attempts(c, result)
-    if result.signature is not None:
-        run(c, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
-    if result.status in TYPES:
-        _insert_event(c, outside, result, code, response)
-    if billing_of(result) is Billing.RELEASED and recipient.charged:
-        _return_credit(c, outside, recipient)
-    if result.suppress is not None:
-        entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}
-        rows(c, ADD_SUPPRESSION, entry | {"reason": result.suppress.reason})
-    return True
+        return result.attempts[-1].smtp_code, result.attempts[-1].smtp_response
+    if result.note is not None:
+        return None, result.note
+    return result.recipient.last_smtp_code, result.recipient.last_smtp_response
 
 
-def _update_recipient(c: apsw.Connection, result: Outcome, code: int | None, response: str | None) -> bool:
-    recipient = result.recipient
-    run(
-        c,
-        _UPDATE_RECIPIENT,
-        {
-            "message_id": recipient.message_id,
-            "id": recipient.id,
-            "status": result.status.value,
-            "billing": billing_of(result).value,
-            "attempts_before": recipient.attempt_count,
-            "attempt_count": recipient.attempt_count + len(result.attempts),
-            "code": code,
-            "response": response,
-            "delivered_at": result.at if result.status is RecipientStatus.DELIVERED else None,
-            "bounced_at": result.at if result.status is RecipientStatus.BOUNCED else None,
-            "next_attempt_at": result.next_attempt_at,
-        },
+def _recipient_row(result: Outcome) -> Row:
+    recipient, status = result.recipient, result.status
+    return (
+        recipient.message_id,
+        recipient.id,
+        recipient.attempt_count,
+        status.value,
+        billing_of(result).value,
+        recipient.attempt_count + len(result.attempts),
+        *_last_words(result),
+        result.at if status is RecipientStatus.DELIVERED else None,
+        result.at if status is RecipientStatus.BOUNCED else None,
+        result.next_attempt_at,
     )
-    return c.changes() == 1
 
 
-def _insert_attempts(c: apsw.Connection, result: Outcome) -> None:
-    for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1):
-        run(
-            c,
-            _INSERT_ATTEMPT,
-            {
-                "recipient_id": result.recipient.id,
-                "number": number,
-                "started_at": attempt.started_at,
-                "finished_at": attempt.finished_at,
-                "smtp_code": attempt.smtp_code,
-                "smtp_response": attempt.smtp_response,
-                "pool": attempt.pool,
-                "mx_host": attempt.mx_host,
-                "mx_address": attempt.mx_address,
-                "tls": attempt.tls,
-                "decision": attempt.decision,
-                "dialogue": attempt.dialogue,
-            },
+def _attempt_rows(result: Outcome) -> list[Row]:
+    recipient_id, before = result.recipient.id, result.recipient.attempt_count
+    return [
+        (
+            recipient_id,
+            number,
+            attempt.started_at,
+            attempt.finished_at,
+            attempt.smtp_code,
+            attempt.smtp_response,
+            attempt.pool,
+            attempt.mx_host,
+            attempt.mx_address,
+            attempt.tls,
+            attempt.decision,
+            attempt.dialogue,
         )
+        for number, attempt in enumerate(result.attempts, before + 1)
+    ]
 
 
-def _insert_event(c: apsw.Connection, outside: Outside, result: Outcome, code: int | None, text: str | None) -> None:
+def _event_row(outside: Outside, result: Outcome) -> Row:
     recipient, event_id = result.recipient, outside.identifier("evt")
+    code, response = _last_words(result)
     body = envelope(
         event_id,
         result.status,
@@ -208,32 +229,33 @@ def _insert_event(c: apsw.Connection, outside: Outside, result: Outcome, code: i
         envelope_from=recipient.envelope_from,
         subject=recipient.subject,
         smtp_code=code,
-        smtp_response=text,
+        smtp_response=response,
     )
-    run(
-        c,
-        _INSERT_EVENT,
-        {
-            "id": event_id,
-            "account_id": recipient.account_id,
-            "message_id": recipient.message_id,
-            "recipient_id": recipient.id,
-            "type": TYPES[result.status],
-            "body": body,
-            "now": result.at,
-        },
-    )
+    return event_id, recipient.account_id, recipient.message_id, recipient.id, TYPES[result.status], body, result.at
+
+
+def _write_what_is_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
+    """A signature to keep, a credit that goes back, an address to suppress."""
+    recipient = result.recipient
+    if result.signature is not None:
+        run(c, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
+    if billing_of(result) is Billing.RELEASED and recipient.charged:
+        _return_credit(c, outside, recipient)
+    if result.suppress is not None:
+        entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}
+        rows(c, ADD_SUPPRESSION, entry | {"reason": result.suppress.reason})
 
 
 def _return_credit(c: apsw.Connection, outside: Outside, recipient: DueRecipient) -> None:
     row = first(c, _RETURN_CREDIT, {"account_id": recipient.account_id})
     if row is not None:
-        write_ledger(
-            c, outside, recipient.account_id, LedgerKind.RELEASE, 1, row[0], recipient.message_id, recipient.id
-        )
+        account_id, message_id = recipient.account_id, recipient.message_id
+        line = ledger_line(outside, account_id, LedgerKind.RELEASE, 1, row[0], message_id, recipient.id)
+        WRITE_LEDGER.run(c, [line])
 
 
-def _update_message(c: apsw.Connection, last: Outcome) -> None:
+def _message_rows(c: apsw.Connection, last: Outcome) -> list[Row]:
+    """How a message stands after its last outcome; nothing while somebody still waits."""
     recipient, counts = last.recipient, {last.status: 1}
     released = int(billing_of(last) is Billing.RELEASED)
     if recipient.recipient_count > 1:
@@ -241,6 +263,6 @@ def _update_message(c: apsw.Connection, last: Outcome) -> None:
         counts = {RecipientStatus(status): count for status, count, _ in found}
         released = sum(given_back for _, _, given_back in found)
     status, billing = message_result(counts, released)
-    if status is not MessageStatus.QUEUED:
-        change = {"account_id": recipient.account_id, "id": recipient.message_id}
-        run(c, _UPDATE_MESSAGE, change | {"status": status.value, "billing": billing.value})
+    if status is MessageStatus.QUEUED:
+        return []
+    return [(recipient.account_id, recipient.message_id, status.value, billing.value)]

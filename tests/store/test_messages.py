@@ -10,7 +10,8 @@ from appliance.errors import Code, Refused
 from appliance.model import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store, open_store
-from appliance.store.messages import LARGE, SUPPRESSED_NOTE
+from appliance.store.accepting import SUPPRESSED_NOTE
+from appliance.store.messages import LARGE
 from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Messages
 
 

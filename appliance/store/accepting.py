@@ -1,0 +1,292 @@
+"""In charge of accepting messages: all that one means is written in one transaction, or it is refused before.
+
+Messages that wait together are written together, with a statement or two for each table. What decides about one is what
+it would have met had they come one after the other: each finds its account as those before it leave it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import apsw
+import msgspec
+
+from appliance.errors import Code, Refused
+from appliance.model import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
+from appliance.outside import Outside
+from appliance.store.accounts import DAY, WRITE_LEDGER, ledger_line
+from appliance.store.outcomes import record
+from appliance.store.sql import Many, Row, run
+
+# All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
+# An expired key is as good as none, whether or not the janitor has come by.
+_MAY_SEND = Many(
+    """
+WITH new (number, account_id, scope, key, now, day) AS (VALUES {rows})
+SELECT new.number, a.credits, a.daily_cap, a.suspended,
+    EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
+    EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
+    (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
+FROM new CROSS JOIN accounts a ON a.id = new.account_id
+""",
+    "(?, ?, ?, ?, ?, ?)",
+)
+_SUPPRESSED = Many(
+    "SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {rows})",
+    "(?, ?)",
+)
+_CLAIM_KEYS = Many(
+    """
+INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at) VALUES {rows}
+ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint, message_id = excluded.message_id,
+    expires_at = excluded.expires_at
+""",
+    "(?, ?, ?, ?, ?)",
+)
+_TAKE_CREDITS = "UPDATE accounts SET credits = credits - :amount WHERE id = :account_id"
+_COUNT_DAY = """
+INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
+ON CONFLICT (account_id, day) DO UPDATE SET recipients = recipients + excluded.recipients
+"""
+_INSERT_MESSAGES = Many(
+    """
+INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender, envelope_from, subject, tags,
+    template_alias, template_version, recipient_count, credits_reserved, size, created_at)
+VALUES {rows}
+""",
+    "(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+)
+_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt) VALUES {rows}", "(?, ?, ?)")
+_INSERT_RECIPIENTS = Many(
+    """
+INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status, billing_status,
+    next_attempt_at)
+VALUES {rows}
+""",
+    "(?, ?, ?, ?, ?, ?, ?, 'queued', 'reserved', ?)",
+)
+
+SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
+
+_encoder = msgspec.json.Encoder()
+
+
+class KeyTaken(Exception):
+    """Another message got this idempotency key first; nothing of ours was written."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """The account as this message finds it in this transaction, not as it was when the caller was let in."""
+
+    balance: int | None
+    daily_cap: int | None
+    suspended: int
+    has_suppressions: int
+    key_taken: int
+    sent_today: int | None
+    suppressed: list[NewRecipient] = field(default_factory=list)  # of this message
+
+    @property
+    def simple(self) -> bool:
+        """Whether the message can do no more to its account than to lower the balance."""
+        return self.daily_cap is None and not self.suppressed
+
+
+class _Accepted(NamedTuple):
+    new: NewMessage
+    standing: _Standing
+    charged: int  # credits for each recipient
+
+
+def accept(c: apsw.Connection, outside: Outside, news: Sequence[NewMessage]) -> list[int | Exception | None]:
+    """Write these messages; for each why it was refused, and then nothing of it has been written, or what was charged.
+
+    That is for each recipient; None when some of them were bounced at once, as suppressed, and are not to be tried.
+    """
+    standings, earlier = _standings(c, news), _Earlier()
+    results: list[int | Exception | None] = [None] * len(news)
+    accepted: list[_Accepted] = []
+    by_themselves: list[int] = []
+    for number, (new, standing) in enumerate(zip(news, standings, strict=True)):
+        if standing is None:
+            results[number] = LookupError(f"there is no account {new.account_id}")
+        elif len(news) > 1 and not standing.simple:
+            by_themselves.append(number)
+        else:
+            earlier.change(standing, new)
+            if (refusal := _refusal(new, standing)) is not None:
+                results[number] = refusal
+                continue
+            accepted.append(_Accepted(new, standing, _charged(new, standing)))
+            earlier.add(accepted[-1])
+            results[number] = None if standing.suppressed else accepted[-1].charged
+    _write(c, outside, accepted)
+    for number in by_themselves:
+        (results[number],) = accept(c, outside, [news[number]])
+    return results
+
+
+# ---- what decides
+
+
+def _standings(c: apsw.Connection, news: Sequence[NewMessage]) -> list[_Standing | None]:
+    wanted = []
+    for number, new in enumerate(news):
+        claim = new.idempotency
+        scope, key = (None, None) if claim is None else (claim.scope, claim.key)
+        wanted.append((number, new.account_id, scope, key, new.created_at, new.created_at // DAY))
+    found: list[_Standing | None] = [None] * len(news)
+    for number, *standing in _MAY_SEND.run(c, wanted):
+        found[number] = _Standing(*standing)
+    pairs = zip(news, found, strict=True)
+    _find_suppressed(c, [(new, standing) for new, standing in pairs if standing and standing.has_suppressions])
+    return found
+
+
+def _find_suppressed(c: apsw.Connection, messages: list[tuple[NewMessage, _Standing]]) -> None:
+    wanted = [(new.account_id, recipient.key) for new, _ in messages for recipient in new.recipients]
+    listed = set(_SUPPRESSED.run(c, wanted))
+    for new, standing in messages:
+        standing.suppressed = [each for each in new.recipients if (new.account_id, each.key) in listed]
+
+
+@dataclass(slots=True)
+class _Earlier:
+    """What the messages of the same transaction that stand before this one have taken."""
+
+    credits: Counter[str] = field(default_factory=Counter)  # by account
+    keys: dict[tuple[str, str], int] = field(default_factory=dict)  # until when
+
+    def add(self, accepted: _Accepted) -> None:
+        """One more stands before all that follow."""
+        new, _, charged = accepted
+        self.credits[new.account_id] += charged * new.credits
+        if new.idempotency is not None:
+            self.keys[new.idempotency.scope, new.idempotency.key] = new.idempotency.expires_at
+
+    def change(self, standing: _Standing, new: NewMessage) -> None:
+        """Make of what was read what the message finds."""
+        if standing.balance is not None:
+            standing.balance -= self.credits[new.account_id]
+        if new.idempotency is not None:
+            taken_until = self.keys.get((new.idempotency.scope, new.idempotency.key), 0)
+            standing.key_taken |= taken_until > new.created_at
+
+
+def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
+    if standing.key_taken:
+        return KeyTaken()
+    if standing.suspended:
+        return Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
+    if new.source is Source.TEST:
+        return None
+    sent_today = standing.sent_today or 0
+    if standing.daily_cap is not None and sent_today + len(new.recipients) > standing.daily_cap:
+        return Refused(
+            Code.WARMUP_LIMITED,
+            f"The account may send to {standing.daily_cap} recipients a day (UTC) while it warms up,"
+            f" and has sent to {sent_today} today. Retry tomorrow.",
+            retry_after=-((new.created_at % DAY - DAY) // 1_000_000),  # rounded up
+        )
+    if standing.balance is not None and standing.balance < new.credits:
+        return Refused(
+            Code.INSUFFICIENT_CREDITS,
+            f"This message needs {new.credits} credits and the account has {standing.balance}."
+            " Add credits and send it again.",
+        )
+    return None
+
+
+def _charged(new: NewMessage, standing: _Standing) -> int:
+    return 0 if new.source is Source.TEST or standing.balance is None or not new.credits else 1
+
+
+# ---- what is written, as a list of steps
+
+
+def _write(c: apsw.Connection, outside: Outside, accepted: Sequence[_Accepted]) -> None:
+    _CLAIM_KEYS.run(c, [row for each in accepted for row in _key_rows(each.new)])
+    _count_day(c, accepted)
+    _charge(c, outside, [each for each in accepted if each.charged])
+    _INSERT_MESSAGES.run(c, [_message_row(each.new) for each in accepted])
+    _INSERT_BODIES.run(c, [(each.new.id, each.new.mime, each.new.receipt) for each in accepted])
+    _INSERT_RECIPIENTS.run(c, [row for each in accepted for row in _recipient_rows(each)])
+    _bounce_suppressed(c, outside, accepted)
+
+
+def _key_rows(new: NewMessage) -> list[Row]:
+    claim = new.idempotency
+    return [] if claim is None else [(claim.scope, claim.key, claim.fingerprint, new.id, claim.expires_at)]
+
+
+def _count_day(c: apsw.Connection, accepted: Iterable[_Accepted]) -> None:
+    for new, standing, _ in accepted:
+        if standing.daily_cap is not None and new.source is not Source.TEST:
+            row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
+            run(c, _COUNT_DAY, row)
+
+
+def _charge(c: apsw.Connection, outside: Outside, charged: Iterable[_Accepted]) -> None:
+    """Take the credits, and note for each message what it left."""
+    lines, taken = [], Counter[str]()
+    for new, standing, _ in charged:
+        assert standing.balance is not None  # noqa: S101 - or nothing would be charged
+        taken[new.account_id] += new.credits
+        balance = standing.balance - new.credits
+        lines.append(ledger_line(outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id))
+    for account_id, amount in taken.items():
+        run(c, _TAKE_CREDITS, {"account_id": account_id, "amount": amount})
+    WRITE_LEDGER.run(c, lines)
+
+
+def _message_row(new: NewMessage) -> Row:
+    return (
+        new.account_id,
+        new.id,
+        new.request_id,
+        new.source.value,
+        new.sender,
+        new.envelope_from,
+        new.subject,
+        _encoder.encode(new.tags).decode(),
+        new.template_alias,
+        new.template_version,
+        len(new.recipients),
+        new.credits,
+        len(new.mime),
+        new.created_at,
+    )
+
+
+def _recipient_rows(accepted: _Accepted) -> list[Row]:
+    new, _, charged = accepted
+    return [
+        (new.id, each.id, new.account_id, each.address, each.domain, int(new.simulated), charged, new.created_at)
+        for each in new.recipients
+    ]
+
+
+def _bounce_suppressed(c: apsw.Connection, outside: Outside, accepted: Iterable[_Accepted]) -> None:
+    for new, standing, charged in accepted:
+        if standing.suppressed:
+            record(c, outside, [_suppressed(new, recipient, charged) for recipient in standing.suppressed])
+
+
+def _suppressed(new: NewMessage, recipient: NewRecipient, charged: int) -> Outcome:
+    due = DueRecipient(
+        id=recipient.id,
+        message_id=new.id,
+        account_id=new.account_id,
+        address=recipient.address,
+        domain=recipient.domain,
+        attempt_count=0,
+        last_smtp_code=None,
+        last_smtp_response=None,
+        envelope_from=new.envelope_from,
+        subject=new.subject,
+        recipient_count=len(new.recipients),
+        charged=charged,
+    )
+    return Outcome(due, RecipientStatus.BOUNCED, (), at=new.created_at, note=SUPPRESSED_NOTE)
