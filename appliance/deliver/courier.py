@@ -110,11 +110,12 @@ class Courier:
         self, route: Route, host: Host, address: Address, transaction: Transaction, gate: Gate, started_at: int
     ) -> _Reached:
         demand = await self.tls.demand(route, host)
-        contact = Contact(started_at, gate.pool, host.name, str(address))
+        dialled = str(address)
+        contact = Contact(started_at, gate.pool, host.name, dialled)
         if demand.level is Level.NOT_NOW:
             refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
             return _Reached(refused.results(transaction.recipients), contact, final=False)
-        place = Place(host.name, str(address), route.port, demand.reason, route.relay)
+        place = Place(host.name, dialled, route.port, demand.reason, route.relay)
         if (idle := self.connections.take(place)) is not None:
             reached = await self._send(idle, place, transaction, gate, contact)
             if reached is not None:
@@ -122,7 +123,7 @@ class Courier:
         try:
             connection = await self._open(route, place, self.tls.plan(demand, route, host))
         except NotOpened as failure:
-            contact = Contact(started_at, gate.pool, host.name, str(address), None, failure.transcript)
+            contact = contact._replace(dialogue=failure.transcript)
             return _Reached(failure.results(transaction.recipients), contact, final=False)
         fresh = await self._send(connection, place, transaction, gate, contact)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.deliver.gate import Gate
-from appliance.deliver.providers import Pools
+from appliance.deliver.providers import Pool, Pools
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.log import get_logger
@@ -17,6 +17,7 @@ from appliance.store import Store
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
 STATE_EVERY = 1.0  # seconds between two words to the shell about the pools
 DESTINATIONS_KEPT = 50_000  # domains whose pool is remembered
+HOSTS_KEPT = 1_000  # the same for mail servers
 
 UNROUTED = ""  # in the place of a pool, for domains whose pool we do not know yet
 
@@ -33,6 +34,7 @@ class Gates:
     held: frozenset[str] = frozenset()
     _gates: dict[str, Gate] = field(default_factory=dict)
     _pool_of: dict[str, str] = field(default_factory=dict)  # by domain, as last routed
+    _pool_at: dict[str, Pool] = field(default_factory=dict)  # by host, since many suffixes have to be tried
     _learnt: dict[str, str] = field(default_factory=dict)  # domains to tell the shell about
     _being_held: set[str] = field(default_factory=set)  # pools whose hold is not on record yet
 
@@ -49,7 +51,7 @@ class Gates:
 
     def of_route(self, route: Route) -> Gate:
         """The gate of the pool a route leads through; which one that is, is remembered for the domain."""
-        pool = self.pools.of(route.hosts[0].name)
+        pool = self._pool(route.hosts[0].name)
         if self._pool_of.get(route.domain) != pool.name:
             if len(self._pool_of) >= DESTINATIONS_KEPT:
                 self._pool_of.clear()
@@ -57,6 +59,13 @@ class Gates:
         if (gate := self._gates.get(pool.name)) is None:
             gate = self._gates[pool.name] = Gate(pool.name, pool.limits)
         return gate
+
+    def _pool(self, host: str) -> Pool:
+        if (pool := self._pool_at.get(host)) is None:
+            if len(self._pool_at) >= HOSTS_KEPT:
+                self._pool_at.clear()
+            pool = self._pool_at[host] = self.pools.of(host)
+        return pool
 
     # ---- holds
 

@@ -5,7 +5,7 @@ for its share of the round: a few of its destinations, of each a few recipients,
 What has been found waits in `Turns`, where again the accounts take turns.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -32,7 +32,7 @@ class Selection:
     store: Store
     outside: Outside
     taken: set[str] = field(default_factory=set)  # recipients in hand already: still due, as far as the store knows
-    _in_lane: Counter[tuple[str, str]] = field(default_factory=Counter)  # how many of them, by account and domain
+    _in_lane: dict[tuple[str, str], int] = field(default_factory=dict)  # how many of them, by account and domain
     _seen_until: int = 0  # all that was due by then has been looked at
     behind: bool = False  # the last look found more than it could take
     _last: str = ""  # the account that was visited last
@@ -40,16 +40,17 @@ class Selection:
 
     def take(self, parcel: Parcel) -> None:
         """Find this parcel no more."""
-        self.taken.update(recipient.id for recipient in parcel.recipients)
-        self._in_lane[parcel.account_id, parcel.domain] += len(parcel.recipients)
+        self.taken.update([recipient.id for recipient in parcel.recipients])
+        lane = parcel.account_id, parcel.domain
+        self._in_lane[lane] = self._in_lane.get(lane, 0) + len(parcel.recipients)
 
     def release(self, parcel: Parcel) -> None:
         """Forget a parcel; what of it is still due will be found again."""
-        self.taken.difference_update(recipient.id for recipient in parcel.recipients)
+        self.taken.difference_update([recipient.id for recipient in parcel.recipients])
         lane = parcel.account_id, parcel.domain
-        self._in_lane[lane] -= len(parcel.recipients)
-        if not self._in_lane[lane]:
-            del self._in_lane[lane]
+        left = self._in_lane.pop(lane, 0) - len(parcel.recipients)
+        if left > 0:
+            self._in_lane[lane] = left
 
     def news(self, may_take: MayTake) -> list[Parcel]:
         """What has become due since the last look."""
