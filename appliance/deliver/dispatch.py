@@ -25,7 +25,7 @@ from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
 
 IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are being prepared or wait for a slot
-FEW = 50  # parcels in hand in all, below which a look for more is worth its while at any time
+FEW = 50  # parcels in hand, in all or of one pool, below which a look for more is worth its while at any time
 CLOSE_EVERY = 1.0  # seconds between two looks for connections that nobody needs
 MIND_EVERY = 600.0  # seconds between two looks for mail that a wrong clock put off
 AT_ONCE = 0.005  # seconds between two looks for more when there are few: what comes in within them is one look
@@ -59,6 +59,7 @@ class Dispatch:
     _looked_at_all: float = -FULL_LOOK
     _late: bool = True  # the store is to be looked at, as soon as it is time
     _passed_over: set[str] = field(default_factory=set)  # pools of which something due was left where it is
+    _refill: bool = False  # one of those has room again
 
     async def run(self) -> None:
         """Deliver whatever is due, for ever. State is in the store, so a restart simply goes on."""
@@ -166,9 +167,15 @@ class Dispatch:
                 self._due_at = again
                 self.inbox.stir()
         self.selection.release(result.parcel)
-        if self._in_hand.total < FEW and (self._passed_over or self.selection.behind):
+        if self._passed_over and self._has_room(self.gates.pool_of(result.parcel.domain)):
+            self._refill = True
+        if self._refill or (self.selection.behind and self._in_hand.total < FEW):
             self._late = True
             self.inbox.stir()
+
+    def _has_room(self, pool: str) -> bool:
+        """Whether a pool of which something was left has little in hand by now."""
+        return pool in self._passed_over and pool not in self.gates.held and self._in_hand[pool] < FEW
 
     # ---- looks into the store
 
@@ -193,8 +200,13 @@ class Dispatch:
             self._looked_at_all = now
             self._passed_over.clear()
             self.gates.read_holds()
-        look = self.selection.all if full else self.selection.news
-        for parcel in look(self._wants):
+        self._take_all(self.selection.all(self._wants) if full else self.selection.news(self._wants))
+        if self._refill:
+            self._refill = False
+            self._take_all(self.selection.waiting(self._wants))
+
+    def _take_all(self, found: list[Parcel]) -> None:
+        for parcel in found:
             if self._wants(parcel.domain):
                 self._take(parcel)
 
@@ -203,7 +215,7 @@ class Dispatch:
         return bool(self._passed_over) or self._flights.some_wait
 
     def _pause(self) -> float:
-        return AT_ONCE if self._in_hand.total < FEW else SOON
+        return AT_ONCE if self._refill or self._in_hand.total < FEW else SOON
 
     def _seconds_until_look(self) -> float:
         if self._late:

@@ -60,6 +60,10 @@ class Selection:
         """Whatever is due, also what was passed over before because its pool had no room."""
         return self._look(0, may_take)
 
+    def waiting(self, may_take: MayTake) -> list[Parcel]:
+        """Some of what was passed over before, for pools that have room again."""
+        return in_turn(parcels(self._round(may_take)))
+
     def _look(self, since: int, may_take: MayTake) -> list[Parcel]:
         if not self.behind:
             now, limit = self.outside.now(), len(self.taken) + LOOK

@@ -108,6 +108,22 @@ async def test_a_local_deferral_uses_no_attempt(tmp_path: Path, autojump_clock: 
         assert decision.endswith("; the pool slows down")
 
 
+async def test_what_was_left_follows_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """More mail than a pool takes into hand, due for long, goes without a pause, also while another pool is stuck."""
+    zone, addresses = domain_zone("stuck.test", "free.test")
+    stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
+    servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        for number in range(IN_HAND):
+            await played.send(f"user{number}@stuck.test")
+        sent = [await played.send(f"user{number}@free.test") for number in range(3 * IN_HAND)]
+        await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - 3600000000")
+        played.nursery.start_soon(played.dispatch.run)
+        await played.final(*sent, within=20)
+        assert trio.current_time() < 1.5
+        assert stuck.messages == []
+
+
 async def test_one_blocked_destination_blocks_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A server that answers nothing keeps its own mail waiting, hundreds of it; another domain's goes at once."""
     zone, addresses = domain_zone("stuck.test", "free.test")
