@@ -159,8 +159,12 @@ class Dispatch:
         self.selection.take(parcel)
         self._preparing.take(parcel, mime, self._ground)
 
-    def _recorded(self, result: Result) -> None:
-        """A result is on disk: whatever of the parcel is due again will be found again."""
+    def _recorded(self, result: Result, on_disk: bool) -> None:
+        """A result is on disk: whatever of the parcel is due again will be found again. If it is not, never."""
+        if result.gate is not None:
+            self._flights.recorded(result.gate)
+        if not on_disk:
+            return
         for outcome in result.outcomes:
             again = outcome.next_attempt_at
             if again is not None and (self._due_at is None or again < self._due_at):

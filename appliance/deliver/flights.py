@@ -33,7 +33,7 @@ class Flights:
     gates: Gates
     courier: Courier
     in_hand: InHand
-    on_landed: Callable[[Parcel, list[Outcome]], None]
+    on_landed: Callable[[Parcel, list[Outcome], Gate], None]
     on_room: Callable[[], None]
     sessions: int = SESSIONS
     grace: float = GRACE
@@ -72,6 +72,12 @@ class Flights:
             self._take_off(ready)
         else:
             self._ready.setdefault(gate.pool, Turns()).add(ready.routed.parcel.account_id, ready)
+            self._let_go(gate.pool)
+
+    def recorded(self, gate: Gate) -> None:
+        """A result of this pool is on disk: another may take its place."""
+        gate.recorded()
+        if gate.pool in self._ready:
             self._let_go(gate.pool)
 
     def let_go(self) -> None:
@@ -137,7 +143,7 @@ class Flights:
                 outcomes = await self._deliver(ready, gate)
             finally:
                 self._leave(gate)
-            self.on_landed(ready.routed.parcel, outcomes)
+            self.on_landed(ready.routed.parcel, outcomes, gate)
             if gate.hold_reason is not None:
                 self._air.start_soon(self.gates.hold, gate)
             if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye

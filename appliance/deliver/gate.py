@@ -2,6 +2,7 @@
 
 Rules:
 - a transaction takes a slot and, where the pool has a rate, a token;
+- as many results as there are slots may wait for the disk, so that a crash repeats no more than two for each slot;
 - a server that asks for less (421, 4.7.x) halves the slots and closes the gate for a while, twice as long each time;
 - every delivery opens it a little: one slot more for each full round of slots, and the next closing starts small again
   once all slots are back;
@@ -26,6 +27,7 @@ class Gate:
     pool: str
     limits: Limits
     in_use: int = 0
+    unrecorded: int = 0  # transactions that are over, and whose results are not on disk yet
     allowed: float = 0.0  # slots we dare to use now; set to the limit at the start
     slowed_until: int = 0
     slowed_by: str | None = None
@@ -47,14 +49,18 @@ class Gate:
     def is_open(self, now: int) -> bool:
         """Whether one more transaction may begin."""
         return (
-            self.in_use < self.slots and self.hold_reason is None and not self._is_slowed(now) and self._has_token(now)
+            self.in_use < self.slots
+            and self.unrecorded < self.slots
+            and self.hold_reason is None
+            and not self._is_slowed(now)
+            and self._has_token(now)
         )
 
     def is_at_rest(self, now: int) -> bool:
         """Whether nothing would be lost if this gate were forgotten and made anew."""
         slowed = self.slowed_by is not None and abs(now - self.slowed_until) < LONGEST_PAUSE
         used = self.limits.per_minute is not None and self._has_token(now) and self._tokens < self.limits.per_minute
-        return not (self.in_use or self._faults or slowed or used)
+        return not (self.in_use or self.unrecorded or self._faults or slowed or used)
 
     def enter(self, now: int) -> None:
         """Take a slot."""
@@ -63,8 +69,13 @@ class Gate:
             self._tokens -= 1
 
     def leave(self) -> None:
-        """Give the slot back."""
+        """Give the slot back; what came of it is still to be recorded."""
         self.in_use -= 1
+        self.unrecorded += 1
+
+    def recorded(self) -> None:
+        """A result is on disk, or nobody waits for that any more."""
+        self.unrecorded -= 1
 
     def delivered(self) -> None:
         """A server took a message: dare a little more."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.deliver.courier import Parcel
+from appliance.deliver.gate import Gate
 from appliance.errors import Refused
 from appliance.log import get_logger
 from appliance.model import Outcome
@@ -29,20 +30,24 @@ class Result(NamedTuple):
 
     parcel: Parcel
     outcomes: list[Outcome]
+    gate: Gate | None = None  # through which it went
+
+
+Done = Callable[[Result, bool], None]
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Takes results and writes them; `recorded` is called with each that is on disk."""
+    """Takes results and writes them; `done` is called with each, and whether it is on disk."""
 
     store: Store
     _waiting: list[Result] = field(default_factory=list)
     _wake: Wake = field(default_factory=Wake)
     _closing: bool = False
 
-    def add(self, parcel: Parcel, outcomes: list[Outcome]) -> None:
+    def add(self, parcel: Parcel, outcomes: list[Outcome], gate: Gate | None = None) -> None:
         """Have it written down."""
-        self._waiting.append(Result(parcel, outcomes))
+        self._waiting.append(Result(parcel, outcomes, gate))
         self._wake.set()
 
     def close(self) -> None:
@@ -50,7 +55,7 @@ class Recorder:
         self._closing = True
         self._wake.set()
 
-    async def run(self, recorded: Callable[[Result], None]) -> None:
+    async def run(self, done: Done) -> None:
         """Write until closed."""
         with trio.CancelScope(shield=True):
             while self._waiting or not self._closing:
@@ -58,9 +63,9 @@ class Recorder:
                     await self._wake.wait(inf)
                     continue
                 batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
-                await self._write(batch, recorded)
+                await self._write(batch, done)
 
-    async def _write(self, batch: list[Result], recorded: Callable[[Result], None]) -> None:
+    async def _write(self, batch: list[Result], done: Done) -> None:
         while True:
             try:
                 if outcomes := [outcome for result in batch for outcome in result.outcomes]:
@@ -72,16 +77,17 @@ class Recorder:
                     return
                 await trio.sleep(STORAGE_PAUSE)
             except Exception as error:
-                await self._write_alone(batch, error, recorded)
+                await self._write_alone(batch, error, done)
                 return
         for result in batch:
-            recorded(result)
+            done(result, True)
 
-    async def _write_alone(self, batch: list[Result], error: Exception, recorded: Callable[[Result], None]) -> None:
+    async def _write_alone(self, batch: list[Result], error: Exception, done: Done) -> None:
         """One of them cannot be written: that one is never released, rather not tried again than for ever."""
         if len(batch) > 1:
             for result in batch:
-                await self._write([result], recorded)
+                await self._write([result], done)
             return
         parcel = batch[0].parcel
         log.exception("a result cannot be recorded", error, message_id=parcel.message_id, domain=parcel.domain)
+        done(batch[0], False)

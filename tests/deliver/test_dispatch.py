@@ -355,6 +355,21 @@ async def test_results_wait_for_the_storage(
         assert len(server.messages) == 1
 
 
+async def test_no_more_wait_for_the_disk_than_there_are_slots(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing can be recorded, a pool sends at most two for each of its slots: that is what a crash repeats."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=3)) as played:
+        with monkeypatch.context() as patched:
+            patched.setattr(Queue, "record", _refuse)
+            sent = [await played.send(f"user{number}@a.test") for number in range(40)]
+            await trio.sleep(60)
+            assert 3 <= len(server.messages) <= 6
+        await played.final(*sent, within=10)
+        assert len(server.messages) == 40
+
+
 async def test_a_result_that_cannot_be_recorded_is_not_repeated(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

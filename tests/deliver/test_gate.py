@@ -21,6 +21,7 @@ def test_slots_are_counted() -> None:
     gate = Gate("pool", Limits(concurrency=3))
     assert entered(gate) == 3
     gate.leave()
+    gate.recorded()
     assert entered(gate) == 1
 
 
@@ -81,6 +82,7 @@ def test_a_clock_set_back_does_not_shut_the_gate() -> None:
     gate = Gate("pool", Limits(concurrency=4, per_minute=60))
     gate.enter(NOW)
     gate.leave()
+    gate.recorded()
     gate.slow_down(NOW, "421")
     assert gate.is_open(NOW - 2 * DAY)
     gate.slow_down(NOW - 2 * DAY, "421")
@@ -111,6 +113,7 @@ def test_a_gate_at_rest_has_nothing_to_remember() -> None:
     gate.enter(NOW)
     assert not gate.is_at_rest(NOW)
     gate.leave()
+    gate.recorded()
     assert gate.is_at_rest(NOW)
     gate.refused_as_sender("550 5.7.1 no")
     assert not gate.is_at_rest(NOW)
@@ -123,3 +126,19 @@ def test_a_gate_at_rest_has_nothing_to_remember() -> None:
     rated.leave()
     assert not rated.is_at_rest(NOW)
     assert rated.is_at_rest(NOW + 60 * SECOND)
+
+
+def test_results_that_wait_for_the_disk_shut_the_gate() -> None:
+    """As many as there are slots may wait; with each that is recorded one more may begin."""
+    gate = Gate("pool", Limits(concurrency=2))
+    for _ in range(2):
+        assert gate.is_open(NOW)
+        gate.enter(NOW)
+    gate.leave()
+    gate.leave()
+    assert not gate.is_open(NOW)
+    assert not gate.is_at_rest(NOW)
+    gate.recorded()
+    assert gate.is_open(NOW)
+    gate.recorded()
+    assert gate.is_at_rest(NOW)

@@ -58,10 +58,10 @@ def add(made: Recorder, *names: str) -> None:
 
 async def close_and_run(made: Recorder) -> list[str]:
     """Write all there is; the parcels that are on disk."""
-    done: list[Result] = []
+    done: list[str] = []
     made.close()
-    await made.run(done.append)
-    return [result.parcel.message_id for result in done]
+    await made.run(lambda result, on_disk: done.append(result.parcel.message_id + ("" if on_disk else " is lost")))
+    return done
 
 
 async def test_what_waits_together_is_written_together(autojump_clock: MockClock) -> None:
@@ -82,11 +82,11 @@ async def test_a_parcel_without_a_result_is_let_go(autojump_clock: MockClock) ->
 
 
 async def test_one_that_cannot_be_written_stops_no_other(autojump_clock: MockClock) -> None:
-    """The others of its transaction are written without it, and it is never said to be on disk."""
+    """The others of its transaction are written without it, and it is said not to be on disk."""
     made, queue = recorder()
     queue.unwritable = {"b"}
     add(made, "a", "b", "c")
-    assert await close_and_run(made) == ["a", "c"]
+    assert await close_and_run(made) == ["a", "b is lost", "c"]
     assert queue.written == [["a"], ["c"]]
 
 
@@ -96,7 +96,7 @@ async def test_a_storage_that_refuses_is_asked_again(autojump_clock: MockClock) 
     queue.refusals = 3
     done: list[Result] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.run, done.append)
+        nursery.start_soon(made.run, lambda result, _: done.append(result))
         add(made, "a")
         await trio.sleep(0.5)
         add(made, "b")
@@ -119,7 +119,7 @@ async def test_a_cancellation_loses_nothing(autojump_clock: MockClock) -> None:
     made, queue = recorder()
     done: list[Result] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.run, done.append)
+        nursery.start_soon(made.run, lambda result, _: done.append(result))
         add(made, "a")
         await trio.sleep(0.005)
         nursery.cancel_scope.cancel()
