@@ -124,6 +124,7 @@ def test_a_gate_at_rest_has_nothing_to_remember() -> None:
     rated = Gate("pool", Limits(per_minute=60))
     rated.enter(NOW)
     rated.leave()
+    rated.recorded()
     assert not rated.is_at_rest(NOW)
     assert rated.is_at_rest(NOW + 60 * SECOND)
 
