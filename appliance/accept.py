@@ -120,12 +120,16 @@ class FrontDoor:
         self._running.add(claim)
         try:
             return await self._send_new(caller, request, key, print_of_body, request_id, large=large)
-        except (KeyTaken, Refused):
+        except (KeyTaken, Refused) as refused:
             # A retry is rare, so nobody else pays for a look: the transaction finds a taken key by itself, and what
             # was accepted once stays accepted, even if it would be refused by now.
-            if (replay := self._replay(caller, key, print_of_body, request_id)) is None:
-                raise
-            return replay
+            if (replay := self._replay(caller, key, print_of_body, request_id)) is not None:
+                return replay
+            if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
+                raise Refused(
+                    Code.TEMPORARY_FAILURE, "This Idempotency-Key has just expired. Retry with it.", retry_after=1
+                ) from None
+            raise
         finally:
             self._running.discard(claim)
 

@@ -29,6 +29,7 @@ from appliance.outside import Outside
 from appliance.store import Store
 
 CONNECT_TIMEOUT = 30  # seconds
+LARGE = 256 * 1024  # bytes of a message that is made ready off the event loop
 
 log = get_logger("deliver")
 
@@ -67,6 +68,7 @@ class Courier:
     retries: Retries
     timeouts: Timeouts = field(default_factory=Timeouts)
     watch: Watch = field(default_factory=Watch)
+    preparing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))  # large messages
 
     def no_route(self, parcel: Parcel, reason: NoRoute, started_at: int) -> list[Outcome]:
         """What it means for a parcel that there is nowhere to take it."""
@@ -90,7 +92,12 @@ class Courier:
         if mime is None:
             mime, _ = self.store.messages.to_send(parcel.message_id)
         sender = parcel.recipients[0].envelope_from
-        transaction = _transaction(parcel, sender, prepare(signature + mime), mime)
+        if len(mime) < LARGE:
+            transaction = _transaction(parcel, sender, prepare(signature + mime), mime)
+        else:
+            payload = await trio.to_thread.run_sync(prepare, signature + mime, limiter=self.preparing)
+            transaction = _transaction(parcel, sender, payload, mime)
+        del mime  # the payload is enough to keep for as long as a server takes
         reached = await self._try_hosts(route, transaction, gate, started_at)
         return self._outcomes(parcel, reached, gate, signature)
 

@@ -143,14 +143,23 @@ class Dispatch:
             return
         mimes = {each.message.id: each.message.mime for each in fresh}
         for parcel in in_turn(parcels(recipient for each in fresh for recipient in due_recipients(each))):
-            waited = self.gates.pool_of(parcel.domain) in self._passed_over
-            if not waited and parcel.recipients[0].id not in self.selection.taken and self._wants(parcel.domain):
+            if parcel.recipients[0].id not in self.selection.taken and self._wants_fresh(parcel):
                 self._take(parcel, mimes[parcel.message_id])
 
-    def _wants(self, domain: str) -> bool:
-        """Whether more parcels for this domain should be taken into hand."""
+    def _wants_fresh(self, parcel: Parcel) -> bool:
+        """Not past mail of the same account that has waited longer."""
+        pool = self.gates.pool_of(parcel.domain)
+        waited = pool in self._passed_over and self._in_hand.has(pool, parcel.account_id)
+        return not waited and self._wants(parcel.account_id, parcel.domain)
+
+    def _wants(self, account: str, domain: str) -> bool:
+        """Whether more of an account's parcels for a domain should be taken into hand; its first one always.
+
+        For in hand the accounts take turns; if one of them could fill it, the others would wait before the door.
+        """
         pool = self.gates.pool_of(domain)
-        if pool not in self.gates.held and self._in_hand[pool] < IN_HAND:
+        room = self._in_hand[pool] < IN_HAND or not self._in_hand.has(pool, account)
+        if room and pool not in self.gates.held:
             return True
         self._passed_over.add(pool)
         return False
@@ -211,7 +220,7 @@ class Dispatch:
 
     def _take_all(self, found: list[Parcel]) -> None:
         for parcel in found:
-            if self._wants(parcel.domain):
+            if self._wants(parcel.account_id, parcel.domain):
                 self._take(parcel)
 
     def _has_to_wait(self) -> bool:

@@ -20,6 +20,7 @@ from appliance.outside import Outside
 from appliance.store import Store
 
 SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
+LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory until it is over
 GRACE = 10.0  # seconds that transactions in flight may still take at the end
 LONG_WAIT = 1.0  # seconds in hand after which it is asked whether a parcel is still wanted
 
@@ -39,6 +40,7 @@ class Flights:
     grace: float = GRACE
     _ready: dict[str, Turns[Ready]] = field(default_factory=dict)  # by pool; none empty
     _flying: int = 0  # transactions that run
+    _large: int = 0  # of them with large messages
     _has_room: bool = False  # a slot is free that other pools than its last may have waited for
     _air: trio.Nursery = field(init=False)
     _landing: trio.CancelScope = field(default_factory=lambda: trio.CancelScope(shield=True))
@@ -68,7 +70,7 @@ class Flights:
     def add(self, ready: Ready) -> None:
         """Let it go, now or when it is its turn."""
         gate = ready.routed.gate
-        if gate.pool not in self._ready and self._may_go(gate):
+        if gate.pool not in self._ready and self._may_go(ready):
             self._take_off(ready)
         else:
             self._ready.setdefault(gate.pool, Turns()).add(ready.routed.parcel.account_id, ready)
@@ -92,44 +94,49 @@ class Flights:
             self.let_go()
 
     def _let_go(self, pool: str) -> None:
-        turns, gate = self._ready[pool], self.gates.of_pool(pool)
+        turns = self._ready[pool]
         waiting = len(turns)
-        while turns and self._may_go(gate):
+        while turns and self._may_go(turns.peek()):
             self._take_off(turns.next())
         if not turns:
             del self._ready[pool]
         elif len(turns) < waiting:
             self._ready[pool] = self._ready.pop(pool)  # now it is the other pools' turn
 
-    def _may_go(self, gate: Gate) -> bool:
+    def _may_go(self, ready: Ready) -> bool:
+        gate = ready.routed.gate
         busy = self._ending.is_set() or self._flying >= self.sessions
+        if ready.routed.large and self._large >= LARGE_SESSIONS:
+            busy = True
         return not busy and gate.pool not in self.gates.held and gate.is_open(self.outside.now())
 
     def _take_off(self, ready: Ready) -> None:
-        self._enter(ready.routed.gate)
+        self._enter(ready.routed)
         self._air.start_soon(self._carry, ready)
 
-    def _enter(self, gate: Gate) -> None:
-        self.in_hand.remove(gate.pool)
+    def _enter(self, routed: Routed) -> None:
+        self.in_hand.remove(routed.gate.pool, routed.parcel.account_id)
         self._flying += 1
-        gate.enter(self.outside.now())
+        self._large += routed.large
+        routed.gate.enter(self.outside.now())
 
-    def _leave(self, gate: Gate) -> None:
-        if self._flying >= self.sessions and self._ready:
+    def _leave(self, routed: Routed) -> None:
+        if self._ready and (self._flying >= self.sessions or self._large >= LARGE_SESSIONS):
             self._has_room = True
             self.on_room()
         self._flying -= 1
-        gate.leave()
+        self._large -= routed.large
+        routed.gate.leave()
 
     def _next_of(self, gate: Gate) -> Ready | None:
         """The next parcel of a pool, with its slot."""
         turns = self._ready.get(gate.pool)
-        if turns is None or self._has_room or not self._may_go(gate):
+        if turns is None or self._has_room or not self._may_go(turns.peek()):
             return None
         ready = turns.next()
         if not turns:
             del self._ready[gate.pool]
-        self._enter(gate)
+        self._enter(ready.routed)
         return ready
 
     # ---- on the way
@@ -142,7 +149,7 @@ class Flights:
             try:
                 outcomes = await self._deliver(ready, gate)
             finally:
-                self._leave(gate)
+                self._leave(ready.routed)
             self.on_landed(ready.routed.parcel, outcomes, gate)
             if gate.hold_reason is not None:
                 self._air.start_soon(self.gates.hold, gate)

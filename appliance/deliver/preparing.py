@@ -26,6 +26,7 @@ from appliance.store import Store
 SIGNED_TOGETHER = 16  # messages in one trip to a thread: some fifty milliseconds of RSA signatures
 KEPT_BYTES = 64 * 1024  # of a message that is kept in memory while it waits; a longer one is read again
 KEPT_MESSAGES = 200  # in hand, beyond which none is kept
+LARGE = 1024 * 1024  # bytes of a message that takes its time, and memory, on its way
 
 
 class Routed(NamedTuple):
@@ -37,6 +38,7 @@ class Routed(NamedTuple):
     keys: list[SigningKey]
     mime: bytes | None  # or else it is in the store
     since: float  # taken into hand, Trio's clock
+    large: bool  # so that few of its like may be under way at once
 
 
 class Ready(NamedTuple):
@@ -66,7 +68,7 @@ class Preparing:
     def take(self, parcel: Parcel, mime: bytes | None, nursery: trio.Nursery) -> None:
         """Take a parcel into hand; `mime` is its message, if that is at hand."""
         pool = self.gates.pool_of(parcel.domain)
-        self.in_hand.add(pool)
+        self.in_hand.add(pool, parcel.account_id)
         route = self.routes.known(parcel.domain)
         keys = self.signer.known_keys(parcel.account_id, parcel.sender_domain)
         if route is None or keys is None:
@@ -83,7 +85,7 @@ class Preparing:
             route = await self.routes.find(parcel.domain)
             keys = await self.signer.find_keys(parcel.account_id, parcel.sender_domain)
         except NoRoute as reason:
-            self.in_hand.remove(pool)
+            self.in_hand.remove(pool, parcel.account_id)
             self.on_failed(parcel, self.courier.no_route(parcel, reason, started_at))
         except Exception as error:
             self._fail(parcel, pool, error)
@@ -91,7 +93,7 @@ class Preparing:
             self._sign_if_needed(parcel, pool, route, keys, mime, since)
 
     def _fail(self, parcel: Parcel, pool: str, error: Exception) -> None:
-        self.in_hand.remove(pool)
+        self.in_hand.remove(pool, parcel.account_id)
         self.on_failed(parcel, self.courier.failed(parcel, error))
 
     # ---- the signature
@@ -100,7 +102,7 @@ class Preparing:
         self, parcel: Parcel, pool: str, route: Route, keys: list[SigningKey], mime: bytes | None, since: float
     ) -> None:
         gate = self.gates.of_route(route)
-        self.in_hand.move(pool, gate.pool)
+        self.in_hand.move(pool, gate.pool, parcel.account_id)
         signature = self.signer.made(parcel.message_id)
         try:
             if mime is None:
@@ -109,7 +111,7 @@ class Preparing:
         except Exception as error:
             self._fail(parcel, gate.pool, error)
             return
-        routed = Routed(parcel, route, gate, keys, self._worth_keeping(mime), since)
+        routed = Routed(parcel, route, gate, keys, self._worth_keeping(mime), since, len(mime) > LARGE)
         if signature is not None:
             self.on_ready(Ready(routed, signature))
         else:

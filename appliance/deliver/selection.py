@@ -21,13 +21,13 @@ DOMAINS_PER_VISIT = 25  # destinations of one account in one round
 RECIPIENTS_PER_VISIT = 50  # of one destination in one round: also the most of one transaction
 OVERLAP = 5_000_000  # microseconds a look for news reaches back: mail is due from when it came in, not from its commit
 
-MayTake = Callable[[str], bool]
+MayTake = Callable[[str, str], bool]
 Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
 class Selection:
-    """Finds parcels. `may_take` says whether the pool of a domain wants more."""
+    """Finds parcels. `may_take` says whether more of an account's mail for a domain is wanted."""
 
     store: Store
     outside: Outside
@@ -70,7 +70,8 @@ class Selection:
             due = self.store.queue.due(simulated=False, most=limit, since=since)
             if len(due) < limit:
                 self._seen_until = now
-                return in_turn(parcels(each for each in due if each.id not in self.taken and may_take(each.domain)))
+                new = (each for each in due if each.id not in self.taken and may_take(each.account_id, each.domain))
+                return in_turn(parcels(new))
         found = self._round(may_take)
         self.behind = len(found) >= RECIPIENTS_PER_VISIT  # else it may be over: the next look is by time again
         return in_turn(parcels(found))
@@ -95,7 +96,7 @@ class Selection:
         self._after[account] = ""  # from the beginning, unless there is more
         found: list[DueRecipient] = []
         for number, domain in enumerate(domains, 1):
-            if may_take(domain):
+            if may_take(account, domain):
                 found += self._lane(account, domain, min(RECIPIENTS_PER_VISIT, share - len(found)))
             if len(found) >= share or number == DOMAINS_PER_VISIT:
                 self._after[account] = domain
@@ -146,6 +147,10 @@ class Turns(Generic[Item]):
         """Let it wait behind the others of its account."""
         self._waiting.setdefault(account, deque()).append(item)
         self._count += 1
+
+    def peek(self) -> Item:
+        """What `next` will give."""
+        return next(iter(self._waiting.values()))[0]
 
     def next(self) -> Item:
         """The first of the account whose turn it is, which then stands behind all others."""

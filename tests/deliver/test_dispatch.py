@@ -10,7 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver import dispatch as dispatch_module
+from appliance.deliver import flights as flights_module
 from appliance.deliver import gates as gates_module
+from appliance.deliver import preparing as preparing_module
 from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import IN_HAND
 from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
@@ -255,6 +257,59 @@ async def test_a_big_account_does_not_delay_a_small_one(tmp_path: Path, autojump
         began = trio.current_time()
         await played.final(single, within=60)
         assert trio.current_time() - began < 5
+
+
+@pytest.mark.parametrize("backlog", [90, 150, 700])
+async def test_a_slow_pool_does_not_belong_to_one_account(
+    tmp_path: Path, autojump_clock: MockClock, backlog: int
+) -> None:
+    """Whatever one account has waiting for a server that takes one message in a while, another's is among the next."""
+    server = FakeMx(answers={".": wait_and_say(1.2, OK)})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+        for number in range(backlog):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(5)
+        for offered in (False, True):
+            if offered:
+                new = message(played.outside, played.accounts["other"], "bob@a.test")
+                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                single = new.id
+            else:
+                single = await played.send("ada@a.test", account="other")
+            began = trio.current_time()
+            await played.final(single, within=90)
+            assert trio.current_time() - began < 6
+
+
+async def test_few_large_messages_are_under_way_at_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is in memory for as long as its server takes; small ones go on meanwhile, and all arrive."""
+    monkeypatch.setattr(preparing_module, "LARGE", 100)
+    monkeypatch.setattr(flights_module, "LARGE_SESSIONS", 3)
+    names = [f"d{number}.test" for number in range(8)]
+    zone, addresses = domain_zone(*names, "small.test")
+    busy, most = 0, 0
+
+    async def slow(stream: trio.abc.Stream) -> None:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await trio.sleep(1)
+        busy -= 1
+        await stream.send_all(OK)
+
+    servers = {addresses[name]: FakeMx(answers={".": slow}) for name in names} | {addresses["small.test"]: FakeMx()}
+    async with stage(tmp_path, zone, servers) as played:
+        sent = []
+        for name in names:
+            new = message(played.outside, played.accounts["demo"], f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n")
+            played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+            sent.append(new.id)
+        small = await played.send("ada@small.test")
+        await played.final(small, within=0.9)
+        await played.final(*sent, within=10)
+        assert most == 3
 
 
 # ---- connections

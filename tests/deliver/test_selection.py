@@ -32,7 +32,7 @@ async def account(store: Store, name: str) -> str:
     return (await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 10**9)).id
 
 
-def anybody(domain: str) -> bool:
+def anybody(account: str, domain: str) -> bool:
     """Every pool wants more."""
     return True
 
@@ -91,7 +91,7 @@ async def test_a_full_pool_does_not_hide_the_others(store: Store, tmp_path: Path
     wanted = {f"d{number}.example.net" for number in range(150, 160)}
     seen: Counter[str] = Counter()
     for _ in range(20):
-        found = selection.all(lambda domain: domain in wanted)
+        found = selection.all(lambda _, domain: domain in wanted)
         take_all(selection, found)
         seen.update(parcel.domain for parcel in found)
     assert set(seen) == wanted

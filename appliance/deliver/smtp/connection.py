@@ -163,7 +163,7 @@ class Connection:
 
     async def cut_off(self) -> None:
         """The server has taken too long, says the watch: end the transaction that runs."""
-        self._cut_off = True
+        self._closed = self._cut_off = True
         await trio.aclose_forcefully(self._transport)
 
     async def _play(self, dialogue: Dialogue) -> None:

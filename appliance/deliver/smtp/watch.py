@@ -45,4 +45,5 @@ class Watch:
             await trio.sleep(EVERY)
             now = trio.current_time()
             for late in [each for each in self._waiting if now >= each.deadline]:
-                await late.cut_off()
+                if late in self._waiting:  # it may have had its answer while another was cut off
+                    await late.cut_off()
