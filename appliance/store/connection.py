@@ -1,6 +1,7 @@
 """In charge of how the database file is opened: settings, permissions, integrity."""
 
 import os
+import time
 from pathlib import Path
 
 import apsw
@@ -37,7 +38,7 @@ def open_writer(path: Path) -> apsw.Connection:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
     for setting in _SETTINGS + _WRITER_SETTINGS:
-        connection.execute(setting).fetchall()
+        _apply(connection, setting)
     return connection
 
 
@@ -45,5 +46,18 @@ def open_reader(path: Path) -> apsw.Connection:
     """Open an existing database for reading only; under WAL it never waits for the writer."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     for setting in _SETTINGS:
-        connection.execute(setting).fetchall()
+        _apply(connection, setting)
     return connection
+
+
+def _apply(connection: apsw.Connection, setting: str) -> None:
+    """Set it. SQLite itself does not wait for somebody else who turns a new file to WAL at the same moment."""
+    deadline = time.monotonic() + BUSY_TIMEOUT / 1_000
+    while True:
+        try:
+            connection.execute(setting).fetchall()
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
