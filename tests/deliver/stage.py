@@ -38,6 +38,7 @@ from tests.fakes.mx import FakeMx
 
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0, 43200.0, 43200.0)  # seconds: 48 hours
+OK = b"250 2.0.0 queued\r\n"
 SIGNATURE = b"DKIM-Signature: v=1\r\n"
 MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHello.\r\n"
 
@@ -219,3 +220,9 @@ def domain_zone(*names: str) -> tuple[dict[str, dict[str, list[str]]], dict[str,
         zone[name] = {"MX": [f"10 mx.{name}."]}
         zone[f"mx.{name}"] = {"A": [addresses[name]]}
     return zone, addresses
+
+
+def one(server: FakeMx, name: str = "a.test") -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
+    """A zone of one domain, and its server."""
+    zone, addresses = domain_zone(name)
+    return zone, {addresses[name]: server}

@@ -18,20 +18,29 @@ from appliance.deliver.dispatch import IN_HAND
 from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.providers import Limits
 from appliance.errors import Code, Refused
-from appliance.store.messages import Messages
 from appliance.store.outcomes import Queue
 from appliance.store.pools import Pools as StoredPools
-from tests.deliver.stage import DELAYS, MIME, SIGNATURE, START, domain_zone, message, stage
+from tests.deliver.stage import DELAYS, MIME, OK, SIGNATURE, START, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, hang_up, wait_and_say
 
-OK = b"250 2.0.0 queued\r\n"
 LATER = b"451 4.3.0 later\r\n"
 
 
-def one(server: FakeMx, name: str = "a.test") -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
-    """A zone of one domain, and its server."""
-    zone, addresses = domain_zone(name)
-    return zone, {addresses[name]: server}
+class Crowd:
+    """Takes messages after some seconds, and counts how many wait for that at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self.most = 0
+        self._seconds = seconds
+        self._here = 0
+
+    async def answer(self, stream: trio.abc.Stream) -> None:
+        """An answer to the end of a message."""
+        self._here += 1
+        self.most = max(self.most, self._here)
+        await trio.sleep(self._seconds)
+        self._here -= 1
+        await stream.send_all(OK)
 
 
 # ---- the schedule
@@ -71,24 +80,15 @@ async def test_the_signature_of_the_first_attempt_is_kept(tmp_path: Path, autoju
 
 async def test_a_clock_that_jumps_makes_no_burst(tmp_path: Path, autojump_clock: MockClock) -> None:
     """After two days in one leap everything due goes out through its pool, no more at once than the pool allows."""
-    busy, most = 0, 0
-
-    async def slow(stream: trio.abc.Stream) -> None:
-        nonlocal busy, most
-        busy += 1
-        most = max(most, busy)
-        await trio.sleep(0.5)
-        busy -= 1
-        await stream.send_all(OK)
-
-    server = FakeMx(answers={".": slow})
+    crowd = Crowd(0.5)
+    server = FakeMx(answers={".": crowd.answer})
     async with stage(tmp_path, *one(server), limits=Limits(concurrency=3)) as played:
         sent = [await played.send(f"user{number}@a.test", delay=number * 900) for number in range(1, 150)]
         leap = played.outside.now() + 2 * 86_400 * 1_000_000
         await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - ?", leap - START)
         played.dispatch.inbox.ring()
         await played.final(*sent, within=120)
-        assert most == 3
+        assert crowd.most == 3
         assert server.commands.count("DATA") == len(sent)
 
 
@@ -223,27 +223,34 @@ async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockC
     """No more transactions run at once than the setting says, and a slot that gets free goes to another pool."""
     names = [f"d{number}.test" for number in range(20)]
     zone, addresses = domain_zone(*names)
-    busy, most = 0, 0
-
-    async def slow(stream: trio.abc.Stream) -> None:
-        nonlocal busy, most
-        busy += 1
-        most = max(most, busy)
-        await trio.sleep(0.1)
-        busy -= 1
-        await stream.send_all(OK)
-
-    servers = {address: FakeMx(answers={".": slow}) for address in addresses.values()}
+    crowd = Crowd(0.1)
+    servers = {address: FakeMx(answers={".": crowd.answer}) for address in addresses.values()}
     async with stage(tmp_path, zone, servers, running=False) as played:
         played.dispatch.sessions = 4
         sent = [await played.send(f"ada@{name}") for name in names]
         played.nursery.start_soon(played.dispatch.run)
         await played.final(*sent, within=10)
-        assert most == 4
+        assert crowd.most == 4
         assert trio.current_time() < 0.9
 
 
 # ---- fairness
+
+
+async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """With all sessions taken by one pool's backlog, another pool's message gets one of the next that end."""
+    zone, addresses = domain_zone("big.test", "small.test")
+    servers = {address: FakeMx(answers={".": wait_and_say(0.5, OK)}) for address in addresses.values()}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        played.dispatch.sessions = 2
+        played.nursery.start_soon(played.dispatch.run)
+        for number in range(40):
+            await played.send(f"user{number}@big.test")
+        await trio.sleep(2)
+        single = await played.send("ada@small.test")
+        began = trio.current_time()
+        await played.final(single, within=20)
+        assert trio.current_time() - began < 3
 
 
 async def test_a_big_account_does_not_delay_a_small_one(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -289,17 +296,10 @@ async def test_few_large_messages_are_under_way_at_once(
     monkeypatch.setattr(flights_module, "LARGE_SESSIONS", 3)
     names = [f"d{number}.test" for number in range(8)]
     zone, addresses = domain_zone(*names, "small.test")
-    busy, most = 0, 0
-
-    async def slow(stream: trio.abc.Stream) -> None:
-        nonlocal busy, most
-        busy += 1
-        most = max(most, busy)
-        await trio.sleep(1)
-        busy -= 1
-        await stream.send_all(OK)
-
-    servers = {addresses[name]: FakeMx(answers={".": slow}) for name in names} | {addresses["small.test"]: FakeMx()}
+    crowd = Crowd(1)
+    servers = {addresses[name]: FakeMx(answers={".": crowd.answer}) for name in names} | {
+        addresses["small.test"]: FakeMx()
+    }
     async with stage(tmp_path, zone, servers) as played:
         sent = []
         for name in names:
@@ -309,7 +309,7 @@ async def test_few_large_messages_are_under_way_at_once(
         small = await played.send("ada@small.test")
         await played.final(small, within=0.9)
         await played.final(*sent, within=10)
-        assert most == 3
+        assert crowd.most == 3
 
 
 # ---- connections
@@ -527,104 +527,3 @@ async def test_a_domain_that_has_no_route_fails_for_all_its_parcels(tmp_path: Pa
         sent = [await played.send(f"user{number}@missing.test") for number in range(5)]
         await played.final(*sent, within=5)
         assert [played.recipient(message) for message in sent] == [("bounced", 1)] * 5
-
-
-# ---- new mail
-
-
-async def test_new_mail_is_handed_over_in_memory(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What comes through the inbox is delivered without a look into the store, byte for byte as it was accepted."""
-    server = FakeMx()
-    async with stage(tmp_path, *one(server)) as played:
-        await played.final(await played.send("first@a.test"))
-        await trio.sleep(1)
-        looks: list[object] = []
-        monkeypatch.setattr(Queue, "due", lambda *_, **__: looks.append("due"))
-        monkeypatch.setattr(Messages, "to_send", lambda *_: looks.append("to_send"))
-        new = message(played.outside, played.accounts["demo"], "ada@a.test", "bob@a.test")
-        charged = await played.store.messages.accept(new)
-        played.dispatch.inbox.offer(new, charged)
-        await played.final(new.id, within=1)
-        assert looks == []
-        assert server.messages[-1].data == SIGNATURE + MIME
-        assert server.messages[-1].recipients == ("ada@a.test", "bob@a.test")
-        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("delivered",)]
-
-
-async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Those on the list bounced when the message came in; only the others of it are delivered."""
-    server = FakeMx()
-    async with stage(tmp_path, *one(server)) as played:
-        account = played.accounts["demo"]
-        await played.store.suppressions.add(account, "bob@a.test", "by hand")
-        new = message(played.outside, account, "ada@a.test", "bob@a.test")
-        played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
-        await played.final(new.id, within=2)
-        assert [got.recipients for got in server.messages] == [("ada@a.test",)]
-        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("partial",)]
-
-
-async def test_new_mail_does_not_overtake_for_ever(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """While new mail for a busy pool comes in faster than it can go, what has waited longer goes first."""
-    server = FakeMx(answers={".": wait_and_say(0.1, OK)})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=2)) as played:
-        old = [await played.send(f"old{number}@a.test") for number in range(2 * IN_HAND)]
-
-        async def keep_sending() -> None:
-            while True:
-                new = message(played.outside, played.accounts["demo"], "new@a.test")
-                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
-                await trio.sleep(0.04)  # 25 a second, and 20 can go
-
-        played.nursery.start_soon(keep_sending)
-        await played.final(*old, within=30)
-
-
-async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its parcels go out with the same signature, although their routes are found at different times."""
-    zone, addresses = domain_zone("a.test", "b.test", "c.test")
-    servers = {address: FakeMx() for address in addresses.values()}
-    async with stage(tmp_path, zone, servers) as played:
-        sent = await played.send("ada@a.test", "bob@b.test", "cy@c.test")
-        await played.final(sent, within=2)
-        assert played.signer.signed == 1
-
-
-async def test_a_message_that_cannot_be_signed_is_deferred(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the reason in words; its neighbours go out."""
-    server = FakeMx()
-    async with stage(tmp_path, *one(server)) as played:
-        sign = played.signer.sign
-
-        async def fail_for_one(messages: Any) -> Any:
-            made = await sign(messages)
-            return [ValueError("no") if b"bad" in each.mime else one for each, one in zip(messages, made, strict=True)]
-
-        monkeypatch.setattr(played.signer, "sign", fail_for_one)
-        bad = message(played.outside, played.accounts["demo"], "ada@a.test", mime=MIME + b"bad\r\n")
-        played.dispatch.inbox.offer(bad, await played.store.messages.accept(bad))
-        good = await played.send("bob@a.test")
-        await played.final(good, within=2)
-        assert played.recipient(bad.id) == ("deferred", 1)
-        ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
-        assert response == "4.3.0 an error on our side (ValueError); the log has the details"
-
-
-async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With all sessions taken by one pool's backlog, another pool's message gets one of the next that end."""
-    zone, addresses = domain_zone("big.test", "small.test")
-    servers = {address: FakeMx(answers={".": wait_and_say(0.5, OK)}) for address in addresses.values()}
-    async with stage(tmp_path, zone, servers, running=False) as played:
-        played.dispatch.sessions = 2
-        played.nursery.start_soon(played.dispatch.run)
-        for number in range(40):
-            await played.send(f"user{number}@big.test")
-        await trio.sleep(2)
-        single = await played.send("ada@small.test")
-        began = trio.current_time()
-        await played.final(single, within=20)
-        assert trio.current_time() - began < 3

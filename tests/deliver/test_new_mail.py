@@ -1,0 +1,98 @@
+"""Mail that has just come in, handed over in memory: who gets it, in which order, signed once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.deliver.dispatch import IN_HAND
+from appliance.deliver.providers import Limits
+from appliance.store.messages import Messages
+from appliance.store.outcomes import Queue
+from tests.deliver.stage import MIME, OK, SIGNATURE, domain_zone, message, one, stage
+from tests.fakes.mx import FakeMx, wait_and_say
+
+
+async def test_new_mail_is_handed_over_in_memory(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes through the inbox is delivered without a look into the store, byte for byte as it was accepted."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        await played.final(await played.send("first@a.test"))
+        await trio.sleep(1)
+        looks: list[object] = []
+        monkeypatch.setattr(Queue, "due", lambda *_, **__: looks.append("due"))
+        monkeypatch.setattr(Messages, "to_send", lambda *_: looks.append("to_send"))
+        new = message(played.outside, played.accounts["demo"], "ada@a.test", "bob@a.test")
+        charged = await played.store.messages.accept(new)
+        played.dispatch.inbox.offer(new, charged)
+        await played.final(new.id, within=1)
+        assert looks == []
+        assert server.messages[-1].data == SIGNATURE + MIME
+        assert server.messages[-1].recipients == ("ada@a.test", "bob@a.test")
+        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("delivered",)]
+
+
+async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Those on the list bounced when the message came in; only the others of it are delivered."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        account = played.accounts["demo"]
+        await played.store.suppressions.add(account, "bob@a.test", "by hand")
+        new = message(played.outside, account, "ada@a.test", "bob@a.test")
+        played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+        await played.final(new.id, within=2)
+        assert [got.recipients for got in server.messages] == [("ada@a.test",)]
+        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("partial",)]
+
+
+async def test_new_mail_does_not_overtake_for_ever(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """While new mail for a busy pool comes in faster than it can go, what has waited longer goes first."""
+    server = FakeMx(answers={".": wait_and_say(0.1, OK)})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=2)) as played:
+        old = [await played.send(f"old{number}@a.test") for number in range(2 * IN_HAND)]
+
+        async def keep_sending() -> None:
+            while True:
+                new = message(played.outside, played.accounts["demo"], "new@a.test")
+                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                await trio.sleep(0.04)  # 25 a second, and 20 can go
+
+        played.nursery.start_soon(keep_sending)
+        await played.final(*old, within=30)
+        assert {played.recipient(each) for each in old} == {("delivered", 1)}
+
+
+async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its parcels go out with the same signature, although their routes are found at different times."""
+    zone, addresses = domain_zone("a.test", "b.test", "c.test")
+    servers = {address: FakeMx() for address in addresses.values()}
+    async with stage(tmp_path, zone, servers) as played:
+        sent = await played.send("ada@a.test", "bob@b.test", "cy@c.test")
+        await played.final(sent, within=2)
+        assert played.signer.signed == 1
+
+
+async def test_a_message_that_cannot_be_signed_is_deferred(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reason in words; its neighbours go out."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        sign = played.signer.sign
+
+        async def fail_for_one(messages: Any) -> Any:
+            made = await sign(messages)
+            return [ValueError("no") if b"bad" in each.mime else one for each, one in zip(messages, made, strict=True)]
+
+        monkeypatch.setattr(played.signer, "sign", fail_for_one)
+        bad = message(played.outside, played.accounts["demo"], "ada@a.test", mime=MIME + b"bad\r\n")
+        played.dispatch.inbox.offer(bad, await played.store.messages.accept(bad))
+        good = await played.send("bob@a.test")
+        await played.final(good, within=2)
+        assert played.recipient(bad.id) == ("deferred", 1)
+        ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
+        assert response == "4.3.0 an error on our side (ValueError); the log has the details"
