@@ -1,7 +1,8 @@
 """In charge of the one front door: whatever comes in, over HTTP or SMTP or as a test, is accepted here or refused."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar, TypeVarTuple, Unpack
 
 import msgspec
@@ -14,8 +15,9 @@ from appliance.message.addresses import Address
 from appliance.message.compose import compose
 from appliance.message.draft import Draft, draft
 from appliance.message.request import SendRequest, fingerprint
+from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
-from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, Source
+from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
 from appliance.store import KeyTaken, Store
 
@@ -28,7 +30,7 @@ LARGE = 256 * 1024  # bytes; composing more than this would keep the event loop 
 
 _ENCODER = msgspec.json.Encoder()
 # Asking an enum for a member takes ten times as long as asking a module.
-_API, _TEST, _RESERVED = Source.API, Source.TEST, Billing.RESERVED
+_API, _SMTP, _TEST, _RESERVED = Source.API, Source.SMTP, Source.TEST, Billing.RESERVED
 
 
 class AttachmentReceipt(msgspec.Struct, omit_defaults=True):
@@ -68,6 +70,13 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     replay_of: str | None = None
 
 
+class Submitted(msgspec.Struct, frozen=True, gc=False):
+    """A submitted message that is on disk. `replayed` when it was before, under the same Idempotency-Key."""
+
+    message_id: str
+    replayed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Deliveries:
     """Who is to have new mail: delivery to the world, or its simulation."""
@@ -80,13 +89,21 @@ class FrontDoor:
     """Accepts messages: limits, template, compose, one durable transaction, then a word to delivery."""
 
     def __init__(
-        self, store: Store, outside: Outside, deliveries: Deliveries, free_space: FreeSpace, *, sandbox: bool
+        self,
+        store: Store,
+        outside: Outside,
+        deliveries: Deliveries,
+        free_space: FreeSpace,
+        *,
+        sandbox: bool,
+        hostname: str,
     ) -> None:
         self._store = store
         self._outside = outside
         self._deliveries = deliveries
         self._free_space = free_space
         self._sandbox = sandbox
+        self._hostname = hostname
         self._running: set[tuple[str, str]] = set()
         # Large messages are made one at a time, off the loop: that bounds memory as well as stalls.
         self._large = trio.CapacityLimiter(1)
@@ -106,42 +123,22 @@ class FrontDoor:
                 retry_after=60,
             )
 
+    # ---- over HTTP
+
     async def send(self, caller: Caller, request: SendRequest, key: str, request_id: str, size: int) -> Accepted:
         """Accept one HTTP message durably. `size` is the body's, to choose where the work is done."""
         large = size >= LARGE or _is_laborious(request)
         print_of_body = await self._off_loop(fingerprint, request) if large else fingerprint(request)
-        claim = (caller.idempotency_scope, key)
-        if claim in self._running:
-            raise Refused(
-                Code.IDEMPOTENCY_IN_PROGRESS,
-                "The first request with this Idempotency-Key is still running. Retry in a second.",
-                retry_after=1,
-            )
-        self._running.add(claim)
-        try:
-            return await self._send_new(caller, request, key, print_of_body, request_id, large=large)
-        except (KeyTaken, Refused) as refused:
-            # A retry is rare, so nobody else pays for a look: the transaction finds a taken key by itself, and what
-            # was accepted once stays accepted, even if it would be refused by now.
-            if (replay := self._replay(caller, key, print_of_body, request_id)) is not None:
-                return replay
-            if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
-                raise Refused(
-                    Code.TEMPORARY_FAILURE, "This Idempotency-Key has just expired. Retry with it.", retry_after=1
-                ) from None
-            raise
-        finally:
-            self._running.discard(claim)
+        return await self._once(
+            (caller.idempotency_scope, key),
+            partial(self._send_new, caller, request, key, print_of_body, request_id, large=large),
+            partial(self._replay, caller, key, print_of_body, request_id),
+        )
 
     def _replay(self, caller: Caller, key: str, print_of_body: bytes, request_id: str) -> Accepted | None:
-        first = self._store.messages.remembered(caller.account_id, caller.idempotency_scope, key)
-        if first is None:
+        first = self._first_send(caller, key, print_of_body)
+        if first is None or first.receipt is None:
             return None
-        if first.fingerprint != print_of_body:
-            raise Refused(
-                Code.IDEMPOTENCY_CONFLICT,
-                "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
-            )
         receipt = msgspec.json.decode(first.receipt, type=Receipt)
         receipt.request_id = request_id
         return Accepted(msgspec.json.encode(receipt), replay_of=first.request_id)
@@ -153,37 +150,144 @@ class FrontDoor:
         message_id, now = self._outside.identifier("msg"), self._outside.now()
         given = (request, template, message_id, now, caller)
         drafted, mime = await self._off_loop(_build, *given) if large else _build(*given)
-        source = _TEST if caller.test else _API
-        credits_needed = 0 if caller.test else len(drafted.recipients)
+        credits_needed = _credits(caller, drafted.recipients)
         encoded = _ENCODER.encode(_receipt(drafted, message_id, request_id, credits_needed))
-        new = NewMessage(
-            id=message_id,
-            account_id=caller.account_id,
-            request_id=request_id,
-            source=source,
-            simulated=caller.test or self._sandbox,
-            sender=drafted.sender.text,
-            envelope_from=drafted.sender.wire,
-            subject=drafted.subject,
-            tags=drafted.tags,
-            template_alias=template.alias if template else None,
-            template_version=template.version if template else None,
-            mime=mime,
-            receipt=encoded,
-            recipients=self._recipients(drafted),
-            credits=credits_needed,
-            created_at=now,
-            idempotency=IdempotencyClaim(caller.idempotency_scope, key, print_of_body, now + KEY_LIFETIME),
+        await self._accept(
+            NewMessage(
+                id=message_id,
+                account_id=caller.account_id,
+                request_id=request_id,
+                source=_TEST if caller.test else _API,
+                simulated=caller.test or self._sandbox,
+                sender=drafted.sender.text,
+                envelope_from=drafted.sender.wire,
+                subject=drafted.subject,
+                tags=drafted.tags,
+                template_alias=template.alias if template else None,
+                template_version=template.version if template else None,
+                mime=mime,
+                receipt=encoded,
+                recipients=self._recipients(drafted.recipients),
+                credits=credits_needed,
+                created_at=now,
+                idempotency=_claim(caller, key, print_of_body, now),
+            )
         )
+        return Accepted(encoded)
+
+    # ---- over SMTP
+
+    async def submit(
+        self,
+        caller: Caller,
+        envelope_from: str,
+        recipients: Sequence[str],
+        data: bytes,
+        request_id: str,
+        *,
+        secure: bool = True,
+    ) -> Submitted:
+        """Accept one whole message durably: `data` as after DATA, dots unstuffed. `secure`: it came over TLS."""
+        self.check_open(caller)
+        large = len(data) >= LARGE or len(recipients) > FEW_ADDRESSES
+        given = (envelope_from, recipients, data)
+        submission = await self._off_loop(read, *given) if large else read(*given)
+        first = partial(self._submit_new, caller, submission, request_id, secure=secure, large=large)
+        if submission.key is None:
+            return await first()
+        again = partial(self._submitted_before, caller, submission.key, submission.fingerprint)
+        return await self._once((caller.idempotency_scope, submission.key), first, again)
+
+    def _submitted_before(self, caller: Caller, key: str, print_of_message: bytes) -> Submitted | None:
+        first = self._first_send(caller, key, print_of_message)
+        return None if first is None else Submitted(first.message_id, replayed=True)
+
+    async def _submit_new(
+        self, caller: Caller, submission: Submission, request_id: str, *, secure: bool, large: bool
+    ) -> Submitted:
+        _check_domain(caller, submission.envelope_from, "MAIL FROM")
+        _check_domain(caller, submission.sender, "From")
+        message_id, now = self._outside.identifier("msg"), self._outside.now()
+        finish = partial(
+            write,
+            submission,
+            message_id=message_id,
+            now_seconds=now // 1_000_000,
+            hostname=self._hostname,
+            secure=secure,
+        )
+        mime = await self._off_loop(finish) if large else finish()
+        await self._accept(
+            NewMessage(
+                id=message_id,
+                account_id=caller.account_id,
+                request_id=request_id,
+                source=_TEST if caller.test else _SMTP,
+                simulated=caller.test or self._sandbox,
+                sender=submission.sender.text,
+                envelope_from=submission.envelope_from.wire,
+                subject=submission.subject,
+                tags=submission.tags,
+                template_alias=None,
+                template_version=None,
+                mime=mime,
+                receipt=None,
+                recipients=self._recipients(submission.recipients),
+                credits=_credits(caller, submission.recipients),
+                created_at=now,
+                idempotency=_claim(caller, submission.key, submission.fingerprint, now),
+            )
+        )
+        return Submitted(message_id)
+
+    # ---- either way
+
+    async def _once(
+        self, claim: tuple[str, str], first: Callable[[], Awaitable[T]], again: Callable[[], T | None]
+    ) -> T:
+        """Do `first` unless it was done under this claim before: then `again` says what came of it."""
+        if claim in self._running:
+            raise Refused(
+                Code.IDEMPOTENCY_IN_PROGRESS,
+                "The first request with this Idempotency-Key is still running. Retry in a second.",
+                retry_after=1,
+            )
+        self._running.add(claim)
+        try:
+            return await first()
+        except (KeyTaken, Refused) as refused:
+            # A retry is rare, so nobody else pays for a look: the transaction finds a taken key by itself, and what
+            # was accepted once stays accepted, even if it would be refused by now.
+            if (replay := again()) is not None:
+                return replay
+            if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
+                raise Refused(
+                    Code.TEMPORARY_FAILURE, "This Idempotency-Key has just expired. Retry with it.", retry_after=1
+                ) from None
+            raise
+        finally:
+            self._running.discard(claim)
+
+    def _first_send(self, caller: Caller, key: str, fingerprint: bytes) -> RememberedSend | None:
+        """What was sent under this key before; refused when it was something else, or came the other way."""
+        first = self._store.messages.remembered(caller.account_id, caller.idempotency_scope, key)
+        if first is not None and first.fingerprint != fingerprint:
+            raise Refused(
+                Code.IDEMPOTENCY_CONFLICT,
+                "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
+            )
+        return first
+
+    async def _accept(self, new: NewMessage) -> None:
+        """On disk when this returns; delivery has its word."""
         charged = await self._store.messages.accept(new)
         if new.simulated:
             self._deliveries.simulated.set()
         else:
             self._deliveries.world.offer(new, charged)
-        return Accepted(encoded)
 
-    def _recipients(self, drafted: Draft) -> tuple[NewRecipient, ...]:
-        new, addresses = self._outside.identifier, drafted.recipients
+    def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
+        new = self._outside.identifier
         if len(addresses) == 1:
             return (_recipient(new("rcp"), addresses[0]),)
         # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
@@ -213,17 +317,27 @@ def _build(
     request: SendRequest, template: Template | None, message_id: str, now: int, caller: Caller
 ) -> tuple[Draft, bytes]:
     drafted = draft(request, template)
-    _check_sender(caller, drafted)
+    _check_domain(caller, drafted.sender, "from")
     header_id = f"{message_id.removeprefix('msg_')}@{drafted.sender.domain}"
     return drafted, compose(drafted, message_id=header_id, date_seconds=now // 1_000_000)
 
 
-def _check_sender(caller: Caller, drafted: Draft) -> None:
-    if drafted.sender.domain not in caller.domains:
+def _check_domain(caller: Caller, sender: Address, field: str) -> None:
+    if sender.domain not in caller.domains:
         raise Refused(
             Code.FORBIDDEN,
-            f"from: the domain {drafted.sender.domain} is not registered and verified for this account. Add it first.",
+            f"{field}: the domain {sender.domain} is not registered and verified for this account. Add it first.",
         )
+
+
+def _credits(caller: Caller, recipients: Sequence[Address]) -> int:
+    return 0 if caller.test else len(recipients)
+
+
+def _claim(caller: Caller, key: str | None, print_of_body: bytes, now: int) -> IdempotencyClaim | None:
+    if key is None:
+        return None
+    return IdempotencyClaim(caller.idempotency_scope, key, print_of_body, now + KEY_LIFETIME)
 
 
 def _recipient(recipient_id: str, address: Address) -> NewRecipient:

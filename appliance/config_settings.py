@@ -169,6 +169,14 @@ class Smtp:
     tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: a generated certificate that nobody trusts")
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     allow_plaintext_auth: bool = _key(BOOLEAN, False, "true: AUTH without TLS, for loopback clients only")
+    max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
+    max_connections_per_address: int = _key(_CONNECTIONS, 30, "Open connections from one address")
+    command_timeout: float = _key(_TIMEOUT, "60s", "How long a client may take to send its next command")
+    data_timeout: float = _key(
+        _TIMEOUT, "5m", "How long a client may take to send a message, at 500 bytes a second or more"
+    )
+    session_timeout: float = _key(_TIMEOUT, "15m", "How long a connection may last; a message on its way is finished")
+    message_memory: int = _key(size(), "256MiB", "Bytes of messages on their way in; more is answered 451")
 
 
 @dataclass(frozen=True, slots=True)

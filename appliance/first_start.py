@@ -59,6 +59,7 @@ The secrets below are shown only this once.
   Account          {made.account.name}
   Login            {made.account.email}
   Password         {password}
+  SMTP server      {smtp_server(config)}
   SMTP username    {made.username}
   SMTP password    {made.smtp_password}
   API key          {made.key}
@@ -72,6 +73,11 @@ See what became of it (put the "id" of the answer in the place of ID):
 
 curl -sS {url}/emails/ID -H {bearer}
 """
+
+
+def smtp_server(config: Config) -> str:
+    """Where programs submit by SMTP."""
+    return f"{config.smtp.bind[0]} (STARTTLS)" if config.smtp.bind else "none"
 
 
 def send_line(url: str, bearer: str, domain: str) -> str:
@@ -94,6 +100,7 @@ def welcome_back(config: Config, url: str, name: str, program: str) -> str:
 The mail appliance is running with built-in settings.
 
   URL              {url}
+  SMTP server      {smtp_server(config)}
   Data             {config.server.data_dir}
 
 For another API key, another SMTP credential or a new password, in {config.server.data_dir.parent}:

@@ -81,6 +81,7 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
             message.subject,
             count,
             fresh.charged,
+            message.sender,
         )
         for recipient in message.recipients
     ]

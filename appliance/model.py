@@ -217,11 +217,12 @@ class IdempotencyClaim(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class RememberedSend:
-    """An earlier 202 under the same idempotency key."""
+    """An earlier 202, or 250, under the same idempotency key."""
 
     fingerprint: bytes
     request_id: str
-    receipt: bytes
+    receipt: bytes | None
+    message_id: str
 
 
 class NewMessage(Struct, frozen=True, gc=False):
@@ -239,7 +240,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     template_alias: str | None
     template_version: int | None
     mime: bytes
-    receipt: bytes  # the 202's fields as JSON: what a retry is told
+    receipt: bytes | None  # the 202's fields as JSON: what a retry is told; none over SMTP, where the id is told
     recipients: tuple[NewRecipient, ...]
     credits: int  # to reserve: one a recipient, or 0 for a test
     created_at: int
@@ -302,6 +303,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
     subject: str
     recipient_count: int
     charged: int  # credits taken for it, which a bounce gives back: 1, or 0 for a test or an unlimited account
+    sender: str = ""  # the From, whose domain may be another than the envelope's
 
 
 class Attempt(Struct, frozen=True, gc=False):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
+from appliance import entrance
 from appliance.accept import Deliveries
 from appliance.config import Config
 from appliance.deliver import pool, station
@@ -16,6 +17,7 @@ from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.single import only_server
 from appliance.store import CommitUnknown, Store, open_store
+from appliance.submission import server as submission
 from appliance.web import server, site
 
 FORCED_AFTER = 5.0  # seconds past shutdown_timeout until workers are no longer waited for
@@ -81,7 +83,8 @@ async def _run_all(
 ) -> None:
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
     inbox, wake_simulated = Inbox(), Wake()
-    edge = site.build(config, outside, store, key, stopping, Deliveries(inbox, wake_simulated))
+    shared = entrance.build(config, outside, store, Deliveries(inbox, wake_simulated))
+    edge = site.build(config, outside, store, key, stopping, shared)
     async with trio.open_nursery() as workers:
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
@@ -97,7 +100,8 @@ async def _run_all(
                 stopping,
                 config.server.shutdown_timeout,
             )
-            _announce(config, urls)
+            smtp = await listeners.start(submission.serve, config, outside, shared, stopping)
+            _announce(config, urls, smtp)
             if on_ready is not None:
                 await on_ready(store, urls)
             await stopping.wait()
@@ -105,8 +109,8 @@ async def _run_all(
         workers.cancel_scope.cancel()
 
 
-def _announce(config: Config, urls: list[str]) -> None:
-    log.info("ready", http=urls, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
+def _announce(config: Config, http: list[str], smtp: list[str]) -> None:
+    log.info("ready", http=http, smtp=smtp, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 
 async def _stop_on_signal(signals: AsyncIterator[int], stopping: trio.Event) -> None:

@@ -89,6 +89,7 @@ class Running:
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     url: str = ""
+    smtp: list[str] = field(default_factory=list)  # what listens for submission
 
     def start(self) -> None:
         """Start it and wait until it listens; the port may differ from last time."""
@@ -106,7 +107,8 @@ class Running:
         while time.monotonic() < deadline:
             for line in self.log_file.read_bytes()[begin:].splitlines():
                 if b'"event": "ready"' in line:
-                    self.url = json.loads(line)["http"][0]
+                    ready = json.loads(line)
+                    self.url, self.smtp = ready["http"][0], ready["smtp"]
                     return
             if self.process.poll() is not None:
                 break
@@ -148,6 +150,10 @@ CONFIG = """
 hostname = "mail.example.com"
 data_dir = "{data_dir}"
 {server}
+[smtp]
+bind = {smtp_bind}
+bind_tls = ["127.0.0.1:0"]
+{smtp}
 [http]
 bind = ["127.0.0.1:0"]
 {http}
@@ -165,6 +171,8 @@ def appliance(
     *,
     server: str = "",
     http: str = "",
+    smtp: str = "",
+    smtp_bind: str = '["127.0.0.1:0"]',
     requests_per_second: int = 0,
     credit: int | None = 1_000_000,
     account: Provisioned | None = None,
@@ -173,7 +181,14 @@ def appliance(
     data_dir = directory / "data"
     config_file = directory / "config.toml"
     config_file.write_text(
-        CONFIG.format(data_dir=data_dir, server=server, http=http, requests_per_second=requests_per_second)
+        CONFIG.format(
+            data_dir=data_dir,
+            server=server,
+            http=http,
+            smtp=smtp,
+            smtp_bind=smtp_bind,
+            requests_per_second=requests_per_second,
+        )
     )
     account = account or add_account(data_dir, "demo", credit=credit)
     running = Running(directory, config_file, data_dir, account, directory / "appliance.log")

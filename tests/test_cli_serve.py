@@ -20,7 +20,10 @@ HINT = "appliance account create NAME --email ADDRESS --password-stdin"
 def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path:
     """A configuration file with its data directory beside it."""
     file = directory / "settings.toml"
-    file.write_text(f'[server]\ndata_dir = "data"\n{more}[http]\nbind = ["{bind}"]\n[delivery]\nmode = "sandbox"\n')
+    file.write_text(
+        f'[server]\ndata_dir = "data"\n{more}[http]\nbind = ["{bind}"]\n'
+        '[smtp]\nbind = []\nbind_tls = []\n[delivery]\nmode = "sandbox"\n'
+    )
     return file
 
 

@@ -19,6 +19,7 @@ BOTTOM = frozenset(
         "config_settings",
         "config_values",
         "disk",
+        "doorkeeper",
         "errors",
         "events",
         "explain",
@@ -45,9 +46,11 @@ ARROWS: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {"supervisor", "first_start", "provisioning", "store", "signing_keys", "dns_records", "dns_check"}
     ),
-    "supervisor": frozenset({"accept", "web", "submission", "deliver", "webhook", "store"}),
-    "web": frozenset({"accept", "message", "store"}),
-    "submission": frozenset({"accept", "message", "store"}),
+    "supervisor": frozenset({"accept", "entrance", "web", "submission", "deliver", "webhook", "store"}),
+    "web": frozenset({"accept", "credentials", "entrance", "message", "store"}),
+    "submission": frozenset({"accept", "credentials", "entrance", "message", "store"}),
+    "entrance": frozenset({"accept", "credentials", "store"}),
+    "credentials": frozenset({"store"}),
     "deliver": frozenset({"message", "store", "signing_keys"}),
     "signing_keys": frozenset({"message", "store"}),
     "dns_records": frozenset({"message"}),

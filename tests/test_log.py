@@ -43,8 +43,12 @@ def _logging_as_before() -> Iterator[None]:
 
 
 def lines_of(*, as_json: bool, level: int = logging.INFO) -> Lines:
-    """Set the log up and return a function that gives the lines written since."""
+    """Set the log up and return a function that gives the lines written since.
+
+    Alone: pytest would keep what is logged too, and cannot hand a lone surrogate from one of its processes to another.
+    """
     stream = io.StringIO()
+    logging.getLogger().handlers.clear()
     log.setup(stream, level, json=as_json)
     return lambda: stream.getvalue().splitlines()
 

@@ -21,6 +21,7 @@ from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.smtp.watch import Watch
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import Level
+from appliance.errors import Refused
 from appliance.log import get_logger
 from appliance.message.addresses import parse
 from appliance.model import DueRecipient, Outcome
@@ -44,8 +45,12 @@ class Parcel(NamedTuple):
 
     @property
     def sender_domain(self) -> str:
-        """The domain of the message's sender, whose keys sign it."""
-        return self.recipients[0].envelope_from.rpartition("@")[2]
+        """The domain of the message's From, whose keys sign it: DMARC looks there, not at the envelope's sender."""
+        recipient = self.recipients[0]
+        try:
+            return parse(recipient.sender, "from").domain
+        except Refused:  # nobody's From: whatever wrote it, the mail must go
+            return recipient.envelope_from.rpartition("@")[2]
 
 
 class _Reached(NamedTuple):

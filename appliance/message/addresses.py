@@ -6,7 +6,7 @@ parts, IP literals, comments, groups and lists; and domains without a dot. Speci
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import email_validator
@@ -79,6 +79,16 @@ def parse(text: str, field: str) -> Address:
         return _remembered(text) if len(text) <= _REMEMBERED_LENGTH else _read(text)
     except _NotAnAddress as fault:
         raise invalid(field, fault.reason) from fault.__cause__
+
+
+def unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
+    """The addresses without those that came before in another spelling."""
+    if len(addresses) == 1:
+        return tuple(addresses)
+    first: dict[str, Address] = {}
+    for address in addresses:
+        first.setdefault(address.key, address)
+    return tuple(first.values())
 
 
 def _read(text: str) -> Address:

@@ -3,26 +3,23 @@
 A body that is an empty string is present; an empty list of attachments is not.
 """
 
-import re
-from collections.abc import Sequence
 from typing import TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from appliance.errors import invalid
 from appliance.message import limits
-from appliance.message.addresses import Address, parse
+from appliance.message.addresses import Address, parse, unique
 from appliance.message.attachments import File, read_files
 from appliance.message.characters import fault_in_body, fault_in_line
 from appliance.message.custom_headers import read_headers
 from appliance.message.request import SendRequest
+from appliance.message.tags import read_tags
 from appliance.message.template import Rendered, Template, render
 
 __all__ = ["Draft", "File", "draft"]
 
 Value = TypeVar("Value")
-
-_TAG = re.compile(r"[!-+\--~](?:[ -+\--~]{0,62}[!-+\--~])?")  # printable ASCII, no comma, no space at either end
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -102,7 +99,7 @@ def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
     to = _read_addresses(request.to, "to")
     cc = () if request.cc is UNSET else _read_addresses(request.cc, "cc")
     bcc = () if request.bcc is UNSET else _read_addresses(request.bcc, "bcc")
-    recipients = _unique((*to, *cc, *bcc)) if cc or bcc else to
+    recipients = unique((*to, *cc, *bcc)) if cc or bcc else to
     if len(recipients) > limits.RECIPIENTS:
         raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
     return to, cc, bcc, recipients
@@ -113,27 +110,13 @@ def _read_addresses(value: str | list[str], field: str) -> tuple[Address, ...]:
         return (parse(value, field),)
     if len(value) > limits.ADDRESS_ENTRIES:
         raise invalid(field, f"must have at most {limits.ADDRESS_ENTRIES} entries")
-    return _unique([parse(text, f"{field}[{index}]") for index, text in enumerate(value)])
-
-
-def _unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
-    if len(addresses) == 1:
-        return tuple(addresses)
-    first: dict[str, Address] = {}
-    for address in addresses:
-        first.setdefault(address.key, address)
-    return tuple(first.values())
+    return unique([parse(text, f"{field}[{index}]") for index, text in enumerate(value)])
 
 
 def _read_tags(value: str | list[str]) -> tuple[str, ...]:
-    tags = [value] if isinstance(value, str) else value
-    if len(tags) > limits.TAGS:
-        raise invalid("tags", f"at most {limits.TAGS} tags are allowed")
-    for index, tag in enumerate(tags):
-        if not _TAG.fullmatch(tag):
-            field = "tags" if isinstance(value, str) else f"tags[{index}]"
-            raise invalid(field, "a tag has 1 to 64 printable ASCII characters, no comma, and no space at either end")
-    return tuple(dict.fromkeys(tags))
+    if isinstance(value, str):
+        return read_tags([value], lambda _: "tags")
+    return read_tags(value, "tags[{}]".format)
 
 
 def _read_content(request: SendRequest, template: Template | None) -> Rendered:

@@ -32,6 +32,11 @@ FILENAME_LENGTH: Final = 255  # octets, what a file system holds
 CONTENT_TYPE_LENGTH: Final = 255  # characters: RFC 6838 4.2 allows 127 + 127 for type and subtype
 CONTENT_ID_LENGTH: Final = 128  # characters
 JSON_DEPTH: Final = 32  # levels of nesting; a send request needs three
+HEADER_SIZE: Final = 256 * 1024  # bytes of a submitted message's header; large mailbox providers take about as much
+HEADER_LINES: Final = 5_000  # in a submitted header: that size in lines of 52 octets
+HEADER_FIELDS: Final = 1_000  # in a submitted header
+FROM_LENGTH: Final = 4 * 1024  # octets of a submitted From, a name of 255 characters in encoded words included
+HOPS: Final = 100  # Received fields, RFC 5321 6.3: more is a loop
 JSON_VALUES: Final = 50_000  # values in one body; a full request has fewer than 4,000
 
 # Of the wire, RFC 5322 2.1.1 and RFC 2047 2.

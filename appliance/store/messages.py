@@ -21,7 +21,7 @@ from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows
 
 _REMEMBERED = """
-SELECT k.fingerprint, m.request_id, b.receipt FROM idempotency_keys k
+SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
 JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
 JOIN message_bodies b ON b.message_id = k.message_id
 WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now

@@ -25,7 +25,7 @@ from appliance.store.suppressions import ADD_SUPPRESSION
 # What every query for due mail selects; each adds its own WHERE.
 SELECT_DUE = """
 SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code, r.last_smtp_response,
-    m.envelope_from, m.subject, m.recipient_count, r.charged
+    m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
 FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
 """
 _DUE = (

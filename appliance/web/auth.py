@@ -2,26 +2,20 @@
 
 import binascii
 import hashlib
-import hmac
 import os
 from dataclasses import dataclass, field
 
 import pybase64
-import trio
 
+from appliance.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.errors import Code, Refused
-from appliance.guesses import FAILURE_DELAY, Guesses
 from appliance.model import Caller, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.access import sha256
 from appliance.web.tokens import Claims, Tokens
 
-CACHED_FOR = 500_000  # microseconds; a change from the shell is seen within a second
-CACHED = 10_000  # callers at most
-
 MISSING = "Send an Authorization header: Basic with an SMTP credential, or Bearer with an API key or a token."
-WRONG = "This credential is not valid. Check it, or create a new one."
 ONLY_TOKENS = "This endpoint needs a customer token from POST /v1/auth/login; keys and SMTP credentials do not open it."
 
 
@@ -32,7 +26,7 @@ class Authenticator:
     store: Store
     outside: Outside
     tokens: Tokens
-    guesses: Guesses
+    credentials: Credentials
     # Header digests under a key of this process, so that the cache holds nothing worth stealing.
     _salt: bytes = field(default_factory=lambda: os.urandom(32))
     _callers: dict[bytes, tuple[Caller, int]] = field(default_factory=dict)
@@ -55,6 +49,7 @@ class Authenticator:
     def forget(self) -> None:
         """Something about callers was changed by this process: look again at once."""
         self._callers.clear()
+        self.credentials.forget()
 
     async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
         """The dashboard user of this header; nothing but a token opens /v1."""
@@ -69,19 +64,8 @@ class Authenticator:
         return found
 
     async def wrong_guess(self, address: str) -> Refused:
-        """The answer to a wrong credential: slow, and with a request to wait for an address that goes on.
-
-        Always a 401, as the interface has it: a 429 would tell a client whose key was revoked to try it again.
-        """
-        wait: int | None = None
-        try:
-            self.guesses.check_address(address)
-        except Refused as refused:
-            wait = refused.retry_after
-        else:
-            self.guesses.failed(address)
-        await trio.sleep(FAILURE_DELAY)
-        return Refused(Code.UNAUTHORIZED, WRONG, retry_after=wait)
+        """The answer to a wrong credential, whatever kind it was of."""
+        return await self.credentials.wrong_guess(address)
 
     def _remember(self, digest: bytes, caller: Caller, now: int) -> None:
         if len(self._callers) >= CACHED:
@@ -102,10 +86,7 @@ class Authenticator:
             username, _, password = pybase64.b64decode(secret, validate=True).decode("utf-8").partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return None
-        found = self.store.access.caller_by_credential(username) if "\0" not in username else None
-        if found is None or not hmac.compare_digest(sha256(password), found[1]):
-            return None
-        return found[0]
+        return self.credentials.look_up(username, sha256(password))
 
     def _user(self, token: str) -> tuple[User, Claims] | None:
         claims = self.tokens.read(token)

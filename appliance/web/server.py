@@ -1,12 +1,8 @@
 """In charge of the HTTP listeners: hypercorn's connections, guarded and counted, and their orderly end."""
 
-import errno
-import ipaddress
 import logging
 import ssl
-from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +12,18 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.config import Http, Network
+from appliance.config import Http
+from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.log import get_logger
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
 
 HEADER_BYTES = 16 * 1024
 BACKLOG = 1_024
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-NO_ROOM_PAUSE = 0.1  # seconds
 LOOK_EVERY = 0.25  # seconds, by which a client may overstay any of its deadlines
 REQUESTS_PER_CONNECTION = 1_000_000  # effectively no limit: reconnecting costs clients more than it saves us
 
 log = get_logger("web")
-
-
-@dataclass(slots=True)
-class Doorkeeper:
-    """Counts connections, in all and by address, and knows the open ones."""
-
-    most: int
-    most_per_address: int
-    trusted: tuple[Network, ...] = ()  # proxies, which bring many clients each
-    open: set[Connection] = field(default_factory=set)
-    by_address: Counter[str] = field(default_factory=Counter)
-
-    def admits(self, address: str) -> bool:
-        """Whether one more connection from this address is within the limits."""
-        if len(self.open) >= self.most:
-            return False
-        return self.by_address[address] < self.most_per_address or self._is_trusted(address)
-
-    def _is_trusted(self, address: str) -> bool:
-        return any(ipaddress.ip_address(address.partition("%")[0]) in network for network in self.trusted)
 
 
 async def serve(
@@ -63,7 +38,9 @@ async def serve(
     """Serve until `stopping`, then let requests in flight finish for `shutdown_timeout` seconds at most."""
     config = _hypercorn_config()
     context = WorkerContext(None)
-    doorkeeper = Doorkeeper(settings.max_connections, settings.max_connections_per_address, settings.trusted_proxies)
+    doorkeeper: Doorkeeper[Connection] = Doorkeeper(
+        settings.max_connections, settings.max_connections_per_address, settings.trusted_proxies
+    )
     deadlines = Deadlines(
         settings.header_timeout, settings.body_timeout, settings.write_timeout, settings.keep_alive_timeout
     )
@@ -81,7 +58,7 @@ async def serve(
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(_accept, listener, connected, connections)
+                    accepting.start_soon(accept_forever, listener, connected, connections)
                 task_status.started(urls)
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
@@ -91,28 +68,6 @@ async def serve(
             connections.cancel_scope.deadline = trio.current_time() + shutdown_timeout
         await lifespan.wait_for_shutdown()
         lifespan_nursery.cancel_scope.cancel()
-
-
-async def _accept(listener: trio.abc.Listener[Any], connected: Callable[[Any], Any], connections: trio.Nursery) -> None:
-    """Accept for ever, and wait out a descriptor table that is full.
-
-    As trio.serve_listeners does, which would write a traceback to the log ten times a second until there is room.
-    """
-    full = False
-    async with listener:
-        while True:
-            try:
-                stream = await listener.accept()
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                if not full:
-                    log.warning("no more connections can be opened", reason=error.strerror)
-                full = True
-                await trio.sleep(NO_ROOM_PAUSE)
-            else:
-                full = False
-                connections.start_soon(connected, stream)
 
 
 async def _watch(connections: Collection[Connection]) -> None:
@@ -127,23 +82,17 @@ async def _watch(connections: Collection[Connection]) -> None:
             connection.end_if_due(now)
 
 
-async def _guarded(connection: Connection, doorkeeper: Doorkeeper) -> None:
+async def _guarded(connection: Connection, doorkeeper: Doorkeeper[Connection]) -> None:
     """Run one connection; whatever goes wrong in it ends it alone."""
     address = _address(connection.stream)
     if address is None or not doorkeeper.admits(address):
         await trio.aclose_forcefully(connection.stream)
         return
-    doorkeeper.open.add(connection)
-    doorkeeper.by_address[address] += 1
-    try:
-        await connection.run()
-    except Exception:
-        log.exception("connection failed", client=address)
-    finally:
-        doorkeeper.open.discard(connection)
-        doorkeeper.by_address[address] -= 1
-        if not doorkeeper.by_address[address]:
-            del doorkeeper.by_address[address]
+    with doorkeeper.inside(connection, address):
+        try:
+            await connection.run()
+        except Exception:
+            log.exception("connection failed", client=address)
 
 
 def _address(stream: Any) -> str | None:

@@ -4,13 +4,11 @@ from functools import partial
 
 import trio
 
-from appliance.accept import Deliveries, FrontDoor
-from appliance.config import Config, Mode
-from appliance.disk import FreeSpace
-from appliance.guesses import Guesses
+from appliance.accept import FrontDoor
+from appliance.config import Config
+from appliance.entrance import Entrance
 from appliance.keyfile import derive
 from appliance.outside import Outside
-from appliance.rates import RequestRate
 from appliance.store import Store
 from appliance.web import health, openapi, session, suppressions, templates
 from appliance.web.app import Services, create_app
@@ -25,22 +23,16 @@ async def _check_ready(door: FrontDoor, store: Store) -> None:
     await store.check_writable()
 
 
-def build(
-    config: Config, outside: Outside, store: Store, key: bytes, stopping: trio.Event, deliveries: Deliveries
-) -> Edge:
+def build(config: Config, outside: Outside, store: Store, key: bytes, stopping: trio.Event, entrance: Entrance) -> Edge:
     """The ASGI application, ready to be served."""
-    limits = config.limits
-    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
-    guesses, tokens = Guesses(outside), Tokens(derive(key, "dashboard tokens"), outside)
-    auth = Authenticator(store, outside, tokens, guesses)
-    door = FrontDoor(store, outside, deliveries, free_space, sandbox=config.delivery.mode is Mode.SANDBOX)
+    door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
+    auth = Authenticator(store, outside, tokens, entrance.credentials)
     services = Services(store, outside, auth, stopping)
     blueprints = [
         health.blueprint(stopping, partial(_check_ready, door, store)),
         openapi.blueprint(config.http.base_url),
-        session.blueprint(services, tokens, guesses),
+        session.blueprint(services, tokens, entrance.guesses),
         templates.blueprint(services),
         suppressions.blueprint(services),
     ]
-    rate = RequestRate(limits.requests_per_second, outside)
-    return Edge(door, store, outside, auth, rate, config.http, stopping, create_app(blueprints))
+    return Edge(door, store, outside, auth, entrance.rate, config.http, stopping, create_app(blueprints))

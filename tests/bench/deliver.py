@@ -52,6 +52,9 @@ CONFIG = """
 [server]
 hostname = "mail.example.com"
 data_dir = "{data_dir}"
+[smtp]
+bind = ["127.0.0.1:0"]
+bind_tls = ["127.0.0.1:0"]
 [http]
 bind = ["127.0.0.1:0"]
 [dns]

@@ -124,8 +124,8 @@ def opendkim(directory: Path) -> Iterator[int]:
 
 
 @contextmanager
-def postfix(sink_port: int, *, sessions: int, signed: bool) -> Iterator[int]:
-    """A Postfix that passes everything on to the sink; the port at which it takes mail."""
+def postfix(sink_port: int, *, sessions: int, signed: bool, further: str = "") -> Iterator[int]:
+    """A Postfix that passes everything on to the sink; the port at which it takes mail. `further`: more settings."""
     with ExitStack() as stack:
         # Not readable only for root, for Postfix gives up its rights before it looks at its files.
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-postfix-")))
@@ -137,7 +137,9 @@ def postfix(sink_port: int, *, sessions: int, signed: bool) -> Iterator[int]:
         shutil.chown(data, "postfix")
         port = free_port()
         paths = {"config": config, "queue": queue, "data": data}
-        (config / "main.cf").write_text(MAIN.format(sink_port=sink_port, sessions=sessions, milter=milter, **paths))
+        (config / "main.cf").write_text(
+            MAIN.format(sink_port=sink_port, sessions=sessions, milter=milter, **paths) + further
+        )
         (config / "master.cf").write_text(MASTER.format(port=port))
         environment = {**os.environ, "MAIL_CONFIG": str(config)}
         subprocess.run(["postfix", "-c", str(config), "start"], check=True, env=environment, capture_output=True)

@@ -2,10 +2,11 @@
 
 from msgspec import Struct
 
+from appliance.message.line_ends import has_lone_line_end
+
 JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call
 LONE_DOT = b".\r\n"  # ends a message of nothing, RFC 2920 3.1
 
-_BLOCK = 64 * 1024  # bytes looked at together
 _END = b".\r\n"  # RFC 5321 4.1.1.4; the CRLF before it ends the message's own last line
 
 
@@ -27,7 +28,7 @@ class Payload(Struct, frozen=True, gc=False):
 
 def prepare(message: bytes) -> Payload:
     """Check and dot-stuff (RFC 5321 4.5.2) a message with CRLF line ends; one copy, or none when no line has a dot."""
-    if _has_lone_line_end(message):
+    if has_lone_line_end(message):
         raise LoneLineEnd("a lone CR or LF in a message on its way out")
     end = _END if message.endswith(b"\r\n") else b"\r\n" + _END
     stuffed = message.replace(b"\r\n.", b"\r\n..")
@@ -36,19 +37,3 @@ def prepare(message: bytes) -> Payload:
     if len(stuffed) <= JOINED_BYTES:
         parts = (b"".join(parts),)
     return Payload(parts, len(message), not message.isascii())
-
-
-def _has_lone_line_end(message: bytes) -> bool:
-    """Whether some CR or LF is not part of a CRLF: then its lines, joined by CRLF, are not the message again.
-
-    Half as dear as counting each of the three; in blocks, so that a large message is not copied whole.
-    """
-    start = 0
-    while start < len(message):
-        cut = start + _BLOCK
-        cut += message[cut - 1 : cut + 1] == b"\r\n"  # never between the two
-        block = message[start:cut]
-        if b"\r\n".join(block.splitlines()) != block.removesuffix(b"\r\n"):
-            return True
-        start = cut
-    return False

@@ -1,12 +1,9 @@
 """In charge of a message's bytes on the wire: dots doubled, no lone line end, one end of data."""
 
-from unittest.mock import patch
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.smtp import payload
 from appliance.deliver.smtp.payload import JOINED_BYTES, LoneLineEnd, prepare
 
 
@@ -56,17 +53,6 @@ def test_a_receiver_gets_back_what_was_sent(lines: list[bytes]) -> None:
     assert (b"\r\n" + wire).index(b"\r\n.\r\n") == len(wire) - 3
     received = [line[1:] if line.startswith(b".") else line for line in wire[:-3].split(b"\r\n")]
     assert b"\r\n".join(received) == message
-
-
-@given(
-    st.lists(st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\r", b"\n", b"a", b".", b"\x0b", b"\x85"])).map(b"".join),
-    st.sampled_from([1, 2, 3, 5, 64 * 1024]),
-)
-def test_lone_line_ends_are_those_that_counting_finds(message: bytes, block: int) -> None:
-    """Wherever a message is cut into blocks, it is refused exactly when it has more CRs or LFs than CRLFs."""
-    ends = message.count(b"\r\n")
-    with patch.object(payload, "_BLOCK", block):
-        assert payload._has_lone_line_end(message) is not (message.count(b"\r") == message.count(b"\n") == ends)
 
 
 def test_a_payload_does_not_show_the_message() -> None:

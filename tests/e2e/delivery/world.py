@@ -30,6 +30,9 @@ CONFIG = """
 hostname = "mail.example.com"
 data_dir = "{data_dir}"
 {server}
+[smtp]
+bind = ["127.0.0.1:0"]
+bind_tls = ["127.0.0.1:0"]
 [http]
 bind = ["127.0.0.1:0"]
 [dns]

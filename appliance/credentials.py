@@ -1,0 +1,66 @@
+"""In charge of the SMTP credential, whichever door it comes to: who it stands for, and what a wrong one costs."""
+
+import hmac
+from dataclasses import dataclass, field
+
+import trio
+
+from appliance.errors import Code, Refused
+from appliance.guesses import FAILURE_DELAY, Guesses
+from appliance.model import Caller
+from appliance.outside import Outside
+from appliance.store import Store
+
+CACHED_FOR = 500_000  # microseconds; a change from the shell is seen within a second
+CACHED = 10_000  # callers at most
+
+WRONG = "This credential is not valid. Check it, or create a new one."
+
+
+@dataclass(slots=True)
+class Credentials:
+    """Turns an SMTP username and the SHA-256 of its password into a caller."""
+
+    store: Store
+    outside: Outside
+    guesses: Guesses
+    _found: dict[str, tuple[Caller, bytes, int]] = field(default_factory=dict)
+
+    def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
+        """Who this is, as the store has it now."""
+        found = self.store.access.caller_by_credential(username) if "\0" not in username else None
+        if found is None or not hmac.compare_digest(password_sha256, found[1]):
+            return None
+        return found[0]
+
+    def caller(self, username: str, password_sha256: bytes) -> Caller | None:
+        """Who this is, as the store had it half a second ago at most: for a session that asks for every message."""
+        known, now = self._found.get(username), self.outside.now()
+        if known is not None and 0 <= now - known[2] < CACHED_FOR and hmac.compare_digest(password_sha256, known[1]):
+            return known[0]
+        caller = self.look_up(username, password_sha256)
+        if caller is not None:
+            if len(self._found) >= CACHED:
+                self._found.clear()
+            self._found[username] = (caller, password_sha256, now)
+        return caller
+
+    def forget(self) -> None:
+        """Something about callers was changed by this process: look again at once."""
+        self._found.clear()
+
+    async def wrong_guess(self, address: str) -> Refused:
+        """The answer to a wrong credential: slow, and with a request to wait for an address that goes on.
+
+        Always "unauthorized", as the interface has it: "slow down" would tell a client whose key was revoked to try
+        it again.
+        """
+        wait: int | None = None
+        try:
+            self.guesses.check_address(address)
+        except Refused as refused:
+            wait = refused.retry_after
+        else:
+            self.guesses.failed(address)
+        await trio.sleep(FAILURE_DELAY)
+        return Refused(Code.UNAUTHORIZED, WRONG, retry_after=wait)

@@ -1,0 +1,36 @@
+"""In charge of what both ways in, HTTP and SMTP, share: one front door, one count of guesses, one rate a credential."""
+
+from dataclasses import dataclass
+
+from appliance.accept import Deliveries, FrontDoor
+from appliance.config import Config, Mode
+from appliance.credentials import Credentials
+from appliance.disk import FreeSpace
+from appliance.guesses import Guesses
+from appliance.outside import Outside
+from appliance.rates import RequestRate
+from appliance.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Whoever comes in by either way meets these, and finds there what he did at the other."""
+
+    door: FrontDoor
+    credentials: Credentials
+    guesses: Guesses
+    rate: RequestRate
+
+
+def build(config: Config, outside: Outside, store: Store, deliveries: Deliveries) -> Entrance:
+    """The parts, by the settings."""
+    limits = config.limits
+    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
+    guesses = Guesses(outside)
+    sandbox = config.delivery.mode is Mode.SANDBOX
+    return Entrance(
+        FrontDoor(store, outside, deliveries, free_space, sandbox=sandbox, hostname=config.server.hostname),
+        Credentials(store, outside, guesses),
+        guesses,
+        RequestRate(limits.requests_per_second, outside),
+    )

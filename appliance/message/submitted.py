@@ -1,0 +1,217 @@
+"""In charge of messages that come as whole messages, over SMTP: what is refused, what is read, what is changed.
+
+A submitted message goes on as its sender wrote it, byte for byte, but for this: a Received field is put on top, and
+below it Date, Message-ID and MIME-Version where they are missing; Bcc, Resent-Bcc, Return-Path and Idempotency-Key are
+taken out. Nothing is encoded anew, not even 8-bit text: somebody may have signed it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from appliance.errors import Code, Refused, invalid
+from appliance.message import header_lines, limits
+from appliance.message.addresses import Address, parse, unique
+from appliance.message.encoded_words import text_of
+from appliance.message.from_field import read_from
+from appliance.message.header_fields import Field, end_of_header, fields_of, name_for_people
+from appliance.message.line_ends import has_lone_line_end, number_of_long_line
+from appliance.message.submitted_print import print_of
+from appliance.message.tags import read_tags
+
+# RFC 5322 3.6, and the three of RFC 2045 that say how the body is read: two of one mean different things to different
+# readers. Bcc would be one of them; it is taken out, however often it stands there.
+_ONCE: Final = frozenset(
+    (
+        b"from", b"sender", b"reply-to", b"to", b"cc", b"subject", b"date", b"message-id", b"in-reply-to",
+        b"references", b"mime-version", b"content-type", b"content-transfer-encoding", b"idempotency-key",
+    )
+)  # fmt: skip
+_REMOVED: Final = frozenset((b"bcc", b"resent-bcc", b"return-path", b"idempotency-key"))
+_TAG_FIELD: Final = b"x-service-tag"
+
+_KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # as over HTTP
+_MESSAGE_ID: Final = re.compile(rb"<[!-;=?-~\x80-\xff]+>")
+_TAGS_LENGTH: Final = 4 * 1024  # octets of one X-Service-Tag: twenty tags of 64 characters, folded as one likes
+
+
+class Submission(Struct, frozen=True, gc=False):
+    """A submitted message that keeps every rule; only its id is missing, and who may send it is not judged."""
+
+    envelope_from: Address
+    recipients: tuple[Address, ...]  # the unique ones, each in its first spelling
+    sender: Address  # the From, its `text` as the HTTP API would show it
+    subject: str
+    tags: tuple[str, ...]
+    key: str | None  # the Idempotency-Key, if there is one
+    fingerprint: bytes  # empty without a key
+    data: bytes
+    header_end: int  # where in `data` the header ends
+    header: bytes | None  # in place of what is before that; None: the header as it is
+    missing: frozenset[bytes]
+
+    def __repr__(self) -> str:
+        """Without the message: what a customer wrote stays out of logs and tracebacks."""
+        return f"Submission(size={len(self.data)})"
+
+
+def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submission:
+    """Judge a message as it came after DATA, dots unstuffed; raises Refused, and nothing else."""
+    sender_path, addresses = _read_envelope(envelope_from, recipients)
+    _check_octets(data)
+    if not data.endswith(b"\r\n"):
+        data += b"\r\n"
+    header_end = end_of_header(data)
+    header = data[:header_end]
+    fields = fields_of(header)
+    once, tag_values, removes = _sorted_out(fields)
+    if (sender := once.get(b"from")) is None:
+        raise invalid("From", "this field is required")
+    key = _read_key(once.get(b"idempotency-key"))
+    return Submission(
+        envelope_from=sender_path,
+        recipients=addresses,
+        sender=read_from(sender),
+        subject=text_of(once.get(b"subject", b""))[: limits.SUBJECT_LENGTH],
+        tags=_read_tags(tag_values) if tag_values else (),
+        key=key,
+        fingerprint=print_of(sender_path, addresses, fields, data, header_end) if key is not None else b"",
+        data=data,
+        header_end=header_end,
+        header=_without_removed(fields) if removes else None,
+        missing=_missing(once),
+    )
+
+
+def write(submission: Submission, *, message_id: str, now_seconds: int, hostname: str, secure: bool = True) -> bytes:
+    """The message as it goes on; `message_id` is ours, `secure` whether it came over TLS."""
+    date = header_lines.date(now_seconds)
+    ascii_header = submission.data[: submission.header_end].isascii()
+    top = [_received(message_id, date, hostname, secure=secure, smtputf8=not ascii_header)]
+    missing = submission.missing
+    if b"date" in missing:
+        top.append(date)
+    if b"message-id" in missing:
+        top.append(f"Message-ID: <{message_id.removeprefix('msg_')}@{submission.sender.domain}>\r\n")
+    if b"mime-version" in missing:
+        top.append("MIME-Version: 1.0\r\n")
+    added = "".join(top).encode("ascii")
+    if submission.header is None:
+        return added + submission.data
+    return b"".join((added, submission.header, memoryview(submission.data)[submission.header_end :]))
+
+
+def _received(message_id: str, date: str, hostname: str, *, secure: bool, smtputf8: bool) -> str:
+    """The trace field, RFC 5321 4.4, without `from` and `for`: where a sender sits and who logged in is nobody's
+    business but theirs and ours, and the log has it under the id. The protocols' names: RFC 3848, RFC 6531 4.3.
+    """
+    protocol = f"{'UTF8SMTP' if smtputf8 else 'ESMTP'}{'SA' if secure else 'A'}"
+    when = date.removeprefix("Date: ")
+    return f"Received: by {hostname} (appliance) with {protocol}\r\n id {message_id}; {when}"
+
+
+# ---- the envelope
+
+
+def _read_envelope(envelope_from: str, recipients: Sequence[str]) -> tuple[Address, tuple[Address, ...]]:
+    if not envelope_from.strip(" ").strip("<>"):
+        raise Refused(
+            Code.FORBIDDEN, "MAIL FROM: the empty sender <> is for bounces. Use an address of the account's domains."
+        )
+    sender = _bare(envelope_from, "MAIL FROM")
+    if not recipients:
+        raise invalid("RCPT TO", "a message needs a recipient")
+    addresses = unique([_bare(recipient, "RCPT TO") for recipient in recipients])
+    if len(addresses) > limits.RECIPIENTS:
+        raise invalid("RCPT TO", f"a message may have at most {limits.RECIPIENTS} unique recipients")
+    return sender, addresses
+
+
+def _bare(text: str, field: str) -> Address:
+    if "<" in text:  # the parser would take `Name <a@b.c>`, which is no path
+        raise invalid(field, "expected an address alone, without a name")
+    return parse(text, field)
+
+
+# ---- the message
+
+
+def _check_octets(data: bytes) -> None:
+    if len(data) > limits.MESSAGE_SIZE:
+        raise Refused(Code.PAYLOAD_TOO_LARGE, f"The message is larger than {limits.MESSAGE_SIZE} bytes (10 MiB).")
+    if b"\0" in data:
+        raise invalid("message", "holds a NUL; send binary data as a base64 part")
+    if has_lone_line_end(data):
+        raise invalid("message", "holds a CR or LF on its own; end every line with CRLF")
+    if (number := number_of_long_line(data)) is not None:
+        raise invalid(
+            "message",
+            f"line {number} is longer than {limits.LINE_LENGTH} octets;"
+            " fold the header, and encode the body as quoted-printable or base64",
+        )
+
+
+def _sorted_out(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes], bool]:
+    """The fields that may stand once, by their names in lower case; those with tags; whether any is to be taken out."""
+    once: dict[bytes, bytes] = {}
+    tags: list[bytes] = []
+    removes = False
+    hops = 0
+    for name, value in fields:
+        key = name.lower()
+        if key in _ONCE:
+            if key in once:
+                raise invalid(name_for_people(name), "this field may stand only once")
+            once[key] = value
+        elif key == _TAG_FIELD:
+            tags.append(value)
+        elif key == b"received":
+            hops += 1
+        if key in _REMOVED:
+            removes = True
+    if hops > limits.HOPS:
+        raise invalid("Received", f"the message has come more than {limits.HOPS} hops: it goes round in a loop")
+    return once, tags, removes
+
+
+def _without_removed(fields: Sequence[Field]) -> bytes:
+    return b"".join([b"%b:%b\r\n" % field for field in fields if field[0].lower() not in _REMOVED])
+
+
+def _missing(once: dict[bytes, bytes]) -> frozenset[bytes]:
+    """What is to be added. A Message-ID that is there but none is refused: some receivers would, in its own words."""
+    missing = set()
+    if (date := once.get(b"date")) is None:
+        missing.add(b"date")
+    elif not date.strip():
+        raise invalid("Date", "must not be empty; leave the field out to have it written")
+    if (given := once.get(b"message-id")) is None:
+        missing.add(b"message-id")
+    elif not _MESSAGE_ID.fullmatch(given.strip()):
+        raise invalid("Message-ID", "must be one <left@right>; leave the field out to have it written")
+    # RFC 2045 4: without it a reader may take no notice of how the body is encoded.
+    if b"mime-version" not in once and (b"content-type" in once or b"content-transfer-encoding" in once):
+        missing.add(b"mime-version")
+    return frozenset(missing)
+
+
+def _read_key(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    key = value.replace(b"\r\n", b"").strip(b" \t").decode("utf-8")
+    if len(key) > limits.KEY_LENGTH or not _KEY.fullmatch(key):
+        raise invalid("Idempotency-Key", f"must be 1 to {limits.KEY_LENGTH} printable ASCII characters, once")
+    return key
+
+
+def _read_tags(values: Sequence[bytes]) -> tuple[str, ...]:
+    """The tags of all X-Service-Tag fields; an empty field has none."""
+    tags: list[str] = []
+    for value in values:
+        if len(value) > _TAGS_LENGTH:
+            raise invalid("X-Service-Tag", f"must have at most {_TAGS_LENGTH} octets")
+        text = value.replace(b"\r\n", b"").replace(b"\t", b" ").decode("utf-8").strip(" ")
+        tags += [tag.strip(" ") for tag in text.split(",")] if text else []
+    return read_tags(tags, lambda _: "X-Service-Tag")

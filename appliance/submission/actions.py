@@ -1,0 +1,52 @@
+"""In charge of the words between a dialogue and whoever drives it: what is expected, what is to be done, by whom."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from appliance.model import Caller
+from appliance.submission.login import Login
+
+
+class House(Protocol):
+    """What the dialogue asks of the rest of the program; both answer at once."""
+
+    def caller(self, login: Login) -> Caller | None:
+        """Who logs in so; None when nobody does, or no longer."""
+
+    def check(self, caller: Caller) -> None:
+        """Refuse whoever may not send a message just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTls:
+    """Shake hands; then call `secured`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLogin:
+    """Count it and let time pass; then call `login_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Take this message; then call `answer`."""
+
+    caller: Caller
+    sender: str
+    recipients: tuple[str, ...]
+    content: bytes
+    secure: bool  # it came over TLS
+
+
+Action = StartTls | WrongLogin | Submit
+Next = Action | None  # None: read on
+
+
+class Phase(Enum):
+    """What is expected next."""
+
+    COMMAND = auto()
+    CONTENT = auto()
+    ACTION = auto()  # nothing is read until the action is done
+    OVER = auto()

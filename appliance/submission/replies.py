@@ -1,0 +1,88 @@
+"""In charge of what a submitting client is told: every reply, with its enhanced code (RFC 2034), in one place."""
+
+from appliance.errors import ANSWERS, Refused
+
+TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 5321 4.5.3.1.5
+
+
+def reply(code: str, text: str) -> bytes:
+    """One reply line; what is not printable ASCII is left out, so that no text can end the line or begin another."""
+    plain = "".join(character if " " <= character <= "~" else "?" for character in text[:TEXT_LENGTH])
+    return f"{code} {plain}\r\n".encode("ascii")
+
+
+def refusal(refused: Refused) -> bytes:
+    """What `errors.py` has for a refusal, with its sentence."""
+    return reply(ANSWERS[refused.code].smtp, refused.text)
+
+
+def queued(message_id: str) -> bytes:
+    """The answer that stands for a synced commit."""
+    return b"250 2.0.0 queued as " + message_id.encode("ascii") + b"\r\n"
+
+
+OK = reply("250 2.0.0", "OK")
+SENDER_OK = reply("250 2.1.0", "Sender OK")
+RECIPIENT_OK = reply("250 2.1.5", "Recipient OK")
+GO_AHEAD = reply("354", "End data with <CR><LF>.<CR><LF>")
+BYE = reply("221 2.0.0", "Bye")
+READY_FOR_TLS = reply("220 2.0.0", "Ready to start TLS")
+NOT_VERIFIED = reply("252 2.5.2", "Cannot verify, but will take a message and try")
+HELP = reply("214 2.0.0", "EHLO, STARTTLS, AUTH, MAIL, RCPT, DATA, BDAT, RSET, NOOP, QUIT")
+
+LOGGED_IN = reply("235 2.7.0", "Authentication successful")
+ASK_PLAIN = b"334 \r\n"
+ASK_USERNAME = b"334 VXNlcm5hbWU6\r\n"  # "Username:", as every client expects it
+ASK_PASSWORD = b"334 UGFzc3dvcmQ6\r\n"  # "Password:"
+WRONG_LOGIN = reply("535 5.7.8", "This credential is not valid. Check it, or create a new one.")
+LOGIN_NEEDED = reply("530 5.7.0", "Authentication required")
+LOGIN_GONE = reply("535 5.7.8", "This credential is no longer valid. Log in again.")
+TLS_NEEDED = reply("530 5.7.0", "Must issue a STARTTLS command first")
+LOGIN_NEEDS_TLS = reply("538 5.7.11", "Encryption is required for authentication; use STARTTLS first")
+LOGGED_IN_ALREADY = reply("503 5.5.1", "Already authenticated")
+LOGIN_ABORTED = reply("501 5.7.0", "Authentication aborted")
+LOGIN_UNREADABLE = reply("501 5.5.2", "Cannot decode this; it must be base64")
+LOGIN_NO_PAIR = reply("501 5.5.2", "Expected an empty or equal authorization identity, a username and a password")
+MECHANISM_UNKNOWN = reply("504 5.5.4", "Unknown authentication mechanism; use PLAIN or LOGIN")
+TOO_MANY_FAILURES = reply("421 4.7.0", "Too many failed logins; goodbye")
+
+NO_SUCH_COMMAND = reply("500 5.5.1", "Command not recognized")
+NOT_IMPLEMENTED = reply("502 5.5.1", "Command not implemented")
+LINE_TOO_LONG = reply("500 5.5.2", "Line too long")
+CONTROL_IN_LINE = reply("500 5.5.2", "A command must not hold control characters")
+NO_CRLF = reply("500 5.5.2", "Lines end with CR and LF; goodbye")
+NOT_TEXT = reply("500 5.5.2", "A command must be ASCII, but for addresses in UTF-8")
+SYNTAX_NAME = reply("501 5.5.4", "Syntax: EHLO hostname")
+SYNTAX_NOTHING = reply("501 5.5.4", "This command takes no argument")
+SYNTAX_AUTH = reply("501 5.5.4", "Syntax: AUTH mechanism [initial-response]")
+SYNTAX_MAIL = reply("501 5.5.4", "Syntax: MAIL FROM:<address> [parameters]")
+SYNTAX_RCPT = reply("501 5.5.4", "Syntax: RCPT TO:<address>")
+SYNTAX_BDAT = reply("501 5.5.4", "Syntax: BDAT size [LAST]")
+BAD_SIZE = reply("501 5.5.4", "SIZE must be a number of octets")
+BAD_BODY = reply("501 5.5.4", "BODY must be 7BIT or 8BITMIME")
+BAD_SMTPUTF8 = reply("501 5.5.4", "SMTPUTF8 takes no value")
+NO_SUCH_PARAMETER = reply("555 5.5.4", "Parameter not recognized or not offered")
+NEEDS_SMTPUTF8 = reply("553 5.6.7", "An address with other than ASCII characters needs the SMTPUTF8 parameter")
+SAY_HELLO = reply("503 5.5.1", "Send EHLO first")
+MAIL_FIRST = reply("503 5.5.1", "Send MAIL first")
+MAIL_TWICE = reply("503 5.5.1", "A sender was given already; RSET forgets it")
+RCPT_FIRST = reply("503 5.5.1", "Send RCPT first")
+NOT_AMONG_CHUNKS = reply("503 5.5.1", "The message has begun with BDAT; finish it so, or RSET")
+NO_TLS_HERE = reply("503 5.5.1", "TLS is active already")
+NULL_SENDER = reply("550 5.7.1", "The null sender may not submit mail")
+FOREIGN_SENDER = reply(
+    "550 5.7.1", "The sender's domain is not registered and verified for this account. Add it first."
+)
+TOO_MANY_RECIPIENTS = reply("452 4.5.3", "Too many recipients; 50 are taken in one message")
+TOO_LARGE = reply("552 5.3.4", "The message is larger than 10 MiB")
+NO_MEMORY = reply("451 4.3.0", "Too many messages are coming in right now; try again later")
+CHUNK_TAKEN = reply("250 2.0.0", "Chunk taken")
+
+TALKED_TOO_EARLY = reply("421 4.7.0", "A message was sent before it was asked for; goodbye")
+TOO_MANY_ERRORS = reply("421 4.7.0", "Too many errors; goodbye")
+TOO_MUCH_JUNK = reply("421 4.7.0", "Too many commands that lead nowhere; goodbye")
+TOO_SLOW = reply("421 4.4.2", "Timeout; goodbye")
+SESSION_OVER = reply("421 4.4.2", "This connection has lasted long enough; open another")
+CLOSING = reply("421 4.3.2", "The server is shutting down; try again in a moment")
+CROWDED = reply("421 4.7.0", "Too many connections; try again later")
+INTERNAL_ERROR = reply("451 4.3.0", "Something went wrong on our side. The log has the details.")

@@ -1,0 +1,139 @@
+"""SMTP clients for a running appliance: one that keeps the rules, and one that may break every one of them."""
+
+import base64
+import smtplib
+import socket
+import ssl
+from contextlib import ExitStack
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from appliance.submission.certificate import CERTIFICATE
+from tests.running import Running
+
+MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@example.net\r\nSubject: On its way\r\n\r\nHello, Ada.\r\n"
+
+
+def endpoint(running: Running, scheme: str = "smtp") -> tuple[str, int]:
+    """Where it listens; `smtp` is STARTTLS, `smtps` TLS from the first byte."""
+    parts = urlsplit(next(url for url in running.smtp if url.startswith(f"{scheme}:")))
+    assert parts.hostname is not None
+    assert parts.port is not None
+    return parts.hostname, parts.port
+
+
+def trusting(running: Running) -> ssl.SSLContext:
+    """A client's context that trusts the generated certificate."""
+    return ssl.create_default_context(cafile=str(running.data_dir / CERTIFICATE))
+
+
+def smtp(running: Running, *, login: bool = True) -> smtplib.SMTP:
+    """Python's own client, under STARTTLS and logged in."""
+    client = smtplib.SMTP(*endpoint(running), local_hostname="client.example.com", timeout=20)
+    client.starttls(context=trusting(running))
+    if login:
+        client.login(running.account.username, running.account.password)
+    return client
+
+
+def smtps(running: Running) -> smtplib.SMTP_SSL:
+    """The same on the port that is TLS from the first byte."""
+    address, port = endpoint(running, "smtps")
+    client = smtplib.SMTP_SSL(address, port, local_hostname="client.example.com", timeout=20, context=trusting(running))
+    client.login(running.account.username, running.account.password)
+    return client
+
+
+def plain(running: Running) -> bytes:
+    """What AUTH PLAIN is given."""
+    return base64.b64encode(f"\0{running.account.username}\0{running.account.password}".encode())
+
+
+class Raw:
+    """One connection; bytes out, replies in. Every wait ends after `timeout` seconds."""
+
+    def __init__(
+        self, running: Running, scheme: str = "smtp", *, source: str = "", timeout: float = 20, greeted: bool = True
+    ) -> None:
+        self._running = running
+        with ExitStack() as stack:
+            self.socket = stack.enter_context(socket.socket())
+            self.socket.settimeout(timeout)
+            if source:
+                self.socket.bind((source, 0))
+            self.socket.connect(endpoint(running, scheme))
+            if scheme == "smtps":
+                self.socket = trusting(running).wrap_socket(self.socket, server_hostname="127.0.0.1")
+            self._unread = b""
+            if greeted:
+                assert self.reply().startswith(b"220 ")
+            stack.pop_all()
+
+    def __enter__(self) -> "Raw":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        self.socket.sendall(data)
+
+    def reply(self) -> bytes:
+        """The next reply, all its lines; b"" when the other side has closed."""
+        reply = b""
+        while True:
+            while b"\r\n" not in self._unread:
+                try:
+                    data = self.socket.recv(65_536)
+                except ConnectionResetError:
+                    data = b""
+                if not data:
+                    assert not self._unread
+                    return reply
+                self._unread += data
+            line, _, self._unread = self._unread.partition(b"\r\n")
+            reply += line + b"\r\n"
+            if line[3:4] != b"-":
+                return reply
+
+    def say(self, line: bytes) -> bytes:
+        """Send one line; the reply to it."""
+        self.send(line + b"\r\n")
+        return self.reply()
+
+    def rest(self) -> list[bytes]:
+        """Every reply until the other side closes."""
+        found = []
+        while reply := self.reply():
+            found.append(reply)
+        return found
+
+    def start_tls(self) -> None:
+        """From plain to TLS."""
+        assert self.say(b"STARTTLS").startswith(b"220 ")
+        self.socket = trusting(self._running).wrap_socket(self.socket, server_hostname="127.0.0.1")
+
+    def log_in(self) -> "Raw":
+        """EHLO and AUTH."""
+        assert self.say(b"EHLO client.example.com").startswith(b"250-")
+        assert self.say(b"AUTH PLAIN " + plain(self._running)).startswith(b"235 2.7.0")
+        return self
+
+    def transact(self, message: bytes = MESSAGE, recipient: bytes = b"ada@example.net") -> bytes:
+        """A whole transaction; the reply to its end, or to the first command that is refused."""
+        for line in (b"MAIL FROM:<shop@example.com>", b"RCPT TO:<" + recipient + b">", b"DATA"):
+            reply = self.say(line)
+            if reply[:1] not in b"23":
+                return reply
+        self.send(message + b".\r\n")
+        return self.reply()
+
+
+def serves(running: Running, source: str = "127.0.0.9") -> None:
+    """Somebody else is served as ever."""
+    with Raw(running, "smtps", source=source) as client:
+        client.log_in()
+        assert client.transact().startswith(b"250 2.0.0 queued as msg_")

@@ -1,0 +1,114 @@
+"""SIGTERM during submission: a message on its way is finished, everybody else is told to come back."""
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.submission.client import MESSAGE, Raw, endpoint
+from tests.e2e.test_sigterm_ends_it_in_order import are_stored, storage_held
+from tests.running import Running, appliance
+
+AT_ONCE = 2.0  # seconds that a stop with nothing to wait for may take on a busy machine
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A server that is stopped in each test."""
+    with appliance(tmp_path, server='shutdown_timeout = "2s"') as started:
+        yield started
+
+
+def stop(running: Running) -> None:
+    """Send the signal, and wait until it has been taken."""
+    assert running.process is not None
+    running.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 5
+    while '"event": "stopping"' not in running.log_file.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def seconds_until_ended(running: Running) -> float:
+    """How long it goes on; it must end by itself, without a complaint."""
+    assert running.process is not None
+    began = time.monotonic()
+    assert running.process.wait(15) == 0
+    assert running.complaints() == []
+    return time.monotonic() - began
+
+
+def begin(client: Raw) -> None:
+    """Up to the 354."""
+    client.log_in()
+    for line in (b"MAIL FROM:<shop@example.com>", b"RCPT TO:<ada@example.net>", b"DATA"):
+        assert client.say(line)[:1] in b"23"
+
+
+def test_idle_sessions_are_told_and_closed(running: Running) -> None:
+    """421 4.3.2, at once, with TLS and without, also in the middle of a transaction."""
+    with Raw(running) as plain, Raw(running, "smtps") as secure, Raw(running, "smtps") as busy:
+        busy.log_in()
+        busy.say(b"MAIL FROM:<shop@example.com>")
+        stop(running)
+        for client in (plain, secure, busy):
+            assert [reply[:9] for reply in client.rest()] == [b"421 4.3.2"]
+        assert seconds_until_ended(running) < AT_ONCE
+
+
+def test_handshakes_are_not_waited_for(running: Running) -> None:
+    """Clients that have not begun, or not finished, to speak TLS hold nothing up."""
+    with socket.create_connection(endpoint(running, "smtps")) as silent, Raw(running) as halfway:
+        assert halfway.say(b"STARTTLS").startswith(b"220 ")
+        time.sleep(0.3)
+        stop(running)
+        assert seconds_until_ended(running) < AT_ONCE
+        assert silent.recv(100) == b""
+
+
+def test_data_on_its_way_is_taken(running: Running) -> None:
+    """The rest of it may come, 250 is the answer and 421 the last word; nothing new is begun."""
+    with Raw(running, "smtps") as client:
+        begin(client)
+        client.send(MESSAGE[:30])
+        time.sleep(0.2)
+        stop(running)
+        with pytest.raises(ConnectionError), Raw(running):
+            pass
+        client.send(MESSAGE[30:] + b".\r\nMAIL FROM:<shop@example.com>\r\n")
+        taken, goodbye = client.rest()
+        assert taken.startswith(b"250 2.0.0 queued as msg_")
+        assert goodbye.startswith(b"421 4.3.2 ")
+    assert seconds_until_ended(running) < AT_ONCE
+    assert are_stored(running, [taken.split()[-1].decode()])
+
+
+def test_messages_that_wait_for_the_disk_are_answered(running: Running) -> None:
+    """Messages between their end and the commit when the signal comes get their 250, and are stored."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Raw(running, "smtps")) for _ in range(10)]
+        for client in clients:
+            begin(client)
+        with storage_held(running):
+            for client in clients:
+                client.send(MESSAGE + b".\r\n")
+            time.sleep(0.3)
+            stop(running)
+            time.sleep(0.3)
+        replies = [client.rest() for client in clients]
+    assert [[reply[:9] for reply in each] for each in replies] == [[b"250 2.0.0", b"421 4.3.2"]] * 10
+    assert seconds_until_ended(running) < AT_ONCE
+    assert are_stored(running, [each[0].split()[-1].decode() for each in replies])
+
+
+def test_data_that_never_ends_is_waited_for_no_longer_than_allowed(running: Running) -> None:
+    """Whoever does not finish is cut when the time is up."""
+    with Raw(running, "smtps") as client:
+        begin(client)
+        client.send(b"Subject: half")
+        stop(running)
+        assert 1 < seconds_until_ended(running) < 2 + AT_ONCE

@@ -1,0 +1,198 @@
+"""Clients that are slow, many or loud: each is cut when its time is up, and the others are served meanwhile."""
+
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, serves
+from tests.running import Running, appliance
+
+IMPATIENT = 'command_timeout = "700ms"\nsession_timeout = "1500ms"\ndata_timeout = "1s"\n'
+SMALL = "max_connections = 5\nallow_plaintext_auth = true\n"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server as it comes."""
+    with appliance(tmp_path_factory.mktemp("patient")) as started:
+        yield started
+        assert started.complaints() == []
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One that waits for nobody."""
+    with appliance(tmp_path_factory.mktemp("impatient"), smtp=IMPATIENT) as started:
+        yield started
+        assert started.complaints() == []
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for a few clients, which need no TLS."""
+    with appliance(tmp_path_factory.mktemp("small"), smtp=SMALL) as started:
+        yield started
+        assert started.complaints() == []
+
+
+def seconds_until_cut(client: Raw, data: bytes, every: float) -> float:
+    """Send this again and again; how long it goes on until the other side has a last word, which is "too slow"."""
+    client.socket.settimeout(every)
+    began, heard = time.monotonic(), b""
+    while b"\n" not in heard:
+        assert time.monotonic() - began < 30
+        client.send(data)
+        try:
+            heard += client.socket.recv(1_000)
+        except TimeoutError:
+            continue
+    assert heard.startswith(b"421 4.4.2 ")
+    return time.monotonic() - began
+
+
+def begin_data(client: Raw) -> None:
+    """Up to the 354."""
+    client.log_in()
+    for line in (b"MAIL FROM:<shop@example.com>", b"RCPT TO:<ada@example.net>", b"DATA"):
+        client.say(line)
+
+
+@pytest.fixture(scope="module")
+def drip(running: Running) -> Callable[[], float]:
+    """A client that sends a message too slowly, begun early: its ten seconds pass while others are tested."""
+    lasted: list[float] = []
+
+    def send() -> None:
+        with Raw(running, "smtps", source="127.0.0.8") as client:
+            begin_data(client)
+            lasted.append(seconds_until_cut(client, b"x\r\n", 0.2))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+
+    def result() -> float:
+        thread.join(40)
+        return lasted[0]
+
+    return result
+
+
+@pytest.mark.usefixtures("drip")
+@pytest.mark.parametrize("scheme", ["smtp", "smtps"])
+def test_a_client_that_says_nothing_is_cut(impatient: Running, scheme: str) -> None:
+    """It is told why, and is out."""
+    with Raw(impatient, scheme) as client:
+        began = time.monotonic()
+        assert [answer[:9] for answer in client.rest()] == [b"421 4.4.2"]
+        assert 0.6 < time.monotonic() - began < 3
+
+
+def test_a_handshake_that_never_comes_holds_nothing(impatient: Running) -> None:
+    """On the TLS port a client that is silent is not served, and hinders nobody."""
+    with socket.create_connection(endpoint(impatient, "smtps")):
+        serves(impatient)
+
+
+def test_a_command_that_drips_is_cut(impatient: Running) -> None:
+    """A byte now and then is no reason to wait longer."""
+    with Raw(impatient) as client:
+        assert 0.6 < seconds_until_cut(client, b"x", 0.1) < 3
+
+
+def test_small_talk_does_not_extend_a_session(impatient: Running) -> None:
+    """NOOP after NOOP, the session ends when its time is over."""
+    with Raw(impatient) as client:
+        began = time.monotonic()
+        while (answer := client.say(b"NOOP")).startswith(b"250 "):
+            time.sleep(0.2)
+        assert answer.startswith(b"421 4.4.2 This connection has lasted long enough")
+        assert 1.4 < time.monotonic() - began < 4
+
+
+def test_a_message_that_takes_too_long_is_cut(impatient: Running) -> None:
+    """Data may come for so long, however steadily."""
+    with Raw(impatient, "smtps") as client:
+        begin_data(client)
+        assert 0.9 < seconds_until_cut(client, b"x" * 70 + b"\r\n", 0.05) < 3
+    serves(impatient)
+
+
+def test_a_crowd_from_one_address_leaves_room_for_others(running: Running) -> None:
+    """The thirty-first connection is told to come later; from elsewhere one is served; later it is, too."""
+    with ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(Raw(running, source="127.0.0.5"))
+        with Raw(running, source="127.0.0.5", greeted=False) as late:
+            assert [answer[:9] for answer in late.rest()] == [b"421 4.7.0"]
+        serves(running)
+    time.sleep(0.3)
+    serves(running, "127.0.0.5")
+
+
+def test_whoever_was_sent_away_counts_until_it_is_gone(running: Running) -> None:
+    """Connections that hold on after our last word take nobody else's place, and are cut soon."""
+    with ExitStack() as stack:
+        for _ in range(30):
+            rude = stack.enter_context(Raw(running, source="127.0.0.6"))
+            rude.send(b"NOOP\n")
+            assert rude.reply().startswith(b"500 5.5.2 ")
+        with Raw(running, source="127.0.0.6", greeted=False) as late:
+            assert [answer[:9] for answer in late.rest()] == [b"421 4.7.0"]
+        time.sleep(2.5)
+        serves(running, "127.0.0.6")
+
+
+def test_more_connections_than_there_may_be(small: Running) -> None:
+    """The limit on all of them holds, and lets others in as soon as some are gone."""
+    with ExitStack() as stack:
+        for number in range(5):
+            stack.enter_context(Raw(small, source=f"127.0.1.{number + 1}"))
+        with Raw(small, source="127.0.2.1", greeted=False) as late:
+            assert [answer[:9] for answer in late.rest()] == [b"421 4.7.0"]
+    time.sleep(0.3)
+    serves(small)
+
+
+def test_no_more_descriptors(tmp_path: Path) -> None:
+    """A full descriptor table ends nothing: once there is room, clients are served within five seconds."""
+    with appliance(tmp_path, smtp="max_connections_per_address = 1000") as running:
+        assert running.process is not None
+        used = len(os.listdir(f"/proc/{running.process.pid}/fd"))
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (used + 20, 4_096))
+        with ExitStack() as stack:
+            for _ in range(60):
+                stack.enter_context(socket.create_connection(endpoint(running)))
+            time.sleep(0.5)
+        began = time.monotonic()
+        serves(running)
+        assert time.monotonic() - began < 5
+        with running.client() as client:
+            assert client.get("/healthz").status_code == 200
+        assert all("no more connections can be opened" in line for line in running.complaints())
+        assert len(running.complaints()) > 0
+        assert running.terminate() == 0
+
+
+def test_half_a_connection_is_answered(small: Running) -> None:
+    """A client that has sent everything and closed its side still gets its answers, without TLS."""
+    with Raw(small) as client:
+        client.send(b"EHLO c\r\nAUTH PLAIN " + plain(small) + b"\r\nMAIL FROM:<shop@example.com>\r\n")
+        client.send(b"RCPT TO:<ada@example.net>\r\nDATA\r\n")
+        replies = [client.reply()[:3] for _ in range(5)]
+        client.send(MESSAGE + b".\r\n")
+        client.socket.shutdown(socket.SHUT_WR)
+        assert replies == [b"250", b"235", b"250", b"250", b"354"]
+        assert client.rest()[0].startswith(b"250 2.0.0 queued as msg_")
+
+
+def test_a_message_that_drips_is_cut(drip: Callable[[], float], running: Running) -> None:
+    """Less than 500 bytes a second is not waited for, once the first seconds are over."""
+    assert 9 < drip() < 20
+    serves(running)

@@ -1,0 +1,144 @@
+"""Every client's settings in docs/smtp.md, run with their own program: a message arrives in the store."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from appliance.store import FILE_NAME
+from appliance.submission.certificate import CERTIFICATE
+from tests.e2e.submission.client import endpoint
+from tests.e2e.submission.test_real_clients_submit import have_nodemailer, needs
+from tests.running import Running, appliance
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "smtp.md").read_text()
+PHPMAILER = Path("/usr/share/php/libphp-phpmailer/autoload.php")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all."""
+    with appliance(tmp_path_factory.mktemp("settings")) as started:
+        yield started
+
+
+def settings(running: Running, client: str) -> str:
+    """A client's block, with this server and credential in their places."""
+    match = re.search(rf"^### {client}\n.*?^```\w*\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert match, client
+    text = match[1].replace("mail.example.com", "localhost").replace("587", str(endpoint(running)[1]))
+    text = re.sub(r"\bUSERNAME\b", running.account.username, text)
+    return re.sub(r"\bPASSWORD\b", running.account.password, text)
+
+
+def messages(running: Running) -> int:
+    """How many there are in the store."""
+    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
+    try:
+        ((number,),) = connection.execute("SELECT count(*) FROM messages WHERE source = 'smtp'")
+        return int(number)
+    finally:
+        connection.close()
+
+
+def run(running: Running, *command: str, given: str = "") -> None:
+    """Run a client that trusts the certificate; it must succeed, and one more message be there."""
+    before = messages(running)
+    certificate = str(running.data_dir / CERTIFICATE)
+    trust = {"SSL_CERT_FILE": certificate, "NODE_EXTRA_CA_CERTS": certificate}
+    ran = subprocess.run(
+        command, input=given, text=True, capture_output=True, timeout=60, env={**os.environ, **trust}, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert messages(running) == before + 1
+
+
+@needs("swaks")
+def test_swaks(running: Running) -> None:
+    """The line as it stands."""
+    run(running, "sh", "-c", settings(running, "swaks"))
+
+
+@needs("msmtp")
+def test_msmtp(running: Running, tmp_path: Path) -> None:
+    """The file, and a message on the input."""
+    file = tmp_path / "msmtprc"
+    file.write_text(settings(running, "msmtp") + f"tls_trust_file {running.data_dir / CERTIFICATE}\n")
+    file.chmod(0o600)
+    message = "From: hello@example.com\nTo: you@example.net\nSubject: Hello\n\nIt works.\n"
+    run(running, "msmtp", f"--file={file}", "you@example.net", given=message)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("django") is None, reason="there is no Django on this machine")
+def test_django(running: Running) -> None:
+    """The settings, and send_mail."""
+    script = (
+        "import types, sys\nfrom django.conf import settings\nfrom django.core.mail import send_mail\n"
+        f"module = types.ModuleType('site_settings')\nexec({settings(running, 'Django')!r}, module.__dict__)\n"
+        "settings.configure(**{k: v for k, v in vars(module).items() if k.isupper()})\n"
+        "send_mail('Hello', 'It works.', None, ['you@example.net'])\n"
+    )
+    run(running, sys.executable, "-c", script)
+
+
+@pytest.mark.skipif(
+    shutil.which("ruby") is None
+    or subprocess.run(["ruby", "-r", "logger", "-r", "action_mailer", "-e", ""], capture_output=True).returncode != 0,
+    reason="there is no ruby with ActionMailer on this machine",
+)
+def test_rails(running: Running) -> None:
+    """The settings, given to the part of Rails that sends."""
+    script = f"""
+require "logger"
+require "ostruct"
+require "action_mailer"
+config = OpenStruct.new(action_mailer: OpenStruct.new)
+{settings(running, "Rails")}
+config.action_mailer.each_pair {{ |name, value| ActionMailer::Base.public_send("#{{name}}=", value) }}
+class Hello < ActionMailer::Base
+  def hello
+    mail(from: "hello@example.com", to: "you@example.net", subject: "Hello", body: "It works.")
+  end
+end
+Hello.hello.deliver_now
+"""
+    run(running, "ruby", "-e", script)
+
+
+@pytest.mark.skipif(
+    shutil.which("php") is None or not PHPMAILER.exists(), reason="there is no PHP with PHPMailer on this machine"
+)
+def test_wordpress(running: Running, tmp_path: Path) -> None:
+    """The plugin, given the library with which WordPress sends."""
+    plugin, script = tmp_path / "plugin.php", tmp_path / "send.php"
+    plugin.write_text(settings(running, "WordPress"))
+    script.write_text(f"""<?php
+require "{PHPMAILER}";
+$mailer = new PHPMailer\\PHPMailer\\PHPMailer(true);
+function add_action($name, $set_up) {{ global $mailer; $set_up($mailer); }}
+require "{plugin}";
+$mailer->addAddress("you@example.net");
+$mailer->Subject = "Hello";
+$mailer->Body = "It works.";
+$mailer->send();
+""")
+    run(running, "php", str(script))
+
+
+@pytest.mark.skipif(not have_nodemailer(), reason="node has no nodemailer (npm install nodemailer)")
+def test_nodemailer(running: Running) -> None:
+    """The transport, and a message."""
+    script = (
+        'const nodemailer = require("nodemailer");\n'
+        + settings(running, "nodemailer")
+        + 'const message = { from: "hello@example.com", to: "you@example.net", subject: "Hello", text: "It works." };\n'
+        + "transport.sendMail(message).catch((e) => { console.error(e); process.exit(1); });\n"
+    )
+    run(running, "node", "-e", script)

@@ -1,0 +1,112 @@
+"""In charge of retries over SMTP: which messages are the same message again, and which are another."""
+
+import time
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from email.policy import SMTP
+from email.utils import make_msgid
+
+import pytest
+
+from appliance.message.submitted import read
+from tests.message.submissions import FIELDS, message
+
+KEY = b"Idempotency-Key: k"
+TO = ("ada@example.net", "grace@example.net")
+
+
+def print_of(data: bytes, sender: str = "shop@example.com", recipients: tuple[str, ...] = TO) -> bytes:
+    """The fingerprint of a message."""
+    return read(sender, recipients, data).fingerprint
+
+
+FIRST = message(KEY, b"X-Order: 1")
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        FIRST,
+        message(KEY, b"X-Order: 1", without=[b"Date", b"Message-ID"]),
+        FIRST.replace(b"05:43:34", b"05:44:00").replace(b"<1@", b"<2@"),
+        b"Received: from app by relay; now\r\nReturn-Path: <x@y.z>\r\n" + FIRST,
+        b"DKIM-Signature: v=1; t=2\r\nBcc: grace@example.net\r\n" + FIRST,
+        FIRST.replace(b"From:", b"FROM:"),
+    ],
+)
+def test_what_a_client_varies_does_not_count(again: bytes) -> None:
+    """Date, Message-ID, traces, signatures and what is taken out anyway may differ between a message and its retry."""
+    assert print_of(again) == print_of(FIRST)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        FIRST.replace(b"Hi", b"Ho"),
+        FIRST.replace(b"X-Order: 1", b"X-Order: 2"),
+        FIRST.replace(b"Subject: Hello", b"Subject: Hallo"),
+        FIRST + b"\r\n",
+        message(KEY),
+        message(KEY, b"X-Order: 1", b"X-Order: 1"),
+        message(KEY, b"X-Order: 1", b"Content-Type: text/html"),
+    ],
+)
+def test_everything_else_counts(other: bytes) -> None:
+    """A message that says anything else is another message."""
+    assert print_of(other) != print_of(FIRST)
+
+
+def test_the_envelope_counts_as_a_set() -> None:
+    """Other recipients or another sender are another message; another order of the same ones is not."""
+    assert print_of(FIRST, recipients=TO[::-1]) == print_of(FIRST)
+    assert print_of(FIRST, recipients=("ADA@example.net", *TO)) == print_of(FIRST)
+    assert print_of(FIRST, recipients=TO[:1]) != print_of(FIRST)
+    assert print_of(FIRST, sender="other@example.com") != print_of(FIRST)
+
+
+def generated(text: str = "Hi", file: str = "a") -> bytes:
+    """A message as the standard library writes it anew at each retry, with boundaries and an id of its own."""
+    inner = MIMEMultipart("alternative")
+    inner.attach(MIMEText(text))
+    inner.attach(MIMEText(f"<p>{text}</p>", "html"))
+    outer = MIMEMultipart("mixed")
+    outer.attach(inner)
+    outer.attach(MIMEText(file, "csv"))
+    outer["From"], outer["Message-ID"], outer["Idempotency-Key"] = "shop@example.com", make_msgid(), "k"
+    return outer.as_bytes(policy=SMTP)
+
+
+def test_a_message_that_is_written_anew_is_the_same() -> None:
+    """Random multipart boundaries, nested ones too, do not make it another message; what the parts say does."""
+    first, again = generated(), generated()
+    assert first != again
+    assert print_of(first) == print_of(again)
+    assert print_of(generated(text="Ho")) != print_of(first)
+    assert print_of(generated(file="b")) != print_of(first)
+
+
+def test_a_text_that_speaks_of_boundaries_is_hashed_as_it_is() -> None:
+    """Only a multipart has boundaries: in any other body nothing is taken out."""
+    one, two = (b'boundary="%b"\r\n--%b\r\n' % (word, word) for word in (b"one", b"two"))
+    assert print_of(message(KEY, body=one)) != print_of(message(KEY, body=two))
+
+
+def test_fields_and_envelope_cannot_be_shifted_into_one_another() -> None:
+    """What ends where is part of the fingerprint: a line of the header is never taken for one of the body."""
+    prints = {
+        print_of(message(KEY, b"X: y", body=b"z\r\n")),
+        print_of(message(KEY, body=b"X: y\r\n\r\nz\r\n")),
+        print_of(message(KEY, b"X: y", body=b"\r\nz\r\n")),
+        print_of(b"\r\n".join(FIELDS) + b"\r\n" + KEY + b"\r\nX: y\r\n"),
+    }
+    assert len(prints) == 4
+
+
+@pytest.mark.parametrize("piece", [b"boundary=", b'boundary="', b"boundary=a;", b"--a\r\n", b"boundary=\r\n"])
+def test_a_body_full_of_boundaries_takes_no_time(piece: bytes) -> None:
+    """Only the first few are looked for, however many there are."""
+    line = (piece * (900 // len(piece))).rstrip(b"\r\n") + b"\r\n"
+    data = message(KEY, b"Content-Type: multipart/mixed; boundary=a", body=line * 1000)
+    started = time.process_time()
+    print_of(data)
+    assert time.process_time() - started < 0.5

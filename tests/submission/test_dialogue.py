@@ -1,0 +1,343 @@
+"""The dialogue by itself: which command gets which reply, and what never happens."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.submission import limits
+from appliance.submission.actions import Phase, Submit, WrongLogin
+from tests.submission.talk import MESSAGE, Talk, credential, logged_in, ready, talk
+
+# ---- who may do what
+
+
+@pytest.mark.parametrize("line", [b"MAIL FROM:<a@example.com>", b"RCPT TO:<a@b.example>", b"DATA", b"BDAT 0 LAST"])
+def test_nothing_is_sent_without_a_login(line: bytes) -> None:
+    """Whoever has not logged in is told so at every command about a message."""
+    made = talk()
+    made.say(b"EHLO client.example.com")
+    assert made.say(line).startswith(b"530 5.7.0 ")
+
+
+def test_without_tls_there_is_no_login() -> None:
+    """AUTH is neither offered nor taken in the clear, and MAIL says what is missing."""
+    made = talk(secure=False)
+    assert b"AUTH" not in made.say(b"EHLO client.example.com")
+    assert made.say(b"AUTH PLAIN " + credential()).startswith(b"538 5.7.11 ")
+    assert made.say(b"MAIL FROM:<a@example.com>") == b"530 5.7.0 Must issue a STARTTLS command first\r\n"
+
+
+def test_a_login_in_the_clear_if_the_operator_says_so() -> None:
+    """The setting for loopback clients opens AUTH without TLS; STARTTLS stays on offer."""
+    made = talk(secure=False, plaintext_login=True)
+    offered = made.say(b"EHLO client.example.com")
+    assert b"250-AUTH PLAIN LOGIN\r\n" in offered
+    assert b"250-STARTTLS\r\n" in offered
+    assert made.say(b"AUTH PLAIN " + credential()).startswith(b"235 ")
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        (b"MAIL FROM:<>", b"550 5.7.1 "),
+        (b"MAIL FROM:<a@elsewhere.example>", b"550 5.7.1 "),
+        (b"MAIL FROM:<a@sub.example.com>", b"550 5.7.1 "),
+        (b"MAIL FROM:<a@EXAMPLE.com>", b"250 2.1.0 "),
+        (b"mail from:<a@example.com>", b"250 2.1.0 "),
+        (b"MAIL FROM: <a@example.com>", b"250 2.1.0 "),
+        (b"MAIL FROM:<a@example.com>  ", b"250 2.1.0 "),
+        (b"MAIL FROM:a@example.com", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com>>", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com>x", b"501 5.5.4 "),
+        (b"MAIL FROM <a@example.com>", b"501 5.5.4 "),
+        (b"MAIL", b"501 5.5.4 "),
+        (b"MAIL TO:<a@example.com>", b"501 5.5.4 "),
+        (b"MAIL FROM:< a@example.com>", b"553 5.1.7 "),
+        (b"MAIL FROM:<a b@example.com>", b"553 5.1.7 "),
+        (b"MAIL FROM:<@relay.example:a@example.com>", b"553 5.1.7 "),
+        (b'MAIL FROM:<"a b"@example.com>', b"553 5.1.7 "),
+        (b"MAIL FROM:<a@[127.0.0.1]>", b"553 5.1.7 "),
+        (b"MAIL FROM:<%s@example.com>" % (b"a" * 65), b"553 5.1.7 "),
+        ("MAIL FROM:<ä@example.com>".encode(), b"553 5.6.7 "),
+        ("MAIL FROM:<ä@example.com> SMTPUTF8".encode(), b"250 2.1.0 "),
+        (b"MAIL FROM:<a@example.com> SMTPUTF8=yes", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> SIZE=10485760", b"250 2.1.0 "),
+        (b"MAIL FROM:<a@example.com> SIZE=10485761", b"552 5.3.4 "),
+        (b"MAIL FROM:<a@example.com> SIZE=99999999999999999999", b"552 5.3.4 "),
+        (b"MAIL FROM:<a@example.com> SIZE=999999999999999999999", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> SIZE=-1", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> SIZE", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> size=1 BODY=8bitmime", b"250 2.1.0 "),
+        (b"MAIL FROM:<a@example.com> BODY=7BIT", b"250 2.1.0 "),
+        (b"MAIL FROM:<a@example.com> BODY=BINARYMIME", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> SIZE=1 SIZE=2", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> AUTH=<>", b"250 2.1.0 "),
+        (b"MAIL FROM:<a@example.com> RET=HDRS", b"555 5.5.4 "),
+    ],
+)
+def test_mail(line: bytes, reply: bytes) -> None:
+    """The sender must be a plain address of the account's own domains, with parameters that were offered."""
+    assert logged_in().say(line).startswith(reply)
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        (b"RCPT TO:<bob@example.net>", b"250 2.1.5 "),
+        (b"RCPT TO:<>", b"501 5.5.4 "),
+        (b"RCPT TO:<postmaster>", b"553 5.1.3 "),
+        (b"RCPT TO:<bob@localhost>", b"553 5.1.3 "),
+        (b"RCPT TO:<bob@example.net> NOTIFY=NEVER", b"555 5.5.4 "),
+        (b"RCPT TO:<bob @example.net>", b"553 5.1.3 "),
+        (b"RCPT TO:<bob@example.net,eve@example.net>", b"553 5.1.3 "),
+        ("RCPT TO:<bøb@example.net>".encode(), b"553 5.6.7 "),
+        (b"RCPT TO:<b\xffb@example.net>", b"500 5.5.2 "),
+    ],
+)
+def test_rcpt(line: bytes, reply: bytes) -> None:
+    """A recipient must be one plain address."""
+    assert ready().say(line).startswith(reply)
+
+
+def test_fifty_recipients_and_no_more() -> None:
+    """The fifty-first is told to come in another message; one that is there already is not counted twice."""
+    made = logged_in()
+    made.say(b"MAIL FROM:<a@example.com>")
+    for number in range(50):
+        assert made.say(b"RCPT TO:<r%d@example.net>" % number).startswith(b"250 2.1.5 ")
+    assert made.say(b"RCPT TO:<r50@example.net>").startswith(b"452 4.5.3 ")
+    assert made.say(b"RCPT TO:<R7@Example.NET>").startswith(b"250 2.1.5 ")
+    made.say(b"DATA")
+    made.send(MESSAGE + b".\r\n")
+    assert made.submitted().recipients == tuple(f"r{number}@example.net" for number in range(50))
+
+
+def test_endless_recipients_end_the_session() -> None:
+    """A client that goes on for a thousand recipients is out."""
+    made = logged_in()
+    made.say(b"MAIL FROM:<a@example.com>")
+    replies = made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(1_100)))
+    assert len(replies) == limits.RCPTS + 1
+    assert replies[-1].startswith(b"421 4.7.0 ")
+
+
+def test_the_order_of_commands() -> None:
+    """Each command out of its turn gets a 503 and changes nothing."""
+    made = talk()
+    assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"503 5.5.1 ")
+    assert made.say(b"AUTH PLAIN " + credential()).startswith(b"503 5.5.1 ")
+    made = logged_in()
+    assert made.say(b"AUTH PLAIN " + credential()).startswith(b"503 5.5.1 ")
+    assert made.say(b"RCPT TO:<a@example.net>").startswith(b"503 5.5.1 ")
+    assert made.say(b"DATA").startswith(b"503 5.5.1 ")
+    made.say(b"MAIL FROM:<a@example.com>")
+    assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"503 5.5.1 ")
+    assert made.say(b"DATA").startswith(b"503 5.5.1 Send RCPT first")
+    assert made.say(b"STARTTLS").startswith(b"503 5.5.1 ")
+
+
+@pytest.mark.parametrize("line", [b"RSET", b"EHLO again.example.com", b"HELO again.example.com"])
+def test_what_forgets_the_transaction(line: bytes) -> None:
+    """RSET and a new greeting begin anew; the login stays."""
+    made = ready()
+    assert made.say(line).startswith(b"250")
+    assert made.say(b"DATA").startswith(b"503 5.5.1 Send MAIL first")
+    assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"250 ")
+
+
+def test_small_commands() -> None:
+    """NOOP, HELP, VRFY, EXPN and QUIT, each with an enhanced code."""
+    made = talk()
+    assert made.say(b"NOOP whatever") == b"250 2.0.0 OK\r\n"
+    assert made.say(b"HELP").startswith(b"214 2.0.0 ")
+    assert made.say(b"VRFY a@example.com").startswith(b"252 2.5.2 ")
+    assert made.say(b"EXPN list").startswith(b"502 5.5.1 ")
+    assert made.say(b"RSET now").startswith(b"501 5.5.4 ")
+    assert made.say(b"EHLO").startswith(b"501 5.5.4 ")
+    assert made.say(b"TURN").startswith(b"500 5.5.1 ")
+    assert made.say(b"").startswith(b"500 5.5.1 ")
+    assert made.say(b"QUIT") == b"221 2.0.0 Bye\r\n"
+    assert made.dialogue.phase is Phase.OVER
+
+
+# ---- lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"EHLO foo\rX: 1",
+        b"EHLO foo\tbar",
+        b"EHLO foo\0",
+        b"NOOP \x7f",
+        b"NOOP \xc2\x85",
+        b"NOOP \x1b[2J",
+        b"MAIL FROM:<a\rb@example.com>",
+        b"RCPT TO:<a\0b@example.net>",
+    ],
+)
+def test_controls_in_commands_are_refused(line: bytes) -> None:
+    """No control character is part of any command, nor is one ever said back."""
+    answer = logged_in().say(line)
+    assert answer == b"500 5.5.2 A command must not hold control characters\r\n"
+
+
+@pytest.mark.parametrize("data", [b"NOOP\nNOOP\r\n", b"NOOP\n", b"EHLO a\nMAIL FROM:<a@example.com>\r\n", b"\n"])
+def test_a_bare_line_feed_ends_the_session(data: bytes) -> None:
+    """Whoever ends lines otherwise is not followed any further."""
+    made = logged_in()
+    (answer,) = made.send(data)
+    assert answer.startswith(b"500 5.5.2 ")
+    assert made.dialogue.phase is Phase.OVER
+
+
+@pytest.mark.parametrize(
+    ("begin", "longest"), [(b"NOOP ", 512), (b"MAIL FROM:<a@example.com> ", 1065), (b"AUTH PLAIN ", 12_288)]
+)
+def test_lines_have_a_longest_length(begin: bytes, longest: int) -> None:
+    """Up to the limit a line is read, beyond it is refused, whether it comes at once or bit by bit."""
+    fill = b"=" * (longest - len(begin) - 2)
+    assert not logged_in().say(begin + fill).startswith(b"500 5.5.2 Line")
+    assert logged_in().say(begin + fill + b"=").startswith(b"500 5.5.2 Line too long")
+    made = logged_in()
+    for piece in [begin, *[b"="] * (longest - len(begin)), b"=====", b"\r"]:
+        assert made.send(piece) == []
+    assert made.send(b"\n") == [b"500 5.5.2 Line too long\r\n"]
+    assert made.say(b"NOOP").startswith(b"250 ")
+
+
+def test_an_endless_line_ends_the_session() -> None:
+    """It takes no memory, and its sender no more time."""
+    made = talk()
+    replies = []
+    for _ in range(20):
+        replies += made.send(b"x" * 4_096)
+        assert made.dialogue.waiting <= 4_096
+    assert replies == [b"500 5.5.2 Line too long\r\n"]
+    assert made.dialogue.phase is Phase.OVER
+
+
+def test_twenty_errors_end_the_session() -> None:
+    """The twentieth is the last."""
+    replies = talk().send(b"WHAT\r\n" * 30)
+    assert len(replies) == 21
+    assert replies[-1].startswith(b"421 4.7.0 Too many errors")
+
+
+@pytest.mark.parametrize("line", [b"NOOP", b"RSET", b"EHLO x", b"VRFY x", b"HELP"])
+def test_a_hundred_idle_commands_end_the_session(line: bytes) -> None:
+    """Commands that bring no mail are counted, too."""
+    replies = talk().send((line + b"\r\n") * 200)
+    assert len(replies) == 101
+    assert replies[-1].startswith(b"421 4.7.0 ")
+
+
+def test_a_message_clears_the_count() -> None:
+    """A connection that brings mail may go on, RSET and NOOP between messages included."""
+    made = logged_in()
+    for number in range(100):
+        made.send(b"RSET\r\nNOOP\r\nMAIL FROM:<a@example.com>\r\nRCPT TO:<b@example.net>\r\nDATA\r\n")
+        made.send(MESSAGE + b".\r\n")
+        made.submitted()
+        made.dialogue.answer(f"msg_{number}")
+        assert made.replies() == [f"250 2.0.0 queued as msg_{number}\r\n".encode()]
+        assert made.dialogue.phase is Phase.COMMAND
+
+
+# ---- stopping
+
+
+def test_an_idle_session_stops_at_once() -> None:
+    """421 4.3.2, also in the middle of a transaction."""
+    made = ready()
+    made.dialogue.stop()
+    assert made.replies()[0].startswith(b"421 4.3.2 ")
+    assert made.dialogue.phase is Phase.OVER
+
+
+def test_a_message_in_chunks_is_finished_first() -> None:
+    """Between two chunks a message is on its way, too; when it is given up, the session ends."""
+    made = ready()
+    made.send(b"BDAT 6\r\nA: b\r\n")
+    made.dialogue.stop()
+    assert made.send(b"BDAT 5 LAST\r\n\r\nx\r\nMAIL FROM:<a@example.com>\r\n") == []
+    assert made.submitted().content == b"A: b\r\n\r\nx\r\n"
+    made.dialogue.answer("msg_1")
+    assert made.dialogue.proceed() is None
+    assert [reply[:9] for reply in made.replies()] == [b"250 2.0.0", b"421 4.3.2"]
+    made = ready()
+    made.send(b"BDAT 6\r\nA: b\r\n")
+    made.dialogue.stop()
+    assert [reply[:9] for reply in made.send(b"RSET\r\nNOOP\r\n")] == [b"250 2.0.0", b"421 4.3.2"]
+
+
+def test_a_message_on_its_way_is_finished_first() -> None:
+    """Its end may still come, it is answered, and only then the session ends, whatever follows."""
+    made = ready()
+    made.say(b"DATA")
+    made.send(b"a: b\r\n")
+    made.dialogue.stop()
+    assert made.replies() == []
+    made.send(b"\r\nc\r\n.\r\nMAIL FROM:<a@example.com>\r\n")
+    made.submitted()
+    made.dialogue.answer("msg_1")
+    assert made.dialogue.proceed() is None
+    assert [reply[:9] for reply in made.replies()] == [b"250 2.0.0", b"421 4.3.2"]
+
+
+# ---- in any order, in any pieces
+
+
+COMMANDS = st.sampled_from(
+    [
+        b"EHLO x\r\n",
+        b"AUTH PLAIN " + credential() + b"\r\n",
+        b"AUTH PLAIN\r\n",
+        b"AUTH LOGIN\r\n",
+        b"MAIL FROM:<a@example.com>\r\n",
+        b"RCPT TO:<b@example.net>\r\n",
+        b"DATA\r\n",
+        b"a: b\r\n\r\nc\r\n.\r\n",
+        b"BDAT 5\r\nabcde",
+        b"BDAT 3 LAST\r\nab\r\n",
+        b"RSET\r\n",
+        b"*\r\n",
+        b"\xff\r\n",
+    ]
+)
+
+
+@given(st.lists(st.one_of(COMMANDS, st.binary(max_size=40)), max_size=30), st.randoms(use_true_random=False))
+def test_pieces_make_no_difference(said: list[bytes], choose: object) -> None:
+    """Whatever is said is answered the same whether it comes at once or a byte at a time, and every reply is whole."""
+
+    def answers(pieces: list[bytes]) -> list[bytes]:
+        made, found = talk(), []
+        for piece in pieces:
+            action = made.dialogue.receive(piece)
+            while action is not None:
+                if isinstance(action, WrongLogin):
+                    made.dialogue.login_failed(too_many=False)
+                else:
+                    assert isinstance(action, Submit)
+                    made.dialogue.answer("msg_1")
+                action = made.dialogue.proceed()
+            found += made.replies()
+        return found
+
+    whole = b"".join(said)
+    at_once = answers([whole])
+    bit_by_bit = answers([whole[place : place + 1] for place in range(len(whole))])
+    # Only whoever sends a message unasked is told earlier that way.
+    if not any(b"before it was asked" in reply for reply in at_once):
+        assert at_once == bit_by_bit
+    for reply in at_once:
+        assert len(reply) <= 512 or reply.startswith(b"250-")
+
+
+def test_after_its_end_nothing_is_said() -> None:
+    """A dialogue that is over answers nothing."""
+    made: Talk = talk()
+    made.say(b"QUIT")
+    assert made.send(b"NOOP\r\n") == []

@@ -1,0 +1,173 @@
+"""The dialogue around a message: DATA and BDAT, what is taken for content, and the memory it may take."""
+
+import pytest
+
+from appliance.errors import ANSWERS, Code, Refused
+from appliance.message.submitted import read
+from appliance.submission.actions import Phase
+from tests.submission.talk import MESSAGE, logged_in, ready
+
+# ---- messages
+
+
+def test_data_is_unstuffed_and_handed_over() -> None:
+    """The message as the client meant it, with its envelope."""
+    made = ready()
+    assert made.say(b"DATA").startswith(b"354 ")
+    assert made.send(b"A: b\r\n\r\n..\r\n.x\r\n...\r\n.\r\nNOOP\r\n") == []
+    message = made.submitted()
+    assert message.content == b"A: b\r\n\r\n.\r\nx\r\n..\r\n"
+    assert (message.sender, message.recipients) == ("a@example.com", ("ada@example.net",))
+    made.dialogue.answer("msg_1")
+    assert made.dialogue.proceed() is None
+    assert made.replies() == [b"250 2.0.0 queued as msg_1\r\n", b"250 2.0.0 OK\r\n"]
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_a_refused_message(code: Code) -> None:
+    """Every code has its reply, with the sentence and nothing of its cause."""
+    made = ready()
+    made.say(b"DATA")
+    made.send(MESSAGE + b".\r\n")
+    made.dialogue.answer(None, Refused(code, "Because\r\nso ä."))
+    assert made.replies() == [f"{ANSWERS[code].smtp} Because??so ?.\r\n".encode()]
+    assert made.say(b"DATA").startswith(b"503 5.5.1 Send MAIL first")
+
+
+def test_a_bug_is_told_without_its_text() -> None:
+    """451, and the log has the rest."""
+    made = ready()
+    made.say(b"DATA")
+    made.send(MESSAGE + b".\r\n")
+    made.dialogue.answer(None)
+    assert made.replies() == [b"451 4.3.0 Something went wrong on our side. The log has the details.\r\n"]
+
+
+@pytest.mark.parametrize("ending", [b"\n.\r\n", b"\n.\n", b"\r.\r", b"\r\n.\n", b"\r\n.\r", b"\n\n.\r\n", b"\r.\r\n"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_nothing_is_smuggled(ending: bytes, chunked: bool) -> None:
+    """What others might take for the end of data is content, as is all behind it, and the message is refused."""
+    inside = b"Subject: x\r\n\r\nbody" + ending + b"MAIL FROM:<evil@example.com>\r\nRCPT TO:<x@example.net>\r\nDATA\r\n"
+    made = ready()
+    if chunked:
+        assert made.send(b"BDAT %d LAST\r\n" % len(inside) + inside) == []
+    else:
+        made.say(b"DATA")
+        assert made.send(inside + b".\r\n") == []
+    submitted = made.submitted()
+    assert submitted.content.endswith(b"\r\nRCPT TO:<x@example.net>\r\nDATA\r\n")
+    assert made.dialogue.waiting == 0
+    with pytest.raises(Refused) as refused:
+        read(submitted.sender, submitted.recipients, submitted.content)
+    assert refused.value.code is Code.INVALID_REQUEST
+
+
+LARGEST = 10 * 1024 * 1024
+
+
+@pytest.mark.parametrize("stuffed", [False, True])
+def test_ten_mebibytes_come_whole(stuffed: bool) -> None:
+    """A message of the greatest size is handed over, stuffed or not."""
+    line = b".\r\n" if stuffed else b"x" * 62 + b"\r\n"
+    body = line * (LARGEST // len(line) - 1)
+    body += b"y" * (LARGEST - len(body) - 2) + b"\r\n"
+    wire = b"".join(b"." + line for line in body.splitlines(keepends=True)) if stuffed else body
+    made = ready()
+    made.say(b"DATA")
+    for begin in range(0, len(wire), 65_536):
+        assert made.send(wire[begin : begin + 65_536]) == []
+    assert made.send(b".\r\n") == []
+    assert made.submitted().content == body
+
+
+def test_endless_data_takes_no_memory() -> None:
+    """A line of 100 MiB without an end is read to its end and kept nowhere."""
+    made = ready()
+    made.say(b"DATA")
+    for _ in range(1_600):
+        assert made.send(b"x" * 65_536) == []
+    content = made.dialogue.content
+    assert content is not None
+    assert not content.kept
+    assert len(content._held) < 70_000
+    assert made.send(b"\r\n.\r\n")[0].startswith(b"552 5.3.4 ")
+    assert made.room.take("acc_2", 32 * 1024 * 1024)
+
+
+def test_messages_share_their_memory() -> None:
+    """When there is no room the message is refused for now, and the room is free again after each."""
+    made = ready(room=1_000_000)
+    assert made.room.take("acc_2", 900_000)
+    for _ in range(2):
+        made.say(b"DATA")
+        made.send(b"x" * 300_000)
+        assert made.send(b"\r\n.\r\n") == [b"451 4.3.0 Too many messages are coming in right now; try again later\r\n"]
+        made.say(b"MAIL FROM:<a@example.com>")
+        made.say(b"RCPT TO:<ada@example.net>")
+    made.room.give_back("acc_2", 900_000)
+    made.say(b"DATA")
+    made.send(MESSAGE + b".\r\n")
+    made.submitted()
+
+
+def test_a_message_sent_before_it_was_asked_for() -> None:
+    """When DATA is refused, what follows it at once is not read as commands."""
+    made = logged_in()
+    replies = made.send(b"DATA\r\nSubject: x\r\n\r\nQUIT\r\n.\r\n")
+    assert [reply[:9] for reply in replies] == [b"503 5.5.1", b"421 4.7.0"]
+    assert made.dialogue.phase is Phase.OVER
+
+
+# ---- BDAT
+
+
+def test_chunks_make_a_message() -> None:
+    """Dots need no stuffing there, and an empty last chunk ends it."""
+    made = ready()
+    assert made.send(b"BDAT 9\r\nA: b\r\n\r\n.") == [b"250 2.0.0 Chunk taken\r\n"]
+    assert made.send(b"BDAT 2\r\n\r\n") == [b"250 2.0.0 Chunk taken\r\n"]
+    assert made.say(b"DATA").startswith(b"503 5.5.1 ")
+    assert made.say(b"RCPT TO:<more@example.net>").startswith(b"503 5.5.1 ")
+    assert made.send(b"BDAT 0 LAST\r\n") == []
+    assert made.submitted().content == b"A: b\r\n\r\n.\r\n"
+
+
+def test_large_chunks_are_no_idle_commands() -> None:
+    """A message may come in more chunks than idle commands are allowed, unless they bring next to nothing."""
+    made = ready()
+    for _ in range(200):
+        assert made.send(b"BDAT 1024\r\n" + b"x" * 1_022 + b"\r\n") == [b"250 2.0.0 Chunk taken\r\n"]
+    made.send(b"BDAT 0 LAST\r\n")
+    assert len(made.submitted().content) == 200 * 1_024
+    made = ready()
+    replies = made.send(b"BDAT 1\r\nx" * 150)
+    assert replies[-1].startswith(b"421 4.7.0 ")
+    assert len(replies) < 102
+
+
+def test_a_refused_chunk_is_still_read_as_one() -> None:
+    """What a chunk holds is never taken for commands."""
+    made = logged_in()
+    assert made.send(b"BDAT 6 LAST\r\nQUIT\r\nNOOP\r\n") == [
+        b"503 5.5.1 Send MAIL first\r\n",
+        b"250 2.0.0 OK\r\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [(b"BDAT", b"501 5.5.4 "), (b"BDAT x", b"501 5.5.4 "), (b"BDAT -1", b"501 "), (b"BDAT 99999999999", b"552 5.3.4 ")],
+)
+def test_a_chunk_of_no_known_length_ends_the_session(line: bytes, reply: bytes) -> None:
+    """Nobody could say where the next command begins."""
+    made = ready()
+    assert made.say(line).startswith(reply)
+    assert made.dialogue.phase is Phase.OVER
+
+
+def test_chunks_beyond_the_limit() -> None:
+    """Many small ones are no way around it."""
+    made = ready()
+    for number in range(11):
+        (reply,) = made.send(b"BDAT 1048576\r\n" + (b"x" * 62 + b"\r\n") * 16_384)
+        assert reply.startswith(b"250 " if number < 10 else b"552 5.3.4 "), number

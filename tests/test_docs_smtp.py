@@ -1,0 +1,48 @@
+"""In charge of holding docs/smtp.md to the replies and limits that there are."""
+
+import re
+from pathlib import Path
+
+from appliance.errors import ANSWERS
+from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
+from appliance.submission import certificate, limits, replies
+
+DOCUMENT = (Path(__file__).parent.parent / "docs" / "smtp.md").read_text()
+
+
+def test_the_table_of_replies_is_that_of_the_program() -> None:
+    """Every error code is there with its reply."""
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| `(\d{3} \d\.\d\.\d)` \|$", DOCUMENT, re.MULTILINE)
+    found = {code: reply for codes, reply in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert found == {code.value: answer.smtp for code, answer in ANSWERS.items()}
+
+
+def test_every_kind_of_refusal_is_named() -> None:
+    """Each reply to a session that ends it, or to a message's envelope, is in the text."""
+    for reply in (
+        replies.LOGIN_NEEDED,
+        replies.LOGIN_NEEDS_TLS,
+        replies.FOREIGN_SENDER,
+        replies.TOO_MANY_RECIPIENTS,
+        replies.TOO_MANY_FAILURES,
+        replies.TOO_SLOW,
+        replies.CLOSING,
+    ):
+        code = " ".join(reply.decode().split(" ")[:2])
+        assert f"`{code}`" in DOCUMENT, code
+
+
+def test_the_limits_are_those_of_the_program() -> None:
+    """The numbers in the table."""
+    told = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", DOCUMENT, re.MULTILINE))
+    assert told["recipients of a message"] == str(RECIPIENTS)
+    assert told["size of a message"] == f"{MESSAGE_SIZE // 1024**2} MiB"
+    lines = f"{limits.LINE} octets; `MAIL` {limits.MAIL_LINE:,}; `AUTH` and its answers {limits.LOGIN_LINE:,}"
+    assert told["command line"] == lines
+    assert told["failed logins on a connection"].startswith(f"{limits.LOGIN_FAILURES},")
+    assert told["errors (5xx) since the last accepted message"] == str(limits.ERRORS)
+    assert told["commands that bring no mail since the last accepted message"] == str(limits.JUNK)
+    rate = f"{limits.LOWEST_RATE} bytes a second, after its first {limits.SLOW_START:.0f} seconds"
+    assert told["rate of a message"] == rate
+    assert told["TLS handshake"] == f"{limits.TLS_HANDSHAKE:.0f} seconds"
+    assert f"`{certificate.CERTIFICATE}`" in DOCUMENT

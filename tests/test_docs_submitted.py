@@ -1,0 +1,62 @@
+"""In charge of holding the chapter on submitted messages to what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ANSWERS, Code
+from appliance.message import limits, submitted, submitted_print
+
+HEADING = "## What happens to a submitted message"
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def chapter() -> str:
+    """The chapter, on whichever page it stands."""
+    (page,) = [text for path in DOCS.glob("*.md") if HEADING in (text := path.read_text())]
+    return page.partition(HEADING)[2].partition("\n## ")[0]
+
+
+def flowing(text: str) -> str:
+    """A text without its line breaks, wherever they happen to be."""
+    return " ".join(text.split())
+
+
+def names(text: str) -> set[str]:
+    """The fields a text names, in lower case."""
+    return {name.lower() for name in re.findall(r"`([A-Za-z-]+)`", text)}
+
+
+def test_the_fields_are_those_of_the_code() -> None:
+    """What is removed, what may stand once and what does not count at a retry are named, each where it belongs."""
+    text = chapter()
+    removed = "".join(line for line in text.splitlines() if line.startswith("| `") and "emoved" in line)
+    assert {name.decode() for name in submitted._REMOVED} == names(removed.replace("`RCPT TO`", ""))
+    (once,) = [line for line in text.splitlines() if line.startswith("| a second ")]
+    assert names(once) == {name.decode() for name in submitted._ONCE}
+    varies = re.search(r"same header but for (.*?)\. The boundaries", flowing(text))
+    assert varies is not None
+    assert names(varies[1]) | {"idempotency-key"} == {name.decode() for name in submitted_print._VARIES}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"{limits.MESSAGE_SIZE:,} bytes",
+        f"more than {limits.LINE_LENGTH} octets",
+        f"{limits.HEADER_SIZE // 1024} KiB, {limits.HEADER_LINES:,} lines or {limits.HEADER_FIELDS:,} fields",
+        f"more than {limits.HOPS} `Received`",
+        f"At most {limits.TAGS} tags of 1 to {limits.TAG_LENGTH} printable",
+        f"at most {limits.RECIPIENTS} unique ones",
+        f"1 to {limits.KEY_LENGTH} printable",
+        f"cut at {limits.SUBJECT_LENGTH} characters",
+        f"not registered for the account; `MAIL FROM:<>` | {ANSWERS[Code.FORBIDDEN].smtp}",
+        f"Another message under the key: {ANSWERS[Code.IDEMPOTENCY_CONFLICT].smtp}",
+        f"still being stored: {ANSWERS[Code.IDEMPOTENCY_IN_PROGRESS].smtp}",
+        f"as submitted | {ANSWERS[Code.PAYLOAD_TOO_LARGE].smtp}",
+    ],
+)
+def test_the_numbers_are_those_of_the_code(words: str) -> None:
+    """Every limit and reply the chapter names is the one that holds."""
+    assert words in flowing(chapter())

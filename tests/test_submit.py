@@ -1,0 +1,372 @@
+"""In charge of the front door for whole messages: who may send them, what is stored, billed and handed to delivery."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from appliance import accept
+from appliance.accept import Deliveries, FrontDoor, Submitted
+from appliance.deliver.courier import Parcel
+from appliance.disk import FreeSpace
+from appliance.errors import Code, Refused
+from appliance.inbox import Inbox, due_recipients
+from appliance.message.dkim import sign
+from appliance.message.dkim_keys import record_value
+from appliance.message.request import decode
+from appliance.model import Caller, MessageStatus, RecipientStatus, Source
+from appliance.outside import Outside, Wake
+from appliance.signing_keys import SigningKeys
+from appliance.store import Store, open_store
+from appliance.web.emails import message_json
+from tests.e2e.delivery.verifier import signatures, verifies
+from tests.message.submissions import message
+from tests.running import Provisioned, provision
+from tests.store.samples import DAY, Clock
+
+HOST = "mail.example.com"
+HUGE = 2**62  # bytes nobody has
+
+
+@dataclass
+class Hall:
+    """A front door on a real store, with what it hands to delivery."""
+
+    store: Store
+    outside: Outside
+    clock: Clock
+    directory: Path
+    account: Provisioned
+    inbox: Inbox
+    simulated: Wake
+
+    def door(self, *, sandbox: bool = False, min_free_disk: int = 0) -> FrontDoor:
+        """A front door."""
+        free = FreeSpace(self.directory, min_free_disk, 0, self.outside)
+        deliveries = Deliveries(self.inbox, self.simulated)
+        return FrontDoor(self.store, self.outside, deliveries, free, sandbox=sandbox, hostname=HOST)
+
+    def caller(self) -> Caller:
+        """Who the SMTP credential stands for, now."""
+        found = self.store.access.caller_by_credential(self.account.username)
+        assert found is not None
+        return found[0]
+
+    async def submit(self, data: bytes | None = None, *to: str, **others: Any) -> Submitted:
+        """Submit a message with the SMTP credential."""
+        sender = others.pop("sender", "shop@example.com")
+        door = others.pop("door", None) or self.door()
+        recipients = to or ("ada@example.net",)
+        return await door.submit(self.caller(), sender, recipients, data or message(), "req_1", **others)
+
+    async def send(self, key: str) -> accept.Accepted:
+        """Send a message over HTTP with the same credential."""
+        body = {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi"}
+        return await self.door().send(self.caller(), decode(json.dumps(body).encode()), key, "req_2", 100)
+
+    def credits(self) -> int | None:
+        """What is left on the account."""
+        return self.store.accounts.named(self.account.name).credits
+
+    def count(self) -> int:
+        """How many recipients wait for delivery."""
+        return len(self.store.queue.due(simulated=False, most=1000))
+
+
+@pytest.fixture
+async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
+    """An account with ten credits and two domains."""
+    clock = Clock()
+    outside = Outside(now=clock)
+    async with open_store(tmp_path / "data", outside, inline=True) as store:
+        account = await provision(store, "demo", credit=10)
+        await store.access.add_domain(account.account_id, "example.org", usable=True)
+        yield Hall(store, outside, clock, tmp_path, account, Inbox(), Wake())
+
+
+async def refused(hall: Hall, *arguments: Any, **others: Any) -> Refused:
+    """Why a message is refused; nothing is stored, nothing is charged."""
+    before = hall.credits(), hall.count()
+    with pytest.raises(Refused) as refusal:
+        await hall.submit(*arguments, **others)
+    assert (hall.credits(), hall.count()) == before
+    return refusal.value
+
+
+# ---- what is stored
+
+
+async def test_a_submitted_message_can_be_read_like_any_other(hall: Hall) -> None:
+    """GET shows it with source smtp, its From and Subject as people read them, and its recipients as spelled."""
+    data = message(
+        b"From: =?utf-8?q?Caf=C3=A9?= <shop@example.com>", b"Subject: =?utf-8?b?4oKs?= 5", b"Bcc: x@example.com",
+        without=[b"From", b"Subject"],
+    )  # fmt: skip
+    done = await hall.submit(
+        data, "Ada@example.net", "grace@example.net", "ADA@EXAMPLE.NET", sender="bounce@example.org"
+    )
+    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    assert stored is not None
+    shown = json.loads(message_json(stored, "req_9"))
+    assert (shown["id"], shown["source"], shown["status"]) == (done.message_id, "smtp", "queued")
+    assert (shown["from"], shown["subject"]) == ("Café <shop@example.com>", "€ 5")
+    assert (shown["recipient_count"], shown["credits_reserved"]) == (2, 2)
+    assert [recipient["email"] for recipient in shown["recipients"]] == ["Ada@example.net", "grace@example.net"]
+    assert hall.credits() == 8
+    due = hall.store.queue.due(simulated=False, most=10)
+    assert {each.envelope_from for each in due} == {"bounce@example.org"}
+    mime = hall.store.messages.mime(done.message_id)
+    assert mime is not None
+    assert mime.startswith(f"Received: by {HOST} (appliance) with ESMTPSA\r\n id {done.message_id}; ".encode())
+    assert b"Bcc" not in mime
+    assert hall.account.username.encode() not in mime
+
+
+async def test_the_trace_says_when_there_was_no_tls(hall: Hall) -> None:
+    """A message that came in the clear is not called secured."""
+    done = await hall.submit(secure=False)
+    assert b"with ESMTPA\r\n" in (hall.store.messages.mime(done.message_id) or b"")
+
+
+async def test_it_goes_to_delivery_through_the_inbox(hall: Hall) -> None:
+    """Delivery is handed the message as it is on disk."""
+    done = await hall.submit()
+    (fresh,) = hall.inbox.take()
+    assert (fresh.message.id, fresh.charged) == (done.message_id, 1)
+    assert fresh.message.mime == hall.store.messages.mime(done.message_id)
+    assert fresh.message.tags == ()
+
+
+async def test_tags_are_kept_with_the_message(hall: Hall) -> None:
+    """X-Service-Tag is read as tags, and stays in the message as over HTTP."""
+    await hall.submit(message(b"X-Service-Tag: order, eu"))
+    (fresh,) = hall.inbox.take()
+    assert fresh.message.tags == ("order", "eu")
+    assert b"X-Service-Tag: order, eu\r\n" in fresh.message.mime
+
+
+async def test_a_large_message_is_made_off_the_event_loop(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a quarter of a megabyte on the work is done in a thread, with the same result."""
+    trips: list[object] = []
+    run_sync = trio.to_thread.run_sync
+
+    async def counted(work: Any, *arguments: Any, **options: Any) -> Any:
+        trips.append(work)
+        return await run_sync(work, *arguments, **options)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", counted)
+    data = message(body=b"x" * 98 + b"\r\n")
+    await hall.submit(data)
+    assert not trips
+    large = message(b"Bcc: x@example.org", body=(b"x" * 98 + b"\r\n") * 3_000)
+    done = await hall.submit(large)
+    assert len(trips) == 2
+    assert (hall.store.messages.mime(done.message_id) or b"").endswith(large[large.index(b"\r\n\r\n") :])
+
+
+# ---- who may send
+
+
+@pytest.mark.parametrize(
+    ("data", "sender", "code", "words"),
+    [
+        (None, "shop@elsewhere.example", Code.FORBIDDEN, "MAIL FROM: the domain elsewhere.example is not registered"),
+        (None, "shop@mail.example.com", Code.FORBIDDEN, "MAIL FROM: the domain mail.example.com is not registered"),
+        (None, "", Code.FORBIDDEN, "MAIL FROM: the empty sender"),
+        (
+            message(b"From: shop@elsewhere.example", without=[b"From"]),
+            "shop@example.com",
+            Code.FORBIDDEN,
+            "From: the domain elsewhere.example is not registered",
+        ),
+        (
+            message(b"From: shop@example.com <shop@elsewhere.example>", without=[b"From"]),
+            "shop@example.com",
+            Code.INVALID_REQUEST,
+            "From: must name one mailbox",
+        ),
+        (message(without=[b"From"]), "shop@example.com", Code.INVALID_REQUEST, "From: this field is required"),
+    ],
+)
+async def test_only_the_accounts_own_domains_may_send(
+    hall: Hall, data: bytes | None, sender: str, code: Code, words: str
+) -> None:
+    """Both the From and the envelope's sender are of registered domains; a subdomain is a domain of its own."""
+    refusal = await refused(hall, data, sender=sender)
+    assert refusal.code is code
+    assert refusal.text.startswith(words)
+
+
+async def test_a_suspended_account_may_not_submit(hall: Hall) -> None:
+    """Neither when the session knew, nor when it was suspended in the meantime."""
+    before = hall.caller()
+    await hall.store.accounts.set_suspended(hall.account.account_id, True)
+    assert (await refused(hall)).code is Code.ACCOUNT_SUSPENDED
+    with pytest.raises(Refused, match="suspended"):
+        await hall.door().submit(before, "shop@example.com", ["ada@example.net"], message(), "req_1")
+    assert hall.count() == 0
+
+
+async def test_a_full_disk_takes_nothing(hall: Hall) -> None:
+    """Below the watermark a message is refused for now."""
+    assert (await refused(hall, door=hall.door(min_free_disk=HUGE))).code is Code.TEMPORARY_FAILURE
+
+
+async def test_credits_are_needed_for_every_recipient(hall: Hall) -> None:
+    """Eleven recipients cannot be paid with ten credits; ten can."""
+    addresses = [f"ada{number}@example.net" for number in range(11)]
+    assert (await refused(hall, None, *addresses)).code is Code.INSUFFICIENT_CREDITS
+    await hall.submit(None, *addresses[:10])
+    assert hall.credits() == 0
+
+
+async def test_the_daily_cap_holds(hall: Hall) -> None:
+    """What goes over the cap of the day is refused until tomorrow."""
+    await hall.store.accounts.set_daily_cap(hall.account.account_id, 1)
+    await hall.submit()
+    assert (await refused(hall)).code is Code.WARMUP_LIMITED
+
+
+async def test_a_suppressed_recipient_bounces_at_once(hall: Hall) -> None:
+    """It is never tried, and its credit comes back; the others are delivered."""
+    await hall.store.suppressions.add(hall.account.account_id, "ada@example.net", "by hand")
+    done = await hall.submit(None, "Ada@Example.net", "grace@example.net")
+    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    assert stored is not None
+    assert {each.email: each.status for each in stored.recipients} == {
+        "Ada@Example.net": RecipientStatus.BOUNCED,
+        "grace@example.net": RecipientStatus.QUEUED,
+    }
+    assert stored.status is MessageStatus.QUEUED
+    assert hall.credits() == 9
+
+
+async def test_the_sandbox_simulates_submitted_mail(hall: Hall) -> None:
+    """Nothing of it leaves the machine; source and credits are real."""
+    done = await hall.submit(door=hall.door(sandbox=True))
+    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    assert stored is not None
+    assert stored.source is Source.SMTP
+    assert hall.credits() == 9
+    assert hall.count() == 0
+    assert len(hall.store.queue.due(simulated=True, most=10)) == 1
+
+
+async def test_a_test_caller_costs_nothing_and_is_simulated(hall: Hall) -> None:
+    """Should a test credential ever submit, it is a test as over HTTP."""
+    caller = hall.store.access.caller_by_key(hall.account.test_key)
+    assert caller is not None
+    done = await hall.door().submit(caller, "shop@example.com", ["ada@example.net"], message(), "req_1")
+    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    assert stored is not None
+    assert (stored.source, stored.credits_reserved, hall.credits()) == (Source.TEST, 0, 10)
+    assert hall.count() == 0
+
+
+# ---- once
+
+KEYED = message(b"Idempotency-Key: order-4711")
+
+
+async def test_a_retry_gets_the_first_id_and_queues_nothing(hall: Hall) -> None:
+    """The same key and message is answered with the first id, for 24 hours, also when it was written anew."""
+    first = await hall.submit(KEYED)
+    again = await hall.submit(KEYED.replace(b"05:43:34", b"05:50:00").replace(b"<1@", b"<2@"))
+    assert (again.message_id, again.replayed, first.replayed) == (first.message_id, True, False)
+    assert (hall.credits(), hall.count()) == (9, 1)
+    hall.clock.now += DAY
+    assert (await hall.submit(KEYED)).message_id != first.message_id
+
+
+async def test_another_message_under_the_key_is_a_conflict(hall: Hall) -> None:
+    """Another body, or other recipients, need another key."""
+    await hall.submit(KEYED)
+    assert (await refused(hall, KEYED + b"PS\r\n")).code is Code.IDEMPOTENCY_CONFLICT
+    assert (await refused(hall, KEYED, "grace@example.net")).code is Code.IDEMPOTENCY_CONFLICT
+
+
+async def test_what_was_accepted_stays_accepted(hall: Hall) -> None:
+    """A retry is answered even if the message would be refused by now, for its domain or for want of credits."""
+    first = await hall.submit(KEYED)
+    narrowed = msgspec.structs.replace(hall.caller(), domains=frozenset({"example.org"}))
+    again = await hall.door().submit(narrowed, "shop@example.com", ["ada@example.net"], KEYED, "req_3")
+    assert again == Submitted(first.message_id, replayed=True)
+    await hall.submit(None, *[f"ada{number}@example.net" for number in range(9)])
+    assert (await hall.submit(KEYED)).message_id == first.message_id
+
+
+async def test_a_refused_message_does_not_burn_its_key(hall: Hall) -> None:
+    """After a refusal the key is free for the corrected message."""
+    await refused(hall, KEYED, *[f"ada{number}@example.net" for number in range(11)])
+    assert not (await hall.submit(KEYED)).replayed
+
+
+async def test_without_a_key_the_same_message_is_sent_twice(hall: Hall) -> None:
+    """Only a key makes two messages one."""
+    assert (await hall.submit()).message_id != (await hall.submit()).message_id
+    assert hall.credits() == 8
+
+
+async def test_keys_are_shared_by_both_ways_of_one_credential(hall: Hall) -> None:
+    """A key used over HTTP cannot be used for another message over SMTP, nor the other way round."""
+    await hall.send("order-4711")
+    assert (await refused(hall, KEYED)).code is Code.IDEMPOTENCY_CONFLICT
+    await hall.submit(message(b"Idempotency-Key: order-4712"))
+    with pytest.raises(Refused) as conflict:
+        await hall.send("order-4712")
+    assert conflict.value.code is Code.IDEMPOTENCY_CONFLICT
+    assert hall.count() == 2
+
+
+async def test_keys_of_two_credentials_do_not_meet(hall: Hall) -> None:
+    """Another SMTP credential of the same account has keys of its own."""
+    first = await hall.submit(KEYED)
+    username, _ = await hall.store.access.create_credential(hall.account.account_id)
+    hall.account = replace(hall.account, username=username)
+    assert (await hall.submit(KEYED)).message_id != first.message_id
+
+
+async def test_many_at_once_under_one_key_are_one_message(hall: Hall) -> None:
+    """Ten submissions of one message at the same time: one is stored, the others are told so or told to wait."""
+    door, told, wait = hall.door(), [], []
+
+    async def one() -> None:
+        try:
+            told.append((await hall.submit(KEYED, door=door)).message_id)
+        except Refused as refusal:
+            wait.append(refusal.code)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(one)
+    assert len(set(told)) == 1
+    assert set(wait) <= {Code.IDEMPOTENCY_IN_PROGRESS}
+    assert (hall.credits(), hall.count()) == (9, 1)
+
+
+# ---- how it is signed
+
+
+async def test_the_from_domain_signs_whatever_the_envelope_says(hall: Hall) -> None:
+    """DMARC looks at the From: its domain's keys sign, and the signature verifies, both fresh and from disk."""
+    data = message(
+        "From: \"Grüße, Shop\" <shop@example.com>".encode(), b"X-Service-Tag:  a ,\r\n\tb ",
+        without=[b"From"], body="Grüße \r\n\r\n\r\n".encode(),
+    )  # fmt: skip
+    done = await hall.submit(data, sender="bounce@example.org")
+    (fresh,) = hall.inbox.take()
+    stored = hall.store.queue.due(simulated=False, most=10)
+    for due in (due_recipients(fresh), stored):
+        assert (
+            Parcel(done.message_id, hall.account.account_id, "example.net", tuple(due)).sender_domain == "example.com"
+        )
+    keys = await SigningKeys(hall.store, hall.outside, b"k" * 32).in_use(hall.account.account_id, "example.com")
+    signature = sign(fresh.message.mime, keys, now_seconds=hall.clock() // 1_000_000)
+    records = {f"{key.selector}._domainkey.example.com.".encode(): record_value(key.key).encode() for key in keys}
+    assert signatures(signature + fresh.message.mime) == 2
+    assert [verifies(signature + fresh.message.mime, number, records) for number in range(2)] == [True, True]
