@@ -7,15 +7,18 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Encoder
 
 from appliance.model import RecipientStatus
+from appliance.webhook_model import EventType
 
 SUBJECT_CHARACTERS = 200  # of the subject in an event
 RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
 
 TYPES = {
-    RecipientStatus.DELIVERED: "email.delivered",
-    RecipientStatus.BOUNCED: "email.bounced",
-    RecipientStatus.FAILED: "email.failed",
+    RecipientStatus.DELIVERED: EventType.DELIVERED.value,
+    RecipientStatus.BOUNCED: EventType.BOUNCED.value,
+    RecipientStatus.FAILED: EventType.FAILED.value,
 }
+PING_TYPE = "webhook.test"
+PING_SUBJECT = "Test event: your webhook works"
 
 _ENCODER = Encoder()
 
@@ -30,6 +33,7 @@ class _Data(Struct, gc=False):
     subject: str | UnsetType
     smtp_code: int | UnsetType
     smtp_response: str | UnsetType
+    test: bool | UnsetType = UNSET
 
 
 class _Envelope(Struct, gc=False):
@@ -76,3 +80,9 @@ def envelope(
         (smtp_response or "")[:RESPONSE_CHARACTERS] or UNSET,
     )
     return _ENCODER.encode(_Envelope(event_id, TYPES[status], rfc3339(created_at), data))
+
+
+def ping_envelope(event_id: str, created_at: int) -> bytes:
+    """The JSON body of a test event."""
+    data = _Data(UNSET, UNSET, UNSET, UNSET, PING_SUBJECT, UNSET, UNSET, test=True)
+    return _ENCODER.encode(_Envelope(event_id, PING_TYPE, rfc3339(created_at), data))

@@ -114,6 +114,9 @@ class Resolver(Protocol):
     async def tlsa(self, name: str) -> Answer[Tlsa]:
         """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
 
+    def remembers_addresses(self, name: str) -> bool:
+        """Whether both questions for a host's addresses would be answered from memory, without any wait."""
+
 
 # ---- pure: from dnspython's types to ours
 
@@ -243,6 +246,11 @@ class DnsResolver:
     async def tlsa(self, name: str) -> Answer[Tlsa]:
         """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
         return await self._lookup(name, "TLSA")
+
+    def remembers_addresses(self, name: str) -> bool:
+        """Whether both questions for a host's addresses would be answered from memory, without any wait."""
+        host, now = name.rstrip(".").lower(), trio.current_time()
+        return all((kept := self._kept.get((host, kind))) and now < kept[0] for kind in ("AAAA", "A"))
 
     async def _lookup(self, name: str, kind: str) -> Answer[Any]:
         key = (name.rstrip(".").lower(), kind)

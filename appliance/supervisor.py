@@ -19,6 +19,7 @@ from appliance.single import only_server
 from appliance.store import CommitUnknown, Store, open_store
 from appliance.submission import server as submission
 from appliance.web import server, site
+from appliance.webhook import office
 
 FORCED_AFTER = 5.0  # seconds past shutdown_timeout until workers are no longer waited for
 
@@ -84,11 +85,13 @@ async def _run_all(
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
     inbox, wake_simulated = Inbox(), Wake()
     shared = entrance.build(config, outside, store, Deliveries(inbox, wake_simulated))
-    edge = site.build(config, outside, store, key, stopping, shared)
+    webhooks = office.build(config, outside, store, key)
+    edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     async with trio.open_nursery() as workers:
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
         workers.start_soon(station.build(config, outside, store, key, inbox).run)
+        workers.start_soon(webhooks.run)
         workers.start_soon(_sweep, store)
         async with trio.open_nursery() as listeners:
             listeners.start_soon(_stop_on_signal, signals, stopping)

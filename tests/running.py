@@ -96,13 +96,7 @@ class Running:
         log: IO[bytes]
         with self.log_file.open("ab") as log:
             begin = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "appliance", "serve", "--config", str(self.config_file)],
-                stderr=log,
-                stdout=log,
-                cwd=self.directory,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **self.environment},
-            )
+            self.spawn(log)
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
             for line in self.log_file.read_bytes()[begin:].splitlines():
@@ -110,11 +104,25 @@ class Running:
                     ready = json.loads(line)
                     self.url, self.smtp = ready["http"][0], ready["smtp"]
                     return
-            if self.process.poll() is not None:
+            if not self.is_alive():
                 break
             time.sleep(0.02)
         self.kill()
         raise RuntimeError("the appliance did not start:\n" + self.log_file.read_text())
+
+    def spawn(self, log: IO[bytes]) -> None:
+        """Start the process."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "appliance", "serve", "--config", str(self.config_file)],
+            stderr=log,
+            stdout=log,
+            cwd=self.directory,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **self.environment},
+        )
+
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process is not None and self.process.poll() is None
 
     def terminate(self, timeout: float = STOP_TIMEOUT) -> int:
         """Send SIGTERM and return the exit code."""
@@ -159,6 +167,8 @@ bind = ["127.0.0.1:0"]
 {http}
 [delivery]
 mode = "sandbox"
+[webhooks]
+{webhooks}
 [limits]
 requests_per_second = {requests_per_second}
 min_free_disk = "0"
@@ -173,6 +183,7 @@ def appliance(
     http: str = "",
     smtp: str = "",
     smtp_bind: str = '["127.0.0.1:0"]',
+    webhooks: str = "",
     requests_per_second: int = 0,
     credit: int | None = 1_000_000,
     account: Provisioned | None = None,
@@ -187,6 +198,7 @@ def appliance(
             http=http,
             smtp=smtp,
             smtp_bind=smtp_bind,
+            webhooks=webhooks,
             requests_per_second=requests_per_second,
         )
     )

@@ -106,3 +106,17 @@ async def test_only_plain_sockets_are_quick() -> None:
     """Any other stream is left as it is."""
     stream, _ = trio.testing.memory_stream_pair()
     assert quick(stream) is stream
+
+
+async def test_it_tells_whether_something_has_come() -> None:
+    """Data and the end are both something; silence is not."""
+    async with pair() as (ours, theirs):
+        assert not ours.has_come()
+        await theirs.send_all(b"x")
+        await trio.lowlevel.wait_readable(ours._stream.socket)
+        assert ours.has_come()
+        await ours.receive_some()
+        assert not ours.has_come()
+        await theirs.aclose()
+        await trio.lowlevel.wait_readable(ours._stream.socket)
+        assert ours.has_come()

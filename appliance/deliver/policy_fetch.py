@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import h11
 import trio
 
-from appliance.deliver.route import host_addresses
+from appliance.host_addresses import host_addresses
 from appliance.networks import Address, Network, refusal
 from appliance.resolver import LookupFailed, Resolver
 

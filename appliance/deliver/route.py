@@ -14,10 +14,10 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
-from itertools import chain, zip_longest
 
 import trio
 
+from appliance.host_addresses import host_addresses
 from appliance.networks import Address, Network, is_allowed, refusal
 from appliance.resolver import Fault, LookupFailed, Mx, Resolver
 
@@ -242,25 +242,3 @@ class Router:
             except LookupFailed as failed:
                 raise NoRoute("4.4.3", f"the relay for {domain} cannot be found: {failed.text}") from failed
         return Route(domain, (Host(relay.host, addresses[:HOST_ADDRESS_LIMIT]),), relay.port, relay=relay)
-
-
-async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, ...], bool]:
-    """The addresses of a host, IPv6 and IPv4 in turn, and whether all are authentic; one family is enough."""
-    answers: dict[int, tuple[tuple[Address, ...], bool]] = {}
-    failures: list[LookupFailed] = []
-
-    async def ask(version: int) -> None:
-        try:
-            answer = await (resolver.ipv6(name) if version == 6 else resolver.ipv4(name))
-            answers[version] = answer.records, answer.authentic
-        except LookupFailed as failed:
-            failures.append(failed)
-
-    async with trio.open_nursery() as nursery:
-        for version in (6, 4):
-            nursery.start_soon(ask, version)
-    if not answers:
-        raise next((failed for failed in failures if failed.fault is Fault.TEMPORARY), failures[0])
-    families = [answers[version][0] for version in (6, 4) if version in answers]
-    in_turn = (address for address in chain.from_iterable(zip_longest(*families)) if address is not None)
-    return tuple(in_turn), all(authentic for _, authentic in answers.values())

@@ -12,7 +12,7 @@ from appliance.deliver.route import Router
 from appliance.deliver.selection import Selection
 from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Signer
-from appliance.deliver.tls_choice import TlsChoice, trusting_context
+from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
 from appliance.inbox import Inbox
 from appliance.outside import Outside
@@ -20,6 +20,7 @@ from appliance.own_addresses import OwnAddresses
 from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store
+from appliance.trust import trusting_context
 
 
 def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inbox) -> Dispatch:

@@ -2,25 +2,16 @@
 
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import trio
 
 from appliance.deliver import dane
 from appliance.deliver.route import Host, RelayTls, Route
-from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context, verifying_context
+from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context
 from appliance.deliver.tls_policy import Level, TlsDemand, TlsPolicies
 
 FRESH = 1.0  # seconds for which messages share what was found out about a server
 KEPT = 1_000
-
-
-def trusting_context(ca_file: Path | None) -> ssl.SSLContext:
-    """A verifying context with the system's roots and those of the operator's file."""
-    context = verifying_context()
-    if ca_file is not None:
-        context.load_verify_locations(ca_file)
-    return context
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import trio
 
+from appliance.bell import Bell
 from appliance.outside import Outside
 from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
@@ -25,6 +26,9 @@ from appliance.store.queue_control import QueueControl
 from appliance.store.record import Records
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
+from appliance.store.webhook_history import WebhookHistory
+from appliance.store.webhook_posts import WebhookPosts
+from appliance.store.webhooks import Webhooks
 
 __all__ = ["CommitUnknown", "KeyTaken", "NewerDatabase", "Store", "open_store"]
 
@@ -46,6 +50,9 @@ class Store:
     pools: Pools
     dkim_keys: DkimKeys
     suppressions: Suppressions
+    webhooks: Webhooks
+    webhook_posts: WebhookPosts
+    webhook_history: WebhookHistory
     janitor: Janitor
     first_start: FirstStart
     engine: Engine
@@ -73,20 +80,23 @@ async def open_store(
     migrate(connection, outside.now())
     connection.close()
     writer = Inline(path) if inline else GroupCommit(path, on_failure or _raise)
-    engine = Engine(path, writer)
+    engine, bell = Engine(path, writer), Bell()
     try:
         yield Store(
             Accounts(engine, outside),
             Access(engine, outside),
             Templates(engine, outside),
-            Messages(engine, outside),
-            Queue(engine, outside),
-            QueueControl(engine, outside),
+            Messages(engine, outside, bell),
+            Queue(engine, outside, bell),
+            QueueControl(engine, outside, bell),
             Records(engine),
             Lanes(engine, outside),
             Pools(engine, outside),
             DkimKeys(engine, outside),
             Suppressions(engine, outside),
+            Webhooks(engine, outside),
+            WebhookPosts(engine, outside, bell),
+            WebhookHistory(engine, outside, bell),
             Janitor(engine, outside),
             FirstStart(engine, outside),
             engine,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import apsw
 
+from appliance.bell import Bell
 from appliance.model import (
     Billing,
     Message,
@@ -46,13 +47,17 @@ class Messages:
 
     engine: Engine
     outside: Outside
+    bell: Bell
 
     async def accept(self, new: NewMessage) -> int | None:
         """Write message, recipients, credits and idempotency row together; on disk when this returns.
 
         What each recipient was charged; None when some were bounced at once, as suppressed, and are not to be tried.
         """
-        return await self.engine.write_item(self._accept, new, large=len(new.mime) > LARGE)
+        charged = await self.engine.write_item(self._accept, new, large=len(new.mime) > LARGE)
+        if charged is None:
+            self.bell.ring([new.account_id])  # its webhook may have to hear of those
+        return charged
 
     def _accept(self, c: apsw.Connection, news: Sequence[NewMessage]) -> list[int | Exception | None]:
         return accept(c, self.outside, news)

@@ -1,4 +1,4 @@
-"""In charge of recording results: attempt, recipient, message, credit, suppression and event in one transaction."""
+"""In charge of recording results: attempt, recipient, message, credit, suppression, event and post together."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,6 +7,7 @@ from itertools import chain
 
 import apsw
 
+from appliance.bell import Bell
 from appliance.events import TYPES, envelope
 from appliance.model import (
     Billing,
@@ -21,6 +22,7 @@ from appliance.store.accounts import WRITE_LEDGER, ledger_line
 from appliance.store.engine import Engine
 from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import ADD_SUPPRESSION
+from appliance.store.webhook_posts import post_events
 
 # What every query for due mail selects; each adds its own WHERE.
 SELECT_DUE = """
@@ -114,6 +116,7 @@ class Queue:
 
     engine: Engine
     outside: Outside
+    bell: Bell
 
     def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
         """Recipients whose time has come (at `since` or later), the longest waiting first."""
@@ -128,11 +131,11 @@ class Queue:
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Write results ahead of other writes: what a server has taken must not be sent twice."""
-        await self.engine.write_item(self._record, outcomes, urgent=True)
+        if accounts := await self.engine.write_item(self._record, outcomes, urgent=True):
+            self.bell.ring(accounts)
 
-    def _record(self, c: apsw.Connection, several: Sequence[Sequence[Outcome]]) -> list[None]:
-        record(c, self.outside, chain.from_iterable(several))
-        return [None] * len(several)
+    def _record(self, c: apsw.Connection, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
+        return [record(c, self.outside, chain.from_iterable(several))] * len(several)
 
 
 def due_recipient(row: Row) -> DueRecipient:
@@ -140,10 +143,15 @@ def due_recipient(row: Row) -> DueRecipient:
     return DueRecipient(*row)
 
 
-def record(c: apsw.Connection, outside: Outside, outcomes: Iterable[Outcome]) -> None:
-    """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is."""
+def record(c: apsw.Connection, outside: Outside, outcomes: Iterable[Outcome]) -> set[str]:
+    """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is.
+
+    Returned are the accounts whose webhook is to hear of it.
+    """
+    accounts: set[str] = set()
     for together in _rounds(outcomes):
-        _record_together(c, outside, together)
+        accounts |= _record_together(c, outside, together)
+    return accounts
 
 
 def _rounds(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
@@ -159,15 +167,17 @@ def _rounds(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     return rounds
 
 
-def _record_together(c: apsw.Connection, outside: Outside, outcomes: Sequence[Outcome]) -> None:
+def _record_together(c: apsw.Connection, outside: Outside, outcomes: Sequence[Outcome]) -> set[str]:
     waited = set(_UPDATE_RECIPIENTS.run(c, [_recipient_row(result) for result in outcomes]))
     changed = [result for result in outcomes if (result.recipient.message_id, result.recipient.id) in waited]
     _INSERT_ATTEMPTS.run(c, [row for result in changed for row in _attempt_rows(result)])
-    _INSERT_EVENTS.run(c, [_event_row(outside, result) for result in changed if result.status in TYPES])
+    events = [_event_row(outside, result) for result in changed if result.status in TYPES]
+    _INSERT_EVENTS.run(c, events)
     for result in changed:
         _write_what_is_rare(c, outside, result)
     last = {result.recipient.message_id: result for result in changed}
     _UPDATE_MESSAGES.run(c, [row for result in last.values() for row in _message_rows(c, result)])
+    return post_events(c, outside, events)
 
 
 def _last_words(result: Outcome) -> tuple[int | None, str | None]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from appliance.bell import Bell
 from appliance.errors import Code, Refused
 from appliance.model import DueRecipient, Outcome, RecipientStatus, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
@@ -86,6 +87,7 @@ class QueueControl:
 
     engine: Engine
     outside: Outside
+    bell: Bell
 
     # ---- for the running server
 
@@ -158,7 +160,9 @@ class QueueControl:
 
     async def cancel(self, message_id: str, reason: str) -> int:
         """Let every recipient of a message that is not final fail, its credit released; how many these were."""
-        return await self.engine.write(lambda c: _cancel(c, self.outside, message_id, reason))
+        count, accounts = await self.engine.write(lambda c: _cancel(c, self.outside, message_id, reason))
+        self.bell.ring(accounts)
+        return count
 
 
 def _within_pool(mail: WaitingMail) -> tuple[bool, int, str]:
@@ -226,13 +230,13 @@ def _must_exist(c: apsw.Connection, message_id: str) -> None:
         raise Refused(Code.NOT_FOUND, f"there is no message {message_id!r}")
 
 
-def _cancel(c: apsw.Connection, outside: Outside, message_id: str, reason: str) -> int:
+def _cancel(c: apsw.Connection, outside: Outside, message_id: str, reason: str) -> tuple[int, set[str]]:
     _must_exist(c, message_id)
     waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
     if not waiting:
         raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
-    record(c, outside, [_cancelled(recipient, reason, outside.now()) for recipient in waiting])
-    return len(waiting)
+    cancelled = [_cancelled(recipient, reason, outside.now()) for recipient in waiting]
+    return len(waiting), record(c, outside, cancelled)
 
 
 def _cancelled(recipient: DueRecipient, reason: str, now: int) -> Outcome:

@@ -88,9 +88,9 @@ async def json_request(decoder: msgspec.json.Decoder[T]) -> T:
     return decode_body(body, decoder)
 
 
-def page_limit() -> int:
+def page_limit(usual: int = PAGE) -> int:
     """How many entries a list is asked for."""
-    given = request.args.get("limit", str(PAGE))
+    given = request.args.get("limit", str(usual))
     if not (given.isascii() and given.isdecimal() and len(given) <= 3 and 1 <= int(given) <= PAGE):
         raise Refused(Code.INVALID_REQUEST, f"limit: must be a whole number from 1 to {PAGE}")
     return int(given)

@@ -1,6 +1,5 @@
 """In charge of /openapi.json: the interface in OpenAPI 3.1, assembled from the very types that validate."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,8 +12,10 @@ from appliance.message import schema as request_schema
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import SendRequest
 from appliance.message.template import ALIAS
+from appliance.web import webhook, webhook_deliveries
 from appliance.web.answer import ErrorObject
 from appliance.web.app import PAGE
+from appliance.web.described import Operation
 from appliance.web.emails import MessageObject
 from appliance.web.health import HealthAnswer
 from appliance.web.session import ChangedObject, LoggedOutObject, LoginRequest, PasswordRequest, TokenObject
@@ -26,21 +27,6 @@ REFERENCE = "#/components/schemas/{name}"
 
 SEND: list[Json] = [{"basic": []}, {"apiKey": []}, {"customer": []}]
 CUSTOMER: list[Json] = [{"customer": []}]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path."""
-
-    method: str
-    path: str
-    summary: str
-    success: tuple[int, type, str]
-    errors: tuple[Code, ...] = ()
-    body: type | None = None
-    security: tuple[Json, ...] = ()
-    parameters: tuple[Json, ...] = ()
-    headers: tuple[str, ...] = ()  # of the success, beside the one every answer has
 
 
 def _parameter(name: str, place: str, description: str, schema: Json, *, required: bool = False) -> Json:
@@ -206,6 +192,8 @@ OPERATIONS = (
         security=tuple(CUSTOMER),
         parameters=(_ADDRESS,),
     ),
+    *webhook.OPERATIONS,
+    *webhook_deliveries.OPERATIONS,
     Operation("get", "/healthz", "Tell whether the process is alive.", (200, HealthAnswer, "Alive.")),
     Operation(
         "get",

@@ -10,11 +10,13 @@ from appliance.entrance import Entrance
 from appliance.keyfile import derive
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.web import health, openapi, session, suppressions, templates
+from appliance.web import health, openapi, session, suppressions, templates, webhook, webhook_deliveries
 from appliance.web.app import Services, create_app
 from appliance.web.auth import Authenticator
 from appliance.web.edge import Edge
 from appliance.web.tokens import Tokens
+from appliance.web.webhook import CheckUrl, WebhookParts
+from appliance.webhook_secrets import WebhookSecrets
 
 
 async def _check_ready(door: FrontDoor, store: Store) -> None:
@@ -23,16 +25,27 @@ async def _check_ready(door: FrontDoor, store: Store) -> None:
     await store.check_writable()
 
 
-def build(config: Config, outside: Outside, store: Store, key: bytes, stopping: trio.Event, entrance: Entrance) -> Edge:
+def build(
+    config: Config,
+    outside: Outside,
+    store: Store,
+    key: bytes,
+    stopping: trio.Event,
+    entrance: Entrance,
+    check_webhook_url: CheckUrl,
+) -> Edge:
     """The ASGI application, ready to be served."""
     door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
     auth = Authenticator(store, outside, tokens, entrance.credentials)
     services = Services(store, outside, auth, stopping)
+    attempts = len(config.webhooks.retry_delays) + 1
     blueprints = [
         health.blueprint(stopping, partial(_check_ready, door, store)),
         openapi.blueprint(config.http.base_url),
         session.blueprint(services, tokens, entrance.guesses),
         templates.blueprint(services),
         suppressions.blueprint(services),
+        webhook.blueprint(services, WebhookParts(WebhookSecrets(key, outside), check_webhook_url, attempts)),
+        webhook_deliveries.blueprint(services, attempts),
     ]
     return Edge(door, store, outside, auth, entrance.rate, config.http, stopping, create_app(blueprints))

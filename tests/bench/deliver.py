@@ -65,6 +65,8 @@ mx_port = {sink_port}
 allow_networks = ["127.0.0.0/8"]
 [delivery.pools.default]
 concurrency = {sessions}
+[webhooks]
+{webhooks}
 [limits]
 requests_per_second = 0
 min_free_disk = "0"
@@ -152,13 +154,15 @@ def names(domains: int = 1) -> Iterator[int]:
 
 @contextmanager
 def appliance(
-    sink_port: int, directory: Path, account: Provisioned | None = None, domains: int = 1
+    sink_port: int, directory: Path, account: Provisioned | None = None, domains: int = 1, webhooks: str = ""
 ) -> Iterator[Running]:
     """The real program, delivering to the sink."""
     with names(domains) as dns_port:
         data_dir, config_file = directory / "data", directory / "config.toml"
         config_file.write_text(
-            CONFIG.format(data_dir=data_dir, dns_port=dns_port, sink_port=sink_port, sessions=SESSIONS)
+            CONFIG.format(
+                data_dir=data_dir, dns_port=dns_port, sink_port=sink_port, sessions=SESSIONS, webhooks=webhooks
+            )
         )
         account = account or add_account(data_dir, "demo", credit=CREDITS)
         running = Running(directory, config_file, data_dir, account, directory / "appliance.log")

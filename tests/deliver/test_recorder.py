@@ -7,8 +7,9 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver.courier import Parcel
-from appliance.deliver.recorder import TOGETHER, Recorder, Result
+from appliance.deliver.recorder import Recorder, Result
 from appliance.errors import Code, Refused
+from appliance.recording import TOGETHER
 
 
 class FakeQueue:

@@ -31,14 +31,16 @@ CONFIG = SchemathesisConfig.from_dict(
         },
     }
 )
+NOBODY = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
+WEBHOOK = {"url": "https://127.0.0.2:9/"}
 DOCUMENT = document("http://127.0.0.1")
 schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all, with a template to send."""
-    with appliance(tmp_path_factory.mktemp("openapi"), credit=None) as started:
+    """One server for all, with a template to send, and a webhook that can be saved but not reached."""
+    with appliance(tmp_path_factory.mktemp("openapi"), credit=None, webhooks=NOBODY) as started:
         template = {"subject": "s", "text": "t"}
         url = f"{started.url}/v1/templates/order-shipped"
         httpx.put(url, json=template, headers=started.login(), trust_env=False).raise_for_status()
@@ -81,6 +83,8 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         body |= {"current_password": PASSWORD, "new_password": PASSWORD}
     elif case.path == "/v1/suppressions":
         body["address"] = f"{uuid.uuid4().hex}@example.net"
+    elif case.path == "/v1/webhook":
+        body |= WEBHOOK
 
 
 def real_addresses(name: str, value: Any) -> Any:
@@ -128,9 +132,25 @@ def test_every_success_is_described(running: Running, fickle: Running, customer:
     check(running, "POST", "/v1/suppressions", customer, {"address": "a@example.net"})
     check(running, "GET", "/v1/suppressions", customer)
     check(running, "DELETE", "/v1/suppressions/a@example.net", customer)
+    check(running, "PUT", "/v1/webhook", customer, WEBHOOK)
+    check(running, "GET", "/v1/webhook", customer)
+    check(running, "POST", "/v1/webhook/rotate-secret", customer)
+    hooked = somebody_with_a_webhook(running)
+    ping = check(running, "POST", "/v1/webhook/ping", hooked).json()["delivery"]["id"]
+    check(running, "GET", "/v1/webhook/deliveries", hooked)
+    check(running, "POST", f"/v1/webhook/deliveries/{ping}/replay", hooked)
+    check(running, "DELETE", "/v1/webhook", customer)
     check(running, "GET", "/healthz", {})
     check(running, "GET", "/readyz", {})
     assert {(method.upper(), path) for path, method, _ in operations()} == CHECKED
+
+
+def somebody_with_a_webhook(running: Running) -> dict[str, str]:
+    """The header of an account that nobody has pinged the webhook of."""
+    authorization = replace(running, account=add_account(running.data_dir, "hooked")).login()
+    with running.client(headers=authorization) as client:
+        client.put("/v1/webhook", json=WEBHOOK).raise_for_status()
+    return authorization
 
 
 SEND = {

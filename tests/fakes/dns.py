@@ -84,6 +84,10 @@ class ZoneResolver:
         """As `Resolver.tlsa`."""
         return await self._lookup(name, "TLSA")
 
+    def remembers_addresses(self, name: str) -> bool:
+        """As `Resolver.remembers_addresses`: this one remembers nothing."""
+        return False
+
     async def _lookup(self, name: str, kind: str) -> Answer[Any]:
         await trio.lowlevel.checkpoint()
         name = name.lower().rstrip(".")

@@ -124,11 +124,6 @@ def opportunistic_context() -> ssl.SSLContext:
     return context
 
 
-def verifying_context(authorities: str | None = None) -> ssl.SSLContext:
-    """Breaks off unless the certificate is good for the name; by the system's roots, or those of a PEM file."""
-    return ssl.create_default_context(cafile=authorities)
-
-
 # ---- verifying a chain by hand
 
 

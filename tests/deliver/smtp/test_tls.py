@@ -21,9 +21,9 @@ from appliance.deliver.smtp.tls import (
     TrustStore,
     opportunistic_context,
     system_trust,
-    verifying_context,
 )
 from appliance.deliver.smtp.watch import Watch
+from appliance.trust import trusting_context
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
 NAME = "mx.mail.example"
@@ -75,7 +75,7 @@ def opportunistic() -> TlsPlan:
 
 def demanding() -> TlsPlan:
     """A verified certificate, or nothing."""
-    context = verifying_context()
+    context = trusting_context(None)
     AUTHORITY.configure_trust(context)
     return TlsPlan(context, NAME, required=True)
 

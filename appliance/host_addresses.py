@@ -1,0 +1,36 @@
+"""In charge of the addresses behind a host's name, of both families, in the order to try them."""
+
+from itertools import chain, zip_longest
+
+import trio
+
+from appliance.networks import Address
+from appliance.resolver import Fault, LookupFailed, Resolver
+
+_Family = tuple[tuple[Address, ...], bool]  # addresses, and whether they are authentic
+
+
+async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, ...], bool]:
+    """The addresses of a host, IPv6 and IPv4 in turn, and whether all are authentic; one family is enough."""
+    answers: dict[int, _Family] = {}
+    failures: list[LookupFailed] = []
+
+    async def ask(version: int) -> None:
+        try:
+            answer = await (resolver.ipv6(name) if version == 6 else resolver.ipv4(name))
+            answers[version] = answer.records, answer.authentic
+        except LookupFailed as failed:
+            failures.append(failed)
+
+    if resolver.remembers_addresses(name):  # two tasks would cost ten times what the answers do
+        await ask(6)
+        await ask(4)
+    else:
+        async with trio.open_nursery() as nursery:
+            for version in (6, 4):
+                nursery.start_soon(ask, version)
+    if not answers:
+        raise next((failed for failed in failures if failed.fault is Fault.TEMPORARY), failures[0])
+    families = [answers[version][0] for version in (6, 4) if version in answers]
+    in_turn = (address for address in chain.from_iterable(zip_longest(*families)) if address is not None)
+    return tuple(in_turn), all(authentic for _, authentic in answers.values())

@@ -1,0 +1,138 @@
+"""In charge of the delivery history of webhooks over HTTP: /v1/webhook/deliveries."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from quart import Blueprint, Response, request
+
+from appliance.errors import Code
+from appliance.events import rfc3339
+from appliance.excerpt import excerpt
+from appliance.web.answer import Time
+from appliance.web.app import PAGE, Services, answer, page_limit, request_id
+from appliance.web.described import for_customers, parameter
+from appliance.webhook_model import Delivery, PostStatus, Trigger
+
+DELIVERIES = 20  # on a page when the caller does not say
+
+
+class DeliveryObject(msgspec.Struct):
+    """One post of one event, as it stands after its last attempt."""
+
+    id: str
+    event_id: str
+    type: str
+    message_id: str | None
+    recipient_id: str | None
+    url: str
+    trigger: Trigger
+    status: PostStatus
+    attempt: Annotated[int, Meta(ge=0)]
+    max_attempts: Annotated[int, Meta(ge=1)]
+    request_body: str
+    response_status: int | None
+    response_body: str | None
+    error: str | None
+    duration_ms: int | None
+    created_at: Time
+    attempted_at: Time | None
+    next_attempt_at: Time | None
+
+
+class DeliveryAnswer(msgspec.Struct):
+    """The delivery that a ping or a replay has begun."""
+
+    delivery: DeliveryObject
+    request_id: str
+
+
+class DeliveriesAnswer(msgspec.Struct):
+    """A page of the history, the newest first; `next` goes into `before` for the page that follows."""
+
+    deliveries: list[DeliveryObject]
+    next: str | None
+    request_id: str
+
+
+def blueprint(services: Services, max_attempts: int) -> Blueprint:
+    """The routes."""
+    routes, history = Blueprint("webhook_deliveries", __name__), services.store.webhook_history
+
+    @routes.get("/v1/webhook/deliveries")
+    async def page() -> Response:
+        user, _ = await services.user()
+        limit, message_id, before = page_limit(DELIVERIES), request.args.get("message_id"), request.args.get("before")
+        found = history.page(user.account_id, message_id, before, limit + 1)
+        following = found[limit - 1].id if len(found) > limit else None
+        shown = [delivery_object(each, max_attempts) for each in found[:limit]]
+        return answer(DeliveriesAnswer(shown, following, request_id()))
+
+    @routes.post("/v1/webhook/deliveries/<delivery_id>/replay")
+    async def replay(delivery_id: str) -> Response:
+        user, _ = await services.user()
+        delivery = await history.replay(user.account_id, delivery_id)
+        return answer(DeliveryAnswer(delivery_object(delivery, max_attempts), request_id()), 202)
+
+    return routes
+
+
+def delivery_object(delivery: Delivery, max_attempts: int) -> DeliveryObject:
+    """A delivery as it is shown."""
+    return DeliveryObject(
+        id=delivery.id,
+        event_id=delivery.event_id,
+        type=delivery.type,
+        message_id=delivery.message_id,
+        recipient_id=delivery.recipient_id,
+        url=delivery.url,
+        trigger=delivery.trigger,
+        status=delivery.status,
+        attempt=delivery.attempt,
+        max_attempts=max(max_attempts, delivery.attempt),  # the schedule may have become shorter since
+        request_body=excerpt(delivery.request_body),
+        response_status=delivery.response_status,
+        response_body=delivery.response_body,
+        error=delivery.error,
+        duration_ms=delivery.duration_ms,
+        created_at=rfc3339(delivery.created_at),
+        attempted_at=optional_time(delivery.attempted_at),
+        next_attempt_at=optional_time(delivery.next_attempt_at),
+    )
+
+
+def optional_time(microseconds: int | None) -> str | None:
+    """A time that may not have been yet."""
+    return None if microseconds is None else rfc3339(microseconds)
+
+
+_HISTORY = (
+    parameter("message_id", "query", "Only deliveries about this message.", {"type": "string"}),
+    parameter(
+        "limit",
+        "query",
+        "Entries on the page.",
+        {"type": "integer", "minimum": 1, "maximum": PAGE, "default": DELIVERIES},
+    ),
+    parameter("before", "query", "`next` of the page before.", {"type": "string"}),
+)
+
+OPERATIONS = (
+    for_customers(
+        "get",
+        "/v1/webhook/deliveries",
+        "List what was posted in the last 7 days, the newest first.",
+        (200, DeliveriesAnswer, "A page of deliveries."),
+        Code.INVALID_REQUEST,
+        parameters=_HISTORY,
+    ),
+    for_customers(
+        "post",
+        "/v1/webhook/deliveries/{id}/replay",
+        "Post the same body once more.",
+        (202, DeliveryAnswer, "The new delivery, on its way."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
+    ),
+)

@@ -1,0 +1,1 @@
+"""In charge of telling customers' servers about results."""

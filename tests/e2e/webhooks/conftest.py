@@ -1,0 +1,66 @@
+"""One running appliance and one receiver for all tests of webhooks; each test makes an account of its own."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.contract.service import Caller, bearer
+from tests.e2e.webhooks.customer import Customer
+from tests.fakes.hooks import Hooks, hooks
+from tests.running import Running, add_account, appliance
+
+NewCustomer = Callable[..., Customer]
+# Short enough to be waited for: seven attempts in a second and a half.
+DELAYS = 'retry_delays = ["100ms", "200ms", "300ms", "300ms", "300ms", "300ms"]'
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all of it is."""
+    return tmp_path_factory.mktemp("webhooks")
+
+
+@pytest.fixture(scope="session")
+def receiver(directory: Path) -> Iterator[Hooks]:
+    """The customers' server."""
+    with hooks(directory) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def running(directory: Path, receiver: Hooks) -> Iterator[Running]:
+    """The appliance, in sandbox mode; its log holds no error at the end."""
+    with appliance(directory, webhooks=receiver.settings(directory) + DELAYS) as started:
+        yield started
+        log = started.log_file.read_text()
+    assert '"level": "error"' not in log, log
+
+
+@pytest.fixture(scope="session")
+def client(running: Running) -> Iterator[httpx.Client]:
+    """The connections all customers share."""
+    with running.client(headers={}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def new_customer(running: Running, client: httpx.Client, receiver: Hooks) -> NewCustomer:
+    """Makes accounts nobody else uses, each with a path of its own at the receiver."""
+
+    def make(**options: Any) -> Customer:
+        name = f"account-{uuid.uuid4().hex[:12]}"
+        account = add_account(running.data_dir, name, **options)
+        sender = Caller(running, account, client, account.bearer)
+        return Customer(sender, sender.using(bearer(sender.token())), receiver, f"/{name}")
+
+    return make
+
+
+@pytest.fixture
+def customer(new_customer: NewCustomer) -> Customer:
+    """One of them."""
+    return new_customer()

@@ -1,0 +1,309 @@
+"""Events on their way: what is posted, what the history tells of it, and replays."""
+
+import time
+from typing import Any
+
+import pytest
+from stripe import SignatureVerificationError, WebhookSignature
+
+from appliance.webhook.signature import Forged, verify
+from tests.e2e.contract.service import bearer, change, error, eventually
+from tests.e2e.webhooks.customer import Customer
+from tests.fakes.hooks import Post
+
+FIELDS = {
+    "id",
+    "event_id",
+    "type",
+    "message_id",
+    "recipient_id",
+    "url",
+    "trigger",
+    "status",
+    "attempt",
+    "max_attempts",
+    "request_body",
+    "response_status",
+    "response_body",
+    "error",
+    "duration_ms",
+    "created_at",
+    "attempted_at",
+    "next_attempt_at",
+}
+
+
+def check_signature(post: Post, secret: str) -> None:
+    """The stripe library and our own verifier accept the post, and neither accepts it altered."""
+    header, body = post.headers["service-signature"], post.body.decode()
+    assert WebhookSignature.verify_header(body, header, secret, tolerance=300)
+    verify(secret.encode(), header, post.body, round(time.time()))
+    altered = header[:-1] + ("0" if header[-1] != "0" else "1")
+    for wrong in ((body + " ", header, secret), (body, altered, secret), (body, header, secret + "x")):
+        with pytest.raises(SignatureVerificationError):
+            WebhookSignature.verify_header(*wrong, tolerance=300)
+        with pytest.raises(Forged):
+            verify(wrong[2].encode(), wrong[1], wrong[0].encode(), round(time.time()))
+
+
+@pytest.mark.parametrize(
+    ("to", "kind", "code"),
+    [
+        ("ada@example.net", "email.delivered", 250),
+        ("bounce@example.net", "email.bounced", 550),
+        ("fail@example.net", "email.failed", 451),
+    ],
+)
+def test_a_result_is_posted(customer: Customer, to: str, kind: str, code: int) -> None:
+    """Each kind of result reaches the receiver with the envelope, headers and signature of the interface."""
+    secret = customer.saved()
+    message = customer.sender.delivered(to=to, subject="s" * 300)
+    (post,) = customer.posts(1)
+    event = post.json()
+    assert set(event) == {"id", "type", "created_at", "data"}
+    assert event["id"].startswith("evt_")
+    assert event["type"] == kind
+    data = event["data"]
+    assert set(data) == {"email_id", "recipient_id", "to", "from", "subject", "smtp_code", "smtp_response"}
+    assert (data["email_id"], data["to"], data["from"]) == (message["id"], to, "sender@example.com")
+    assert data["recipient_id"] == message["recipients"][0]["id"]
+    assert (data["subject"], data["smtp_code"]) == ("s" * 200, code)
+    assert post.headers["content-type"] == "application/json"
+    assert post.headers["user-agent"] == "Service-Webhook/1.0"
+    assert int(post.headers["content-length"]) == len(post.body)
+    check_signature(post, secret)
+
+
+def test_the_history_tells_of_it(customer: Customer) -> None:
+    """A delivery has exactly the fields of the interface, and the webhook says when it last worked."""
+    customer.saved()
+    message = customer.sender.delivered()
+    (delivery,) = customer.settled(1)
+    (post,) = customer.posts(1)
+    assert set(delivery) == FIELDS
+    assert delivery["id"].startswith("whd_")
+    assert delivery["event_id"] == post.json()["id"]
+    assert (delivery["type"], delivery["trigger"]) == ("email.delivered", "event")
+    assert delivery["message_id"] == message["id"]
+    assert delivery["recipient_id"] == message["recipients"][0]["id"]
+    assert (delivery["url"], delivery["status"]) == (customer.url, "success")
+    assert (delivery["attempt"], delivery["max_attempts"]) == (1, 7)
+    assert delivery["request_body"].encode() == post.body
+    assert (delivery["response_status"], delivery["response_body"], delivery["error"]) == (200, "ok", None)
+    assert delivery["duration_ms"] >= 0
+    assert delivery["created_at"] <= delivery["attempted_at"]
+    assert delivery["next_attempt_at"] is None
+    webhook = customer.webhook()
+    assert (webhook["last_success_at"], webhook["last_failure_at"]) == (delivery["attempted_at"], None)
+
+
+def test_several_recipients_are_several_posts(customer: Customer) -> None:
+    """One post per recipient, with the same email_id and an event id of its own."""
+    customer.saved()
+    to = ["ada@example.net", "bounce@example.net", "eve@example.net"]
+    message = customer.sender.delivered(to=to)
+    events = [post.json() for post in customer.posts(3)]
+    assert {event["data"]["email_id"] for event in events} == {message["id"]}
+    assert sorted(event["data"]["to"] for event in events) == to
+    assert len({event["id"] for event in events}) == 3
+    assert len(customer.settled(3)) == 3
+
+
+def test_a_suppressed_recipient_is_posted_at_once(customer: Customer) -> None:
+    """The event of a recipient that is bounced while the message is accepted reaches the receiver, without a code."""
+    customer.saved()
+    customer.manager.request("POST", "/v1/suppressions", json={"address": "no@example.net"})
+    began = time.time()
+    customer.sender.send(to="no@example.net")
+    (post,) = customer.posts(1)
+    assert post.at - began < 2
+    assert post.json()["type"] == "email.bounced"
+    assert post.json()["data"]["smtp_response"].startswith("suppressed: ")
+    assert "smtp_code" not in post.json()["data"]
+
+
+def test_what_another_process_cancels_is_posted(customer: Customer) -> None:
+    """A message that is cancelled from the shell while the server runs has its event, too."""
+    customer.saved()
+    later = customer.sender.send(to="defer@example.net")
+    eventually(lambda: customer.sender.read(later["id"]), lambda found: found["recipients"][0]["status"] == "deferred")
+    change(customer.sender.running.data_dir, lambda store: store.queue_control.cancel(later["id"], "by the operator"))
+    (post,) = customer.posts(1)
+    assert (post.json()["type"], post.json()["data"]["email_id"]) == ("email.failed", later["id"])
+    assert post.json()["data"]["smtp_response"] == "cancelled: by the operator"
+
+
+def test_a_test_key_has_its_events(customer: Customer) -> None:
+    """Test mode runs the real events, which are no `webhook.test`."""
+    customer.saved()
+    customer.sender.using(bearer(customer.sender.account.test_key)).delivered()
+    (post,) = customer.posts(1)
+    assert post.json()["type"] == "email.delivered"
+    assert "test" not in post.json()["data"]
+
+
+def test_a_failing_receiver_is_tried_seven_times(customer: Customer) -> None:
+    """Every attempt has the same bytes; then the delivery has failed, with the beginning of the last answer."""
+    secret = customer.saved()
+    customer.receiver.answers[customer.path] = lambda _: (503, b"\xff" + b"x" * 5000)
+    customer.sender.delivered()
+    (delivery,) = customer.settled(1)
+    posts = customer.posts(7)
+    assert len(posts) == 7
+    assert len({post.body for post in posts}) == 1
+    for post in posts:
+        check_signature(post, secret)
+    assert (delivery["status"], delivery["attempt"], delivery["response_status"]) == ("failed", 7, 503)
+    assert delivery["response_body"].startswith("\ufffdxxx")
+    assert 2000 < len(delivery["response_body"].encode()) <= 2048
+    assert delivery["next_attempt_at"] is None
+    assert customer.webhook()["last_failure_at"] == delivery["attempted_at"]
+    assert customer.webhook()["last_success_at"] is None
+
+
+def test_a_pending_delivery_says_when_it_is_tried_next(customer: Customer) -> None:
+    """Between two attempts the delivery is pending, with what went wrong and the time of the next attempt."""
+    customer.saved()
+    customer.receiver.answers[customer.path] = lambda _: (302, b"elsewhere")
+    customer.sender.delivered()
+    (delivery,) = eventually(customer.deliveries, lambda found: bool(found) and found[0]["attempt"] > 0)
+    assert delivery["status"] == "pending"
+    assert delivery["response_status"] == 302
+    assert delivery["next_attempt_at"] > delivery["attempted_at"]
+
+
+def test_what_is_not_subscribed_is_not_posted(customer: Customer) -> None:
+    """Only the events asked for are posted, and none while it is disabled."""
+    customer.saved(events=["email.bounced"])
+    customer.sender.delivered(to=["ada@example.net", "bounce@example.net"])
+    customer.save(enabled=False)
+    customer.sender.delivered(to="bounce@example.net")
+    customer.save()
+    customer.sender.delivered(to="eve@example.net")
+    assert [post.json()["data"]["to"] for post in customer.posts(2)] == ["bounce@example.net", "eve@example.net"]
+    assert len(customer.settled(2)) == 2
+
+
+# ---- pages
+
+
+def test_the_history_has_pages(customer: Customer) -> None:
+    """Newest first, `limit` at a time; `next` leads from page to page without a gap or a repetition."""
+    customer.saved()
+    customer.sender.delivered(to=[f"a{number}@example.net" for number in range(25)])
+    everything = eventually(lambda: customer.deliveries(limit=100), lambda found: len(found) == 25)
+    ids = [each["id"] for each in everything]
+    assert ids == sorted(ids, reverse=True)
+    pages: list[list[Any]] = []
+    query: dict[str, Any] = {"limit": 10}
+    while True:
+        page = customer.request("GET", "/deliveries", params=query).json()
+        pages.append(page["deliveries"])
+        if page["next"] is None:
+            break
+        query["before"] = page["next"]
+    assert [len(page) for page in pages] == [10, 10, 5]
+    assert [each["id"] for page in pages for each in page] == ids
+    assert [each["id"] for each in customer.deliveries()] == ids[:20]
+
+
+def test_the_history_of_one_message(customer: Customer) -> None:
+    """`message_id` leaves only that message's deliveries, also over pages; an unknown one leaves none."""
+    customer.saved()
+    first = customer.sender.delivered(to=["ada@example.net", "bob@example.net"])
+    customer.sender.delivered()
+    customer.settled(3)
+    assert {each["message_id"] for each in customer.deliveries(message_id=first["id"])} == {first["id"]}
+    page = customer.request("GET", "/deliveries", params={"message_id": first["id"], "limit": 1}).json()
+    assert len(customer.deliveries(message_id=first["id"], before=page["next"])) == 1
+    assert customer.deliveries(message_id="msg_0") == []
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "-1", "1.5", "x", "", "+1", "9" * 30, "²"])
+def test_a_wrong_limit_is_refused(customer: Customer, limit: str) -> None:
+    """`limit` is a whole number from 1 to 100, else 400."""
+    text = error(customer.request("GET", "/deliveries", params={"limit": limit}), 400, "invalid_request")
+    assert "limit" in text
+
+
+# ---- replays and pings
+
+
+def test_a_replay_sends_the_same_bytes(customer: Customer) -> None:
+    """Same event id and body, a fresh signature, a delivery of its own beside the first."""
+    secret = customer.saved()
+    customer.sender.delivered()
+    (first,) = customer.settled(1)
+    credits = customer.sender.credits()
+    time.sleep(1.1)  # so that a fresh signature has another second
+    response = customer.request("POST", f"/deliveries/{first['id']}/replay")
+    assert response.status_code == 202
+    body = response.json()
+    assert set(body) == {"delivery", "request_id"}
+    begun = body["delivery"]
+    assert (begun["trigger"], begun["status"], begun["attempt"]) == ("replay", "pending", 0)
+    second, again = customer.settled(2)
+    assert again == first
+    assert second["id"] == begun["id"] != first["id"]
+    same = ("event_id", "type", "message_id", "recipient_id", "request_body")
+    assert [second[name] for name in same] == [first[name] for name in same]
+    posts = customer.posts(2)
+    assert posts[0].body == posts[1].body
+    assert posts[0].headers["service-signature"] != posts[1].headers["service-signature"]
+    check_signature(posts[1], secret)
+    assert customer.sender.credits() == credits
+
+
+def test_a_replay_of_a_replay(customer: Customer) -> None:
+    """A replay can be replayed, and a failed delivery, too; a disabled webhook gets neither."""
+    customer.saved()
+    customer.receiver.answers[customer.path] = lambda _: (500, b"")
+    customer.sender.delivered()
+    (first,) = customer.settled(1)
+    customer.receiver.answers.pop(customer.path)
+    customer.request("POST", f"/deliveries/{first['id']}/replay")
+    second = customer.settled(2)[0]
+    assert (first["status"], second["status"]) == ("failed", "success")
+    customer.request("POST", f"/deliveries/{second['id']}/replay")
+    assert len({each["event_id"] for each in customer.settled(3)}) == 1
+    customer.save(enabled=False)
+    error(customer.request("POST", f"/deliveries/{second['id']}/replay"), 409, "conflict")
+
+
+def test_a_ping_is_posted(customer: Customer) -> None:
+    """POST ping answers 202 with its delivery; the event is `webhook.test`, says so, and costs nothing."""
+    secret = customer.saved(events=["email.failed"])
+    credits = customer.sender.credits()
+    response = customer.request("POST", "/ping")
+    assert response.status_code == 202
+    assert set(response.json()) == {"delivery", "request_id"}
+    (delivery,) = customer.settled(1)
+    assert delivery["id"] == response.json()["delivery"]["id"]
+    assert (delivery["trigger"], delivery["type"], delivery["status"]) == ("ping", "webhook.test", "success")
+    assert delivery["message_id"] is delivery["recipient_id"] is None
+    (post,) = customer.posts(1)
+    event = post.json()
+    assert (event["id"], event["type"]) == (delivery["event_id"], "webhook.test")
+    assert set(event["data"]) == {"test", "subject"}
+    assert event["data"]["test"] is True
+    check_signature(post, secret)
+    assert customer.sender.credits() == credits
+
+
+def test_pings_have_a_cooldown(customer: Customer) -> None:
+    """Within 15 seconds there is no second one, not even for a webhook made anew; the answer says how long to wait."""
+    customer.saved()
+    assert customer.request("POST", "/ping").status_code == 202
+    for _ in range(2):
+        refused = customer.request("POST", "/ping")
+        error(refused, 429, "rate_limited")
+        assert 1 <= int(refused.headers["retry-after"]) <= 15
+        customer.request("DELETE")
+        customer.saved()
+
+
+def test_a_disabled_webhook_is_not_pinged(customer: Customer) -> None:
+    """409, and nothing is posted."""
+    customer.saved(enabled=False)
+    error(customer.request("POST", "/ping"), 409, "conflict")
+    assert customer.deliveries() == []

@@ -1,0 +1,157 @@
+"""The webhook's settings: GET, PUT and DELETE /v1/webhook, and its secret."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.contract.service import error
+from tests.e2e.webhooks.conftest import NewCustomer
+from tests.e2e.webhooks.customer import Customer
+
+FIELDS = {
+    "url",
+    "events",
+    "enabled",
+    "secret_hint",
+    "created_at",
+    "updated_at",
+    "last_success_at",
+    "last_failure_at",
+}
+EVENTS = ["email.delivered", "email.bounced", "email.failed"]
+OPERATIONS = [
+    ("GET", ""),
+    ("PUT", ""),
+    ("DELETE", ""),
+    ("POST", "/rotate-secret"),
+    ("POST", "/ping"),
+    ("GET", "/deliveries"),
+    ("POST", "/deliveries/whd_0/replay"),
+]
+
+
+def body_of(response: httpx.Response, status: int = 200) -> Any:
+    """The body of an answer whose request id stands in its header, too; without it."""
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert body.pop("request_id") == response.headers["x-request-id"]
+    return body
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_only_a_token_opens_it(customer: Customer, method: str, path: str) -> None:
+    """Neither an API key, nor the SMTP credential, nor nothing: 401 with the error object."""
+    for authorization in (customer.sender.account.bearer, customer.sender.account.basic, {}):
+        response = customer.sender.using(authorization).request(method, f"/v1/webhook{path}")
+        error(response, 401, "unauthorized")
+        assert "www-authenticate" in response.headers
+
+
+def test_there_is_none_at_first(customer: Customer) -> None:
+    """GET tells null; what needs a webhook is 404, but for the history, which is empty."""
+    assert body_of(customer.request("GET")) == {"webhook": None}
+    assert body_of(customer.request("GET", "/deliveries")) == {"deliveries": [], "next": None}
+    for method, path in (("DELETE", ""), ("POST", "/rotate-secret"), ("POST", "/ping")):
+        error(customer.request(method, path), 404, "not_found")
+
+
+def test_the_first_save_shows_the_secret(customer: Customer) -> None:
+    """PUT answers with the webhook and the secret, of which only the end is ever told again."""
+    body = body_of(customer.save())
+    secret, webhook = body.pop("secret"), body.pop("webhook")
+    assert body == {}
+    assert re.fullmatch(r"whsec_[A-Za-z0-9_-]{43}", secret)
+    assert set(webhook) == FIELDS
+    assert (webhook["url"], webhook["events"], webhook["enabled"]) == (customer.url, EVENTS, True)
+    assert webhook["secret_hint"] == secret[-4:]
+    assert webhook["created_at"] == webhook["updated_at"]
+    assert webhook["last_success_at"] is webhook["last_failure_at"] is None
+    assert body_of(customer.request("GET")) == {"webhook": webhook}
+
+
+def test_a_further_save_shows_no_secret(customer: Customer) -> None:
+    """PUT on a webhook that is there changes what it says, all of it, and keeps secret and age."""
+    customer.saved(events=["email.failed"], enabled=False)
+    before = customer.webhook()
+    assert (before["events"], before["enabled"]) == (["email.failed"], False)
+    body = body_of(customer.save(url=f"{customer.url}/other"))
+    assert set(body) == {"webhook"}
+    after = body["webhook"]
+    assert (after["url"], after["events"], after["enabled"]) == (f"{customer.url}/other", EVENTS, True)
+    assert (after["secret_hint"], after["created_at"]) == (before["secret_hint"], before["created_at"])
+    assert after["updated_at"] > before["updated_at"]
+    assert customer.webhook() == after
+
+
+def test_events_stand_once_and_in_order(customer: Customer) -> None:
+    """However they are listed, the webhook tells each event once."""
+    body = body_of(customer.save(events=["email.failed", "email.delivered", "email.failed"]))
+    assert body["webhook"]["events"] == ["email.delivered", "email.failed"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"url": ...}, "url"),
+        ({"url": 7}, "url"),
+        ({"url": ""}, "url"),
+        ({"url": "http://hooks.example.net/"}, "url"),
+        ({"url": "https://localhost/"}, "url"),
+        ({"url": "https://10.0.0.1/"}, "url"),
+        ({"url": "https://mail.example.com/"}, "url"),
+        ({"url": "https://127.0.0.1:25/"}, "url"),
+        ({"url": "https://a.example/" + "a" * 2048}, "url"),
+        ({"events": []}, "events"),
+        ({"events": ["email.opened"]}, "events"),
+        ({"events": ["webhook.test"]}, "events"),
+        ({"events": "email.failed"}, "events"),
+        ({"events": None}, "events"),
+        ({"enabled": "yes"}, "enabled"),
+        ({"enabled": None}, "enabled"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_what_cannot_be_saved(customer: Customer, changes: dict[str, Any], field: str) -> None:
+    """A wrong field is 400, named, and leaves what there was."""
+    assert field in error(customer.save(**changes), 400, "invalid_request")
+    assert customer.webhook() is None
+
+
+def test_delete_forgets_the_webhook_and_its_history(customer: Customer) -> None:
+    """DELETE answers deleted; then there is neither webhook nor history, and the next one has a secret of its own."""
+    secret = customer.saved()
+    customer.sender.delivered()
+    old = customer.settled(1)[0]["id"]
+    assert body_of(customer.request("DELETE")) == {"deleted": True}
+    assert customer.webhook() is None
+    assert customer.deliveries() == []
+    error(customer.request("DELETE"), 404, "not_found")
+    assert customer.saved() != secret
+    assert customer.deliveries() == []
+    error(customer.request("POST", f"/deliveries/{old}/replay"), 404, "not_found")
+
+
+def test_rotation_shows_the_new_secret(customer: Customer) -> None:
+    """POST rotate-secret answers with nothing but a new secret, which the hint then belongs to."""
+    first = customer.saved()
+    body = body_of(customer.request("POST", "/rotate-secret"))
+    assert set(body) == {"secret"}
+    assert body["secret"] != first
+    assert customer.webhook()["secret_hint"] == body["secret"][-4:]
+
+
+def test_accounts_do_not_see_each_other(new_customer: NewCustomer) -> None:
+    """A webhook and its history belong to one account; another's delivery id is as good as none."""
+    mine, other = new_customer(), new_customer()
+    mine.saved()
+    mine.sender.delivered()
+    (delivery,) = mine.settled(1)
+    assert other.webhook() is None
+    other.saved()
+    assert other.deliveries() == other.deliveries(message_id=delivery["message_id"]) == []
+    foreign = other.request("POST", f"/deliveries/{delivery['id']}/replay")
+    unknown = other.request("POST", f"/deliveries/whd_{'0' * 32}/replay")
+    assert error(foreign, 404, "not_found") == error(unknown, 404, "not_found")
+    assert mine.settled(1) == [delivery]

@@ -1,0 +1,187 @@
+"""In charge of posts that wait: written with their event, found when they are due, changed by each attempt."""
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from appliance.errors import Refused
+from appliance.model import Account, RecipientStatus
+from appliance.store import Store, webhook_posts
+from appliance.store.sql import rows
+from appliance.webhook_model import EventType, Lane, PostStatus, Trigger
+from tests.store.hooks import URL, attempt, events, results, save
+from tests.store.samples import DAY, HASH, SECOND, Clock, Messages
+
+FINAL = (RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED)
+
+
+async def test_each_final_result_is_a_post(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
+    """One for each recipient, due at once, with the bytes of the event; a deferral is none."""
+    webhook = await save(store, account.id)
+    await results(store, messages, clock, *FINAL, RecipientStatus.DEFERRED)
+    due = store.webhook_posts.due(events(webhook), 10)
+    bodies = [bytes(body) for (body,) in stored(store, "SELECT body FROM events ORDER BY id")]
+    assert sorted(post.body for post in due) == sorted(bodies)
+    assert [post.attempt for post in due] == [0, 0, 0]
+    for delivery in store.webhook_history.page(account.id, None, None, 10):
+        event = json.loads(delivery.request_body)
+        assert (event["id"], event["type"]) == (delivery.event_id, delivery.type)
+        assert (event["data"]["email_id"], event["data"]["recipient_id"]) == (
+            delivery.message_id,
+            delivery.recipient_id,
+        )
+        assert (delivery.url, delivery.status, delivery.trigger) == (URL, PostStatus.PENDING, Trigger.EVENT)
+
+
+async def test_nobody_asked_means_no_post(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
+    """Without a webhook, with a disabled one, and for a type it does not want, there is an event and no post."""
+    await results(store, messages, clock, *FINAL)
+    await save(store, account.id, enabled=False)
+    await results(store, messages, clock, *FINAL)
+    await save(store, account.id, EventType.BOUNCED)
+    await results(store, messages, clock, *FINAL)
+    assert stored(store, "SELECT count(*) FROM events") == [(9,)]
+    assert stored(store, "SELECT type FROM webhook_deliveries") == [("email.bounced",)]
+
+
+async def test_the_bell_rings_for_those_who_have_posts(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """After a result, a suppressed recipient and a cancelled message, and not for an account without a webhook."""
+    bell = store.webhook_posts.bell
+    await results(store, messages, clock, RecipientStatus.DELIVERED)
+    assert bell.take() == set()
+    await save(store, account.id)
+    await results(store, messages, clock, RecipientStatus.DELIVERED)
+    assert bell.take() == {account.id}
+    await store.suppressions.add(account.id, "b@example.net", "by hand")
+    await store.messages.accept(messages.new())
+    assert bell.take() == {account.id}
+    waiting = messages.new("c@example.net")
+    await store.messages.accept(waiting)
+    assert bell.take() == set()
+    await store.queue_control.cancel(waiting.id, "unwanted")
+    assert bell.take() == {account.id}
+
+
+async def test_lanes_are_found_by_what_waits_in_them(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """Every webhook and cause with something pending is told once, with when its first post is due."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    mine, theirs = await save(store, account.id), await save(store, other.id)
+    await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
+    await results(store, Messages(messages.outside, other.id), clock, RecipientStatus.FAILED)
+    ping = await store.webhook_history.ping(other.id)
+    found = dict(store.webhook_posts.lanes())
+    assert set(found) == {events(mine), events(theirs), Lane(theirs.id, Trigger.PING)}
+    assert found[Lane(theirs.id, Trigger.PING)] == ping.next_attempt_at
+    assert found[events(mine)] == min(
+        each.next_attempt_at or 0 for each in store.webhook_history.page(account.id, None, None, 9)
+    )
+
+
+async def test_an_attempt_changes_the_post(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
+    """After a failure it waits for its next time; after a success it is final; the webhook knows of both."""
+    webhook = await save(store, account.id)
+    await results(store, messages, clock, RecipientStatus.DELIVERED)
+    (post,) = store.webhook_posts.due(events(webhook), 10)
+    again = clock.now + 5 * SECOND
+    await store.webhook_posts.record([attempt(post, clock, again)])
+    assert store.webhook_posts.due(events(webhook), 10) == []
+    assert store.webhook_posts.next_due(events(webhook)) == again
+    (waiting,) = store.webhook_history.page(account.id, None, None, 10)
+    assert (waiting.status, waiting.attempt, waiting.next_attempt_at) == (PostStatus.PENDING, 1, again)
+    clock.now = again
+    (post,) = store.webhook_posts.due(events(webhook), 10)
+    assert post.attempt == 1
+    await store.webhook_posts.record([attempt(post, clock, ok=True)])
+    (done,) = store.webhook_history.page(account.id, None, None, 10)
+    assert (done.status, done.attempt, done.next_attempt_at, done.url) == (PostStatus.SUCCESS, 2, None, f"{URL}200")
+    assert (done.response_status, done.response_body, done.duration_ms) == (200, "answer", 7)
+    assert store.webhook_posts.lanes() == []
+    assert store.webhook_posts.next_due(events(webhook)) is None
+    found = store.webhooks.existing(account.id)
+    assert found.last_success_at == done.attempted_at
+    assert found.last_failure_at == waiting.attempted_at
+
+
+async def test_an_attempt_counts_once(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
+    """A result that comes twice, or for a post that has gone on meanwhile, changes nothing."""
+    webhook = await save(store, account.id)
+    await results(store, messages, clock, RecipientStatus.DELIVERED)
+    (post,) = store.webhook_posts.due(events(webhook), 10)
+    await store.webhook_posts.record([attempt(post, clock, clock.now + SECOND)])
+    before = store.webhook_history.page(account.id, None, None, 10)
+    await store.webhook_posts.record([attempt(post, clock, ok=True)])
+    assert store.webhook_history.page(account.id, None, None, 10) == before
+
+
+async def test_what_is_due_can_be_given_up_in_slices(
+    store: Store, account: Account, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call fails a slice of what is due, untried; what is due later stays."""
+    monkeypatch.setattr(webhook_posts, "SLICE", 2)
+    webhook = await save(store, account.id)
+    await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 4)
+    later, *_ = store.webhook_posts.due(events(webhook), 10)
+    await store.webhook_posts.record([attempt(later, clock, clock.now + DAY)])
+    assert [await store.webhook_posts.give_up(events(webhook), "why") for _ in range(3)] == [2, 1, 0]
+    found = store.webhook_history.page(account.id, None, None, 10)
+    assert (
+        sorted((each.status, each.error) for each in found if each.id != later.id) == [(PostStatus.FAILED, "why")] * 3
+    )
+    assert {each.status for each in found if each.id == later.id} == {PostStatus.PENDING}
+
+
+async def test_what_a_wrong_clock_put_off_is_brought_forward(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """Only what waits for a time beyond the given one is due now."""
+    webhook = await save(store, account.id)
+    await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 2)
+    near, far = store.webhook_posts.due(events(webhook), 10)
+    await store.webhook_posts.record(
+        [attempt(near, clock, clock.now + SECOND), attempt(far, clock, clock.now + 9 * DAY)]
+    )
+    assert await store.webhook_posts.bring_forward(events(webhook), clock.now + DAY) == 1
+    assert [post.id for post in store.webhook_posts.due(events(webhook), 10)] == [far.id]
+
+
+async def test_finding_what_is_due_is_a_matter_of_an_index(store: Store) -> None:
+    """No look at what waits, or at a page of the history, reads a table from end to end."""
+    looks = [
+        webhook_posts._LANES,
+        webhook_posts._DUE,
+        webhook_posts._NEXT_DUE,
+        webhook_posts._GIVE_UP,
+        webhook_posts._BRING_FORWARD,
+    ]
+    bindings = dict.fromkeys(("cause", "webhook_id", "now", "most", "reason", "beyond"), 0)
+    for look in looks:
+        plan = store.engine.read(partial(rows, sql=f"EXPLAIN QUERY PLAN {look}", bindings=bindings))
+        assert [step for *_, step in plan if step.startswith("SCAN") and "waiting" not in step] == [], plan
+
+
+async def test_a_refused_transaction_leaves_no_post(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """A post stands and falls with its event."""
+    await save(store, account.id)
+    message = messages.new()
+    await store.messages.accept(message)
+    await store.queue_control.cancel(message.id, "once")
+    with pytest.raises(Refused):
+        await store.queue_control.cancel(message.id, "twice")
+    assert (
+        stored(store, "SELECT count(*) FROM webhook_deliveries")
+        == stored(store, "SELECT count(*) FROM events")
+        == [(1,)]
+    )
+
+
+def stored(store: Store, query: str) -> list[tuple[Any, ...]]:
+    """What the database says."""
+    return store.engine.read(lambda c: c.execute(query).fetchall())

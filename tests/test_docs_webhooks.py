@@ -1,0 +1,129 @@
+"""In charge of holding docs/webhooks.md to what is posted: its snippets are run where their language is installed."""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from appliance.config import parse
+from appliance.events import PING_TYPE, RESPONSE_CHARACTERS, SUBJECT_CHARACTERS
+from appliance.webhook.dispatcher import CONTENT_TYPE, USER_AGENT
+from appliance.webhook.line import AT_ONCE, DEAD
+from appliance.webhook.signature import TOLERANCE, signature_header
+from appliance.webhook.turns import SLOTS
+from appliance.webhook_model import EventType
+
+DOCS = Path(__file__).parent.parent / "docs"
+TEXT = (DOCS / "webhooks.md").read_text()
+SECRET = "whsec_0TfI8yJ0jVx-aB_c"
+BODY = '{"id":"evt_1","data":{"subject":"Grüße, \\"Ada\\" = , ."}}'.encode()
+
+# How each is called: the program, the file's name, and what reads secret and header from the command line and the body
+# from the standard input, and says whether it is verified.
+CALLS = {
+    "python": ([sys.executable], "a.py", "import sys\nprint(verify(*sys.argv[1:3], sys.stdin.buffer.read()))"),
+    "javascript": (
+        ["node"],
+        "a.js",
+        'console.log(verify(process.argv[2], process.argv[3], require("fs").readFileSync(0)));',
+    ),
+    "php": (["php"], "a.php", "echo verify($argv[1], $argv[2], file_get_contents('php://stdin')) ? 'true' : 'false';"),
+    "ruby": (["ruby"], "a.rb", "STDIN.binmode\nputs verify(ARGV[0], ARGV[1], STDIN.read)"),
+}
+
+
+def snippet(language: str) -> str:
+    """The code that the page shows for a language."""
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def verified(directory: Path, language: str, secret: str, header: str, body: bytes) -> bool:
+    """What the page's code says of a post."""
+    program, name, call = CALLS[language]
+    if shutil.which(program[0]) is None:
+        pytest.skip(f"{program[0]} is not installed here")
+    (directory / name).write_text(f"{snippet(language)}\n{call}\n", encoding="utf-8")
+    command = [*program, str(directory / name), secret, header]
+    done = subprocess.run(command, input=body, capture_output=True, timeout=60, check=True)
+    assert done.stderr == b""
+    return {"true": True, "false": False}[done.stdout.decode().strip().lower()]
+
+
+@pytest.mark.parametrize("language", CALLS)
+def test_the_snippet_accepts_what_we_sign(tmp_path: Path, language: str) -> None:
+    """A post of now, and one nearly 300 seconds away in either direction, is verified."""
+    now = round(time.time())
+    for seconds in (now, now - TOLERANCE + 20, now + TOLERANCE - 20):
+        assert verified(tmp_path, language, SECRET, signature_header(SECRET.encode(), seconds, BODY), BODY)
+
+
+@pytest.mark.parametrize("language", CALLS)
+def test_the_snippet_refuses_what_we_did_not_sign(tmp_path: Path, language: str) -> None:
+    """Another body, secret or time, one too old or too new, and a header that is none: all are refused."""
+    now = round(time.time())
+    good = signature_header(SECRET.encode(), now, BODY)
+    refused = [
+        (SECRET, good, BODY + b" "),
+        (SECRET, good, b""),
+        (SECRET + "x", good, BODY),
+        (SECRET, good.replace(f"t={now}", f"t={now - 1}"), BODY),
+        (SECRET, good[:-1], BODY),
+        (SECRET, good.partition(",")[0], BODY),
+        (SECRET, good.partition(",")[2], BODY),
+        (SECRET, "", BODY),
+        (SECRET, "t=,v1=", BODY),
+        (SECRET, "nonsense", BODY),
+        (SECRET, signature_header(SECRET.encode(), now - TOLERANCE - 20, BODY), BODY),
+        (SECRET, signature_header(SECRET.encode(), now + TOLERANCE + 20, BODY), BODY),
+    ]
+    assert [case for case in refused if verified(tmp_path, language, *case)] == []
+
+
+def test_there_is_a_snippet_for_go() -> None:
+    """The one language that is not run here has its code all the same."""
+    assert "func verify(secret, header string, body []byte) bool" in snippet("go")
+
+
+@pytest.mark.parametrize("kind", [*(event.value for event in EventType), PING_TYPE])
+def test_every_event_has_its_row(kind: str) -> None:
+    """Each type stands in the table of events."""
+    assert re.search(rf"^\| `{re.escape(kind)}` \|", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "field", ["email_id", "recipient_id", "to", "from", "subject", "smtp_code", "smtp_response", "test"]
+)
+def test_every_field_has_its_row(field: str) -> None:
+    """Each field of `data` stands in the table."""
+    assert re.search(rf"^\| `{field}` \|", TEXT, re.MULTILINE)
+
+
+def test_the_numbers_are_those_that_hold() -> None:
+    """Headers, limits and waits on the page are those of the code."""
+    for name, value in (CONTENT_TYPE, USER_AGENT):
+        assert f"{name}: {value}\n" in TEXT
+    text = " ".join(TEXT.split())
+    assert f"first {SUBJECT_CHARACTERS} characters" in text
+    assert f"first {RESPONSE_CHARACTERS} characters" in text
+    assert f"more than {TOLERANCE} seconds" in text
+    assert f"At most {AT_ONCE} posts" in text
+    assert f"At most {SLOTS} posts" in text
+    assert f"after {DEAD} failures in a row" in text
+    waits = parse("", Path("config.toml")).webhooks.retry_delays
+    units = {5.0: "5 s", 300.0: "5 min", 1800.0: "30 min", 7200.0: "2 h", 18000.0: "5 h", 36000.0: "10 h"}
+    assert " | ".join(["at once", *(units[wait] for wait in waits)]) in TEXT
+
+
+def test_links_lead_somewhere() -> None:
+    """Every link names a heading of this page, or of another that is there."""
+    for target in re.findall(r"\]\(([^)]*)\)", TEXT):
+        page, _, anchor = target.partition("#")
+        text = (DOCS / page).read_text() if page else TEXT
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, target

@@ -1,0 +1,49 @@
+"""In charge of signing secrets: random, sealed, and of use to their own webhook only."""
+
+import dataclasses
+import re
+
+import pytest
+
+from appliance.outside import Outside
+from appliance.sealed import SealBroken
+from appliance.webhook_model import EventType, Webhook
+from appliance.webhook_secrets import WebhookSecrets
+
+SECRETS = WebhookSecrets(bytes(32), Outside())
+
+
+def webhook(webhook_id: str, sealed: bytes) -> Webhook:
+    """A webhook with this secret."""
+    return Webhook(webhook_id, "acc_1", "https://x.example/", tuple(EventType), True, sealed, "abcd", 1, 1, None, None)
+
+
+def test_a_secret_opens_where_it_belongs() -> None:
+    """What was shown is what signs; the hint is its end; no two are alike."""
+    shown, stored = SECRETS.fresh("whk_1")
+    assert re.fullmatch(r"whsec_[A-Za-z0-9_-]{43}", shown)
+    assert stored.hint == shown[-4:]
+    assert shown.encode() not in stored.sealed
+    for _ in range(2):
+        assert SECRETS.open(webhook("whk_1", stored.sealed)) == shown.encode()
+    assert SECRETS.fresh("whk_1")[0] != shown
+
+
+def test_a_secret_opens_nowhere_else() -> None:
+    """Not for another webhook, and not under another key."""
+    _, stored = SECRETS.fresh("whk_1")
+    with pytest.raises(SealBroken):
+        SECRETS.open(webhook("whk_2", stored.sealed))
+    with pytest.raises(SealBroken):
+        WebhookSecrets(bytes([1] * 32), Outside()).open(webhook("whk_1", stored.sealed))
+
+
+def test_nothing_secret_is_printed() -> None:
+    """Neither the key nor a secret comes out where somebody prints what holds it."""
+    shown, stored = SECRETS.fresh("whk_1")
+    held = webhook("whk_1", stored.sealed)
+    SECRETS.open(held)
+    for each in (SECRETS, stored, held, dataclasses.replace(held)):
+        assert shown not in repr(each)
+        assert repr(stored.sealed) not in repr(each)
+        assert repr(bytes(32)) not in repr(each)

@@ -1,0 +1,203 @@
+"""The dispatcher on a virtual clock, without sockets: a real store, and receivers that answer as they are told."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from appliance.model import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.outside import Outside
+from appliance.store import Store, open_store
+from appliance.store.sql import rows
+from appliance.webhook.dispatcher import Dispatcher
+from appliance.webhook.post import Posted
+from appliance.webhook_model import Delivery, EventType, WebhookSettings
+from appliance.webhook_secrets import WebhookSecrets
+
+START = 1_750_000_000_000_000  # microseconds, on a summer's day
+DELAYS = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)  # seconds, as the interface says
+KEY = bytes(32)
+
+OK = Posted(200, b"thanks", None, 3)
+BROKEN = Posted(500, b"oh no", None, 3)
+NOBODY = Posted(None, b"", "the receiver refused the connection", 1)
+
+
+class Seen(NamedTuple):
+    """One post, as a receiver sees it."""
+
+    at: float  # Trio's clock
+    url: str
+    headers: dict[str, str]
+    body: bytes
+
+
+Answer = Callable[[Seen], Awaitable[Posted]]
+
+
+@dataclass
+class Receivers:
+    """All receivers of the world: each URL is answered as the test says, with 200 unless it says anything."""
+
+    seen: list[Seen] = field(default_factory=list)
+    answers: dict[str, Answer | Posted | Exception] = field(default_factory=dict)
+    at_once: int = 0
+    most_at_once: dict[str, int] = field(default_factory=dict)
+    _flying: dict[str, int] = field(default_factory=dict)
+
+    async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
+        """As `Poster.post`."""
+        seen = Seen(trio.current_time(), url, dict(headers), body)
+        self.seen.append(seen)
+        self._flying[url] = self._flying.get(url, 0) + 1
+        self.most_at_once[url] = max(self.most_at_once.get(url, 0), self._flying[url])
+        try:
+            answer = self.answers.get(url, OK)
+            if isinstance(answer, Exception):
+                raise answer
+            await trio.lowlevel.checkpoint()
+            return answer if isinstance(answer, Posted) else await answer(seen)
+        finally:
+            self._flying[url] -= 1
+
+    def at(self, url: str) -> list[float]:
+        """When this URL was posted to."""
+        return [seen.at for seen in self.seen if seen.url == url]
+
+
+@dataclass
+class Stage:
+    """What tests play on."""
+
+    store: Store
+    outside: Outside
+    receivers: Receivers
+    secrets: WebhookSecrets
+    delays: Sequence[float]
+    accounts: dict[str, str] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)  # the secrets, by account
+
+    def dispatcher(self, **options: Any) -> Dispatcher:
+        """One that is ready to run; it seldom looks around by itself, or a virtual day would take a while."""
+        options.setdefault("look_every", 60.0)
+        return Dispatcher(self.store, self.outside, self.secrets, self.receivers, self.delays, **options)
+
+    @asynccontextmanager
+    async def running(self, **options: Any) -> AsyncIterator[None]:
+        """While this lasts, events are posted."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.dispatcher(**options).run)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def account(
+        self, name: str, events: Sequence[EventType] = tuple(EventType), *, enabled: bool = True, hook: bool = True
+    ) -> str:
+        """An account whose webhook is at `https://NAME.example.net/`; its id."""
+        made = await self.store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, None)
+        self.accounts[name] = made.id
+        if hook:
+            await self.hook(name, events, enabled=enabled)
+        return made.id
+
+    async def hook(
+        self, name: str, events: Sequence[EventType] = tuple(EventType), *, enabled: bool = True, url: str = ""
+    ) -> None:
+        """Save the webhook of an account."""
+        new_id = self.outside.identifier("whk")
+        secret, sealed = self.secrets.fresh(new_id)
+        settings = WebhookSettings(url or url_of(name), tuple(events), enabled)
+        _, made = await self.store.webhooks.save(self.accounts[name], settings, new_id, sealed)
+        if made:
+            self.shown[name] = secret
+
+    async def result(
+        self, name: str, *addresses: str, status: RecipientStatus = RecipientStatus.DELIVERED, subject: str = "Hello"
+    ) -> str:
+        """Accept a message for these recipients, and let each have this result; the message's id."""
+        new = message(self.outside, self.accounts[name], subject, addresses or ("ada@example.net",))
+        await self.store.messages.accept(new)
+        await self.store.queue.record([outcome(new, each, status, self.outside.now()) for each in new.recipients])
+        return new.id
+
+    def deliveries(self, name: str) -> list[Delivery]:
+        """The account's history, the newest first."""
+        return self.store.webhook_history.page(self.accounts[name], None, None, 1_000)
+
+    async def until(self, condition: Callable[[], bool], within: float = 3 * 86_400) -> None:
+        """Wait until something holds; the longer it takes, the less often it is asked."""
+        began = trio.current_time()
+        while not condition():
+            passed = trio.current_time() - began
+            assert passed < within, "waited too long"
+            await trio.sleep(max(0.01, passed / 100))
+
+    async def done(self, name: str, within: float = 3 * 86_400) -> None:
+        """Wait until nothing of an account is pending."""
+        query = """SELECT count(*) FROM webhook_deliveries d JOIN webhooks w ON w.id = d.webhook_id
+            WHERE w.account_id = :id AND d.next_attempt_at IS NOT NULL"""
+        wanted = {"id": self.accounts[name]}
+        await self.until(lambda: self.store.engine.read(lambda c: rows(c, query, wanted)) == [(0,)], within)
+
+
+def url_of(name: str) -> str:
+    """Where an account's webhook is."""
+    return f"https://{name}.example.net/"
+
+
+def message(outside: Outside, account_id: str, subject: str, addresses: Sequence[str]) -> NewMessage:
+    """A message to be accepted."""
+    recipients = tuple(
+        NewRecipient(outside.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
+        for address in addresses
+    )
+    return NewMessage(
+        id=outside.identifier("msg"),
+        account_id=account_id,
+        request_id=outside.identifier("req"),
+        source=Source.API,
+        simulated=False,
+        sender="Shop <shop@example.com>",
+        envelope_from="shop@example.com",
+        subject=subject,
+        tags=(),
+        template_alias=None,
+        template_version=None,
+        mime=b"",
+        receipt=b"{}",
+        recipients=recipients,
+        credits=len(recipients),
+        created_at=outside.now(),
+        idempotency=None,
+    )
+
+
+def outcome(new: NewMessage, recipient: NewRecipient, status: RecipientStatus, now: int) -> Outcome:
+    """What became of one of its recipients."""
+    due = DueRecipient(
+        recipient.id,
+        new.id,
+        new.account_id,
+        recipient.address,
+        recipient.domain,
+        0,
+        None,
+        None,
+        new.envelope_from,
+        new.subject,
+        len(new.recipients),
+        0,
+    )
+    later = now + 60_000_000 if status is RecipientStatus.DEFERRED else None
+    return Outcome(due, status, (), at=now, next_attempt_at=later)
+
+
+@asynccontextmanager
+async def stage(directory: Path, *, delays: Sequence[float] = DELAYS) -> AsyncIterator[Stage]:
+    """A store on a virtual clock; nothing runs yet."""
+    outside = Outside(now=lambda: START + round(trio.current_time() * 1_000_000))
+    async with open_store(directory, outside, inline=True) as store:
+        yield Stage(store, outside, Receivers(), WebhookSecrets(KEY, outside), delays)

@@ -1,0 +1,568 @@
+"""In charge of the dispatcher: who is posted to, when, how often, and what is left of it."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from stripe import WebhookSignature
+from trio.testing import MockClock
+
+from appliance.errors import Code, Refused
+from appliance.model import RecipientStatus
+from appliance.webhook import dispatcher as dispatcher_module
+from appliance.webhook.dispatcher import BROKEN_SEAL, DISABLED, OWN_FAULT
+from appliance.webhook.post import Posted
+from appliance.webhook_model import EventType, PostResult, PostStatus, SealedSecret, Trigger
+from tests.webhook.stage import BROKEN, DELAYS, NOBODY, OK, START, Seen, Stage, stage, url_of
+
+HOOK = url_of("demo")
+
+
+async def slowly(seen: Seen) -> Posted:
+    """A receiver that takes nearly as long as it may."""
+    await trio.sleep(4.9)
+    return Posted(200, b"", None, 4_900)
+
+
+async def never(seen: Seen) -> Posted:
+    """A receiver that lets every attempt run into its time limit."""
+    await trio.sleep(5)
+    return Posted(None, b"", "the receiver took longer than 5 s to answer", 5_000)
+
+
+def ids(seen: Sequence[Seen]) -> list[str]:
+    """The event ids of posts."""
+    return [json.loads(each.body)["id"] for each in seen]
+
+
+# ---- one post
+
+
+async def test_an_event_is_posted_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A result rings the dispatcher, which posts the event's own bytes and records the answer."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        async with played.running():
+            await trio.sleep(1)
+            message_id = await played.result("demo", subject="Your order")
+            await played.done("demo")
+            (seen,) = played.receivers.seen
+            assert seen.at == pytest.approx(1.0)
+        (delivery,) = played.deliveries("demo")
+    body = json.loads(seen.body)
+    assert body["type"] == delivery.type == "email.delivered"
+    assert body["data"]["email_id"] == delivery.message_id == message_id
+    assert (body["id"], seen.body) == (delivery.event_id, delivery.request_body)
+    assert (delivery.status, delivery.attempt, delivery.trigger) == (PostStatus.SUCCESS, 1, Trigger.EVENT)
+    assert (delivery.response_status, delivery.response_body, delivery.duration_ms) == (200, "thanks", 3)
+    assert (delivery.url, delivery.error, delivery.next_attempt_at) == (HOOK, None, None)
+
+
+async def test_the_headers_are_those_of_the_interface(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Content type, agent and signature; the signature is of this second, and the stripe library accepts it."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        async with played.running():
+            await trio.sleep(90)
+            await played.result("demo")
+            await played.done("demo")
+        (seen,) = played.receivers.seen
+        assert set(seen.headers) == {"Content-Type", "User-Agent", "Service-Signature"}
+        assert seen.headers["Content-Type"] == "application/json"
+        assert seen.headers["User-Agent"] == "Service-Webhook/1.0"
+        signature = seen.headers["Service-Signature"]
+        assert signature.startswith(f"t={START // 1_000_000 + 90},v1=")
+        assert WebhookSignature.verify_header(seen.body.decode(), signature, played.shown["demo"])
+
+
+async def test_a_failing_receiver_is_tried_seven_times(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The attempts come at 0 s, 5 s, 5 min, 30 min, 2 h, 5 h and 10 h after the one before; then it is given up."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        async with played.running():
+            await trio.sleep(1)
+            await played.result("demo")
+            began = trio.current_time()
+            await played.done("demo")
+            await trio.sleep(86_400)
+        (delivery,) = played.deliveries("demo")
+    at = played.receivers.at(HOOK)
+    waits = [after - before for before, after in zip([began, *at], at, strict=False)]
+    assert waits == pytest.approx([0, *DELAYS], abs=0.001)
+    assert (delivery.status, delivery.attempt, delivery.next_attempt_at) == (PostStatus.FAILED, 7, None)
+    assert (delivery.response_status, delivery.response_body) == (500, "oh no")
+
+
+async def test_every_attempt_has_the_same_body_and_a_signature_of_its_own(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Retries reuse event id and bytes; `t` is the time of the attempt, so a receiver's clock check holds."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = NOBODY
+        async with played.running():
+            await played.result("demo")
+            await played.done("demo")
+        seen = played.receivers.seen
+    assert len({each.body for each in seen}) == 1
+    times = [int(each.headers["Service-Signature"][2:].partition(",")[0]) for each in seen]
+    assert times == [START // 1_000_000 + round(each.at) for each in seen]
+
+
+async def test_a_receiver_that_recovers_gets_it_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """After the first 2xx there is nothing more, and between attempts the history says when the next one is."""
+
+    async def recovering(seen: Seen) -> Posted:
+        return OK if len(played.receivers.seen) == 3 else NOBODY
+
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = recovering
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(100)
+            (waiting,) = played.deliveries("demo")
+            assert (waiting.status, waiting.attempt, waiting.error) == (PostStatus.PENDING, 2, NOBODY.error)
+            assert (waiting.response_status, waiting.response_body) == (None, None)
+            assert waiting.next_attempt_at == pytest.approx(START + 305 * 1_000_000, abs=1_000)
+            await trio.sleep(2 * 86_400)
+        (delivery,) = played.deliveries("demo")
+        webhook = played.store.webhooks.existing(played.accounts["demo"])
+    assert (delivery.status, delivery.attempt, delivery.error) == (PostStatus.SUCCESS, 3, None)
+    assert len(played.receivers.seen) == 3
+    assert webhook.last_success_at == delivery.attempted_at == pytest.approx(START + 305 * 1_000_000, abs=1_000)
+    assert webhook.last_failure_at == pytest.approx(START + 5 * 1_000_000, abs=1_000)
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+async def test_any_2xx_is_success(tmp_path: Path, autojump_clock: MockClock, status: int) -> None:
+    """Whatever 2xx it is, the post is done."""
+    assert await came_of(tmp_path, Posted(status, b"", None, 1)) is PostStatus.SUCCESS
+
+
+@pytest.mark.parametrize("status", [100, 199, 300, 301, 302, 307, 400, 404, 410, 429, 500, 503])
+async def test_anything_else_is_not(tmp_path: Path, autojump_clock: MockClock, status: int) -> None:
+    """Redirects and errors alike are tried again."""
+    assert await came_of(tmp_path, Posted(status, b"", None, 1)) is PostStatus.PENDING
+
+
+async def test_a_2xx_that_breaks_off_is_not_success(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A status line alone, without the end of its answer, is tried again."""
+    assert await came_of(tmp_path, Posted(200, b"", "the receiver broke the connection off", 1)) is PostStatus.PENDING
+
+
+async def came_of(directory: Path, posted: Posted) -> PostStatus:
+    """How a post stands after its first attempt was answered like this."""
+    async with stage(directory) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = posted
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(1)
+        (delivery,) = played.deliveries("demo")
+    assert delivery.response_status == posted.status
+    return delivery.status
+
+
+# ---- what is posted
+
+
+async def test_each_recipient_has_a_post_of_its_own(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Several recipients of one message are several posts with the same email_id."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        async with played.running():
+            message_id = await played.result("demo", "ada@example.net", "bob@example.net", "eve@example.net")
+            await played.done("demo")
+    data = [json.loads(seen.body)["data"] for seen in played.receivers.seen]
+    assert {each["email_id"] for each in data} == {message_id}
+    assert sorted(each["to"] for each in data) == ["ada@example.net", "bob@example.net", "eve@example.net"]
+    assert len({each["recipient_id"] for each in data}) == len(set(ids(played.receivers.seen))) == 3
+
+
+async def test_a_deferral_posts_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What is not final is nobody's business yet."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        async with played.running():
+            await played.result("demo", status=RecipientStatus.DEFERRED)
+            await trio.sleep(600)
+    assert played.receivers.seen == []
+
+
+async def test_only_what_is_subscribed_is_posted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A webhook that wants bounces gets bounces; an account without one, or with a disabled one, gets nothing."""
+    async with stage(tmp_path) as played:
+        await played.account("demo", [EventType.BOUNCED])
+        await played.account("disabled", enabled=False)
+        await played.account("none", hook=False)
+        async with played.running():
+            for status in (RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED):
+                for name in played.accounts:
+                    await played.result(name, status=status)
+            await trio.sleep(600)
+        assert played.deliveries("disabled") == []
+    assert [json.loads(seen.body)["type"] for seen in played.receivers.seen] == ["email.bounced"]
+
+
+async def test_what_was_written_before_the_start_is_posted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A restart continues the schedule: nothing is repeated early, nothing is forgotten."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        await played.result("demo")
+        for _ in range(50):
+            async with played.running():
+                await trio.sleep(40)
+        assert played.receivers.at(HOOK) == pytest.approx([0, 5, 305], abs=0.5)
+        async with played.running():
+            await played.done("demo")
+    at = played.receivers.at(HOOK)
+    assert [after - before for before, after in pairwise(at)] == pytest.approx(DELAYS, abs=0.5)
+
+
+# ---- changes on the way
+
+
+async def test_a_deleted_webhook_gets_nothing_more(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What waits for it is not posted, nor to the webhook that takes its place."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(1)
+            await played.store.webhooks.delete(played.accounts["demo"])
+            await trio.sleep(1)
+            await played.hook("demo")
+            await trio.sleep(86_400)
+        assert played.deliveries("demo") == []
+    assert len(played.receivers.seen) == 1
+
+
+async def test_a_disabled_webhook_gets_nothing_more(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What comes due while it is disabled has failed, for the reason that the history tells."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(1)
+            await played.hook("demo", enabled=False)
+            await played.done("demo")
+            played.receivers.answers[HOOK] = OK
+            await played.hook("demo")
+            await trio.sleep(86_400)
+        (delivery,) = played.deliveries("demo")
+    assert len(played.receivers.seen) == 1
+    assert (delivery.status, delivery.attempt, delivery.error) == (PostStatus.FAILED, 1, DISABLED)
+
+
+async def test_a_webhook_that_is_enabled_again_in_time_goes_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What was not due in between is tried at its time."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(10)
+            await played.hook("demo", enabled=False)
+            await trio.sleep(100)
+            await played.hook("demo")
+            await trio.sleep(300)
+    assert played.receivers.at(HOOK) == pytest.approx([0, 5, 305], abs=0.001)
+
+
+async def test_a_new_url_gets_what_waits(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The attempts after a change go to where the webhook is now, and the history says so."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(1)
+            await played.hook("demo", url="https://elsewhere.example.net/")
+            await played.done("demo")
+        (delivery,) = played.deliveries("demo")
+    assert [seen.url for seen in played.receivers.seen] == [HOOK, "https://elsewhere.example.net/"]
+    assert delivery.url == "https://elsewhere.example.net/"
+
+
+async def test_a_new_secret_signs_from_then_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An attempt before the rotation has the old signature, the retry after it the new one, and only that."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(1)
+            webhook = played.store.webhooks.existing(played.accounts["demo"])
+            secret, sealed = played.secrets.fresh(webhook.id)
+            await played.store.webhooks.replace_secret(webhook, sealed)
+            await trio.sleep(10)
+    first, second = played.receivers.seen
+    for seen, key in ((first, played.shown["demo"]), (second, secret)):
+        header = seen.headers["Service-Signature"]
+        assert header.count("v1=") == 1
+        assert WebhookSignature.verify_header(seen.body.decode(), header, key)
+
+
+# ---- whose turn it is
+
+
+async def test_a_slow_receiver_delays_nobody_else(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """While one account's backlog waits for a receiver of five seconds, another's events go out at once."""
+    async with stage(tmp_path) as played:
+        await played.account("slow")
+        await played.account("quick")
+        played.receivers.answers[url_of("slow")] = slowly
+        async with played.running(slots=20):
+            await played.result("slow", *[f"a{number}@example.net" for number in range(50)])
+            for _ in range(20):
+                await trio.sleep(1)
+                now = trio.current_time()
+                await played.result("quick")
+                await trio.sleep(0.01)
+                assert played.receivers.at(url_of("quick"))[-1] == pytest.approx(now, abs=0.001)
+
+
+async def test_many_slow_receivers_leave_slots_for_the_others(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """However many receivers let us wait, they have half of the slots, once they are known to."""
+    async with stage(tmp_path) as played:
+        for number in range(12):
+            await played.account(f"slow{number}")
+            played.receivers.answers[url_of(f"slow{number}")] = never
+        await played.account("quick")
+        async with played.running(slots=10):
+            for number in range(12):
+                await played.result(f"slow{number}", *[f"a{each}@example.net" for each in range(30)])
+            await trio.sleep(60)
+            for _ in range(10):
+                await trio.sleep(1)
+                now = trio.current_time()
+                await played.result("quick")
+                await trio.sleep(0.01)
+                assert played.receivers.at(url_of("quick"))[-1] == pytest.approx(now, abs=0.001)
+
+
+async def test_accounts_take_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """With too few slots for all, a single event does not wait behind another account's hundred."""
+
+    async def steadily(seen: Seen) -> Posted:
+        await trio.sleep(0.5)
+        return OK
+
+    async with stage(tmp_path) as played:
+        for name in ("many", "few"):
+            await played.account(name)
+            played.receivers.answers[url_of(name)] = steadily
+        await played.result("many", *[f"a{number}@example.net" for number in range(50)])
+        async with played.running(slots=2):
+            await trio.sleep(3.1)
+            await played.result("few")
+            await trio.sleep(1.1)
+            assert len(played.receivers.at(url_of("few"))) == 1
+
+
+async def test_one_receiver_gets_a_few_at_once_in_order(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A backlog goes out in the order in which it came about, no more than eight at the same time."""
+
+    async def steadily(seen: Seen) -> Posted:
+        await trio.sleep(0.5)
+        return OK
+
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = steadily
+        for number in range(200):
+            await played.result("demo", f"a{number}@example.net")
+            await trio.sleep(0.001)
+        began = trio.current_time()
+        async with played.running():
+            await played.done("demo")
+    # Those that are begun in the same moment reach their receiver in any order.
+    order = [int(json.loads(seen.body)["data"]["to"][1:].partition("@")[0]) for seen in played.receivers.seen]
+    assert all(abs(number - place) < 8 for place, number in enumerate(order))
+    assert sorted(order) == list(range(200))
+    assert played.receivers.most_at_once[HOOK] == 8
+    assert played.receivers.seen[-1].at - began == pytest.approx(200 / 8 * 0.5 - 0.5, abs=0.2)
+
+
+async def test_a_dead_receiver_is_tried_little_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Whatever waits for it, there are ten attempts in a second at most, one at a time; a few are all tried in time."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = NOBODY
+        await played.result("demo", *[f"a{number}@example.net" for number in range(500)])
+        async with played.running():
+            await trio.sleep(21)
+            assert 100 <= len(played.receivers.seen) <= 240
+            in_second = sum(1 for at in played.receivers.at(HOOK) if 10 <= at < 11)
+            assert in_second <= 11
+            played.receivers.answers[HOOK] = OK
+            await trio.sleep(1)
+            assert len(set(ids(played.receivers.seen))) == 500
+
+
+async def test_many_dead_receivers_cost_no_more_than_two(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Ten dead receivers with a backlog are together tried twenty times in a second, each of them as often."""
+    async with stage(tmp_path) as played:
+        for number in range(10):
+            await played.account(f"dead{number}")
+            played.receivers.answers[url_of(f"dead{number}")] = NOBODY
+            await played.result(f"dead{number}", *[f"{each}@example.net" for each in range(100)])
+        async with played.running(look_every=5.0):
+            await trio.sleep(30)
+    for number in range(10):
+        tried = [at for at in played.receivers.at(url_of(f"dead{number}")) if 10 <= at < 20]
+        assert 15 <= len(tried) <= 22
+
+
+async def test_what_is_in_memory_is_bounded(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many lanes have a few posts each in hand, one lane has more; all of it is posted all the same."""
+    monkeypatch.setattr(dispatcher_module, "ALL_IN_HAND", 60)
+    async with stage(tmp_path) as played:
+        for number in range(20):
+            await played.account(f"a{number}")
+            await played.result(f"a{number}", *[f"{each}@example.net" for each in range(10)])
+        posting = played.dispatcher(slots=5)
+        most = 0
+
+        async def counting(seen: Seen) -> Posted:
+            nonlocal most
+            most = max(most, sum(len(line.taken) for line in posting._lines.values()))
+            await trio.sleep(0.1)
+            return OK
+
+        played.receivers.answers.update({url_of(f"a{number}"): counting for number in range(20)})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(posting.run)
+            for number in range(20):
+                await played.done(f"a{number}")
+            nursery.cancel_scope.cancel()
+    assert len(set(ids(played.receivers.seen))) == 200
+    assert most <= 60
+
+
+async def test_a_ping_does_not_wait_behind_a_backlog(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Pings and replays have lanes of their own: they are posted at once, however much else waits."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = never
+        await played.result("demo", *[f"a{number}@example.net" for number in range(100)])
+        async with played.running():
+            await trio.sleep(100)
+            now = trio.current_time()
+            ping = await played.store.webhook_history.ping(played.accounts["demo"])
+            replay = await played.store.webhook_history.replay(
+                played.accounts["demo"], played.deliveries("demo")[-1].id
+            )
+            await trio.sleep(0.01)
+            posted = {
+                id_
+                for id_, seen in zip(ids(played.receivers.seen), played.receivers.seen, strict=True)
+                if seen.at >= now - 0.001
+            }
+            assert {ping.event_id, replay.event_id} <= posted
+
+
+# ---- what goes wrong
+
+
+async def test_a_fault_of_our_own_ends_one_attempt(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Whatever a post raises is logged, counts as an attempt, and stops nobody."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        await played.account("other")
+        played.receivers.answers[HOOK] = RuntimeError("a bug")
+        async with played.running():
+            await played.result("demo")
+            await played.result("other")
+            await trio.sleep(1)
+            played.receivers.answers[HOOK] = OK
+            (delivery,) = played.deliveries("demo")
+            assert (delivery.attempt, delivery.error) == (1, OWN_FAULT)
+            await played.done("demo")
+            await played.done("other")
+        assert [each.status for name in played.accounts for each in played.deliveries(name)] == [PostStatus.SUCCESS] * 2
+
+
+async def test_a_secret_that_cannot_be_read_fails_in_words(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """With another key file nothing is posted unsigned; the history says what to do, and a new secret helps."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        webhook = played.store.webhooks.existing(played.accounts["demo"])
+        await played.store.webhooks.replace_secret(webhook, SealedSecret(b"\x01" + bytes(60), "abcd"))
+        async with played.running():
+            await played.result("demo")
+            await trio.sleep(1)
+            (delivery,) = played.deliveries("demo")
+            assert (delivery.status, delivery.error) == (PostStatus.PENDING, BROKEN_SEAL)
+            assert played.receivers.seen == []
+            _, sealed = played.secrets.fresh(webhook.id)
+            await played.store.webhooks.replace_secret(webhook, sealed)
+            await played.done("demo")
+        assert len(played.receivers.seen) == 1
+
+
+async def test_a_storage_that_refuses_for_a_while_repeats_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result that cannot be written yet is kept and written later; the event is not posted again meanwhile."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        refusals = iter(range(5))
+        posts = type(played.store.webhook_posts)
+        really = posts.record
+
+        async def refusing(self: object, results: Sequence[PostResult]) -> None:
+            if next(refusals, None) is not None:
+                raise Refused(Code.TEMPORARY_FAILURE, "the storage is busy")
+            await really(played.store.webhook_posts, results)
+
+        monkeypatch.setattr(posts, "record", refusing)
+        async with played.running():
+            await played.result("demo")
+            await played.done("demo")
+        assert len(played.receivers.seen) == 1
+        assert trio.current_time() >= 5
+
+
+async def test_the_end_lets_what_is_on_its_way_arrive(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A stop begins nothing new, waits for the posts on their way, and records them."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = slowly
+        await played.result("demo", *[f"a{number}@example.net" for number in range(20)])
+        async with played.running():
+            await trio.sleep(1)
+        assert trio.current_time() == pytest.approx(4.9, abs=0.1)
+        counts = [each.status for each in played.deliveries("demo")]
+    assert len(played.receivers.seen) == 8
+    assert (counts.count(PostStatus.SUCCESS), counts.count(PostStatus.PENDING)) == (8, 12)
+
+
+async def test_a_clock_that_was_ahead_leaves_nothing_stuck(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What was put off to a time further away than any wait of the schedule is due now."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        await played.result("demo")
+        async with played.running():
+            await trio.sleep(1)
+        await ahead(played, days=2)
+        played.receivers.answers[HOOK] = OK
+        async with played.running():
+            await played.done("demo", within=60)
+
+
+async def ahead(played: Stage, days: int) -> None:
+    """Put off whatever waits, as a clock that is wrong by this much does."""
+    statement = f"UPDATE webhook_deliveries SET next_attempt_at = next_attempt_at + {days * 86_400_000_000}"
+    await played.store.engine.write(lambda c: c.execute(statement).fetchall())

@@ -1,0 +1,74 @@
+"""What the operator's settings make of posting: trust, ports, networks, and names that are the service's own."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance.config import Config, ConfigError, parse
+from appliance.outside import Outside
+from appliance.webhook.from_settings import own_names, poster
+from tests.fakes.dns import ZoneResolver
+from tests.fakes.receiver import AUTHORITY, HERE, HOST, Receiver, posting
+
+SERVER = '[server]\nhostname = "mail.example.com"\nown_domains = ["service.example"]\n'
+URL = '[http]\nbase_url = "https://API.example.com:8443"\n'
+
+
+def config(text: str, file: Path = Path("/srv/config.toml")) -> Config:
+    """The settings of this file."""
+    return parse(text, file)
+
+
+def test_own_names() -> None:
+    """The host name, the base URL's host and the own domains with all below them are the service itself."""
+    names = own_names(config(SERVER + URL))
+    assert names == {"mail.example.com", "api.example.com", "service.example", "*.service.example"}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "198.51.100.7"])
+def test_an_address_in_the_base_url_is_no_name(address: str) -> None:
+    """Whether an address may be dialled is said by the networks that are allowed, not by where we are reached."""
+    names = own_names(config(f'[http]\nbase_url = "http://{address}:8080"\n'))
+    assert not {"127.0.0.1", "::1", "198.51.100.7"} & names
+
+
+async def test_settings_reach_the_guard() -> None:
+    """Ports, networks and names are refused or allowed as the file says."""
+    text = f'{SERVER}{URL}[webhooks]\nports = [443, 9443]\nallow_networks = ["10.0.0.0/8"]\n'
+    zone = {"in.example": {"A": ["10.0.0.7"]}, "other.example": {"A": ["192.168.0.7"]}}
+    made = poster(config(text), ZoneResolver(zone), Outside())
+    assert await made.check("https://in.example:9443/") is None
+    assert await made.check("https://10.0.0.7/") is None
+    assert await made.check("https://in.example:8443/") == "port 8443 is not allowed for webhooks here"
+    assert "one is a private address" in str(await made.check("https://other.example/"))
+    for own in ("mail.example.com", "api.example.com", "service.example", "a.service.example"):
+        assert await made.check(f"https://{own}/") == f"{own} is this service itself"
+
+
+async def test_public_addresses_of_the_machine_are_its_own() -> None:
+    """What the operator names as the machine's address behind a NAT is refused, too."""
+    made = poster(config('[delivery]\nown_addresses = ["9.9.9.9"]\n'), ZoneResolver({}), Outside())
+    assert "an address of this machine" in str(await made.check("https://9.9.9.9/"))
+
+
+async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:
+    """A receiver whose authority only the operator's file knows is trusted with it, and not without."""
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    receiver = Receiver()
+    async with posting(receiver) as there:
+        text = f'[webhooks]\nports = [{there.port}]\nallow_networks = ["127.0.0.0/8"]\n'
+        for extra, accepted in (('ca_file = "ca.pem"\n', True), ("", False)):
+            settings = config(text + extra, tmp_path / "config.toml")
+            made = poster(settings, ZoneResolver(HERE), Outside())
+            posted = await made.post(f"https://{HOST}:{there.port}/", [], b"{}")
+            assert posted.accepted is accepted, posted
+            await made.aclose()
+    assert len(receiver.requests) == 1
+
+
+def test_a_file_without_certificates_stops_the_start(tmp_path: Path) -> None:
+    """One line names file, key and reason."""
+    (tmp_path / "ca.pem").write_text("nothing of the kind")
+    settings = config('[webhooks]\nca_file = "ca.pem"\n', tmp_path / "config.toml")
+    with pytest.raises(ConfigError, match=r"config\.toml: webhooks\.ca_file: holds no usable certificates"):
+        poster(settings, ZoneResolver({}), Outside())
