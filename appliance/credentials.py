@@ -25,12 +25,14 @@ class Credentials:
     outside: Outside
     guesses: Guesses
     _found: dict[str, tuple[Caller, bytes, int]] = field(default_factory=dict)
+    _used: dict[str, int] = field(default_factory=dict)  # by idempotency scope: when, as far as it is not on disk yet
 
     def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
         """Who this is, as the store has it now."""
         found = self.store.access.caller_by_credential(username) if "\0" not in username else None
         if found is None or not hmac.compare_digest(password_sha256, found[1]):
             return None
+        self.note_use(found[0])
         return found[0]
 
     def caller(self, username: str, password_sha256: bytes) -> Caller | None:
@@ -48,6 +50,23 @@ class Credentials:
     def forget(self) -> None:
         """Something about callers was changed by this process: look again at once."""
         self._found.clear()
+
+    # ---- when each was used last: noted with a look at the store, twice a second at most, and written now and then
+
+    def note_use(self, caller: Caller) -> None:
+        """This caller was let in just now."""
+        self._used[caller.idempotency_scope] = self.outside.now()
+
+    async def record_uses(self) -> None:
+        """Write down what was noted."""
+        if not self._used:
+            return
+        used, self._used = self._used, {}
+        try:
+            await self.store.access.record_uses(used)
+        except Refused:
+            self._used = used | self._used
+            raise
 
     async def wrong_guess(self, address: str) -> Refused:
         """The answer to a wrong credential: slow, and with a request to wait for an address that goes on.

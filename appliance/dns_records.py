@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_address
 
+from appliance.config import Config, Mode
 from appliance.message.dkim_keys import record_name
 from appliance.model import StoredDkimKey
 
@@ -33,6 +34,12 @@ class DnsRecord:
     purpose: str
     needed: bool = True
     type: str = "TXT"
+
+
+def sending_host(config: Config) -> str:
+    """Whose address receivers see: the relay's, where everything goes through one."""
+    delivery = config.delivery
+    return delivery.relay_host if delivery.mode is Mode.RELAY and delivery.relay_host else config.server.hostname
 
 
 def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: int) -> list[DnsRecord]:

@@ -118,11 +118,12 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A registered From domain."""
+    """A registered From domain; `verified_at` is None when DNS has not proven it."""
 
     name: str
     usable: bool
     created_at: int
+    verified_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ class SmtpCredential:
     username: str
     created_at: int
     revoked_at: int | None
+    name: str = ""  # what its owner calls it
+    last_used_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,8 @@ class ApiKey:
     test: bool
     created_at: int
     revoked_at: int | None
+    name: str = ""  # what its owner calls it
+    last_used_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

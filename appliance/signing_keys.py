@@ -32,9 +32,17 @@ class SigningKeys:
             stored = await self.rotate(account_id, domain)
         return [await self._open(account_id, domain, key) for key in stored]
 
+    async def known(self, account_id: str, domain: str, *, rotate: bool = False) -> list[StoredDkimKey]:
+        """All keys of a domain, retired ones too, of which some sign: new ones if it had none, or on rotation."""
+        stored = self.store.dkim_keys.of(account_id, domain)
+        if rotate or all(key.retired_at is not None for key in stored):
+            await self.rotate(account_id, domain)
+            stored = self.store.dkim_keys.of(account_id, domain)
+        return stored
+
     async def rotate(self, account_id: str, domain: str) -> list[StoredDkimKey]:
         """New keys for a domain. The old ones sign no more; their records must stay published for some days."""
-        taken = [key.selector for key in self.store.dkim_keys.of(account_id, domain)]
+        taken = self.store.dkim_keys.selectors(domain)  # of every account: in DNS they share the domain's names
         fresh = [await self._fresh(account_id, domain, algorithm, taken) for algorithm in ALGORITHMS]
         await self.store.dkim_keys.replace(account_id, domain, fresh)
         return fresh

@@ -26,6 +26,7 @@ FORCED_AFTER = 5.0  # seconds past shutdown_timeout until workers are no longer 
 M_MMAP_THRESHOLD = -3  # mallopt(3)
 SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, and given back to it, block by block
 
+BOOKS_EVERY = 10.0  # seconds between two entries of what was counted and used
 SLICE_PAUSE = 0.05  # seconds between slices of the janitor's work, so that senders come first
 
 OnReady = Callable[[Store, list[str]], Awaitable[None]]  # what to do once every listener is open
@@ -93,6 +94,7 @@ async def _run_all(
         workers.start_soon(station.build(config, outside, store, key, inbox).run)
         workers.start_soon(webhooks.run)
         workers.start_soon(_sweep, store)
+        workers.start_soon(_keep_books, store, shared)
         async with trio.open_nursery() as listeners:
             listeners.start_soon(_stop_on_signal, signals, stopping)
             urls = await listeners.start(
@@ -132,3 +134,15 @@ async def _sweep(store: Store) -> None:
             log.warning("the janitor waits", reason=refused.text)
             swept = 0
         await trio.sleep(SLICE_PAUSE if swept else SLEEP_LIMIT)
+
+
+async def _keep_books(store: Store, shared: entrance.Entrance) -> None:
+    """Add up what was sent, and note which credentials were used, behind the senders' backs."""
+    while True:
+        more = False
+        try:
+            await shared.credentials.record_uses()
+            more = await store.statistics.count()
+        except Refused as refused:
+            log.warning("the books wait", reason=refused.text)
+        await trio.sleep(SLICE_PAUSE if more else BOOKS_EVERY)

@@ -23,6 +23,7 @@ from appliance.store import Store, open_store
 
 PASSWORD = "correct horse battery staple"
 PASSWORD_HASH = hash_password(PASSWORD)
+NO_DNS = "127.0.0.1:9"  # where nobody answers: no question of a test leaves the machine
 START_TIMEOUT = 20.0  # seconds
 STOP_TIMEOUT = 20.0
 
@@ -165,6 +166,8 @@ bind_tls = ["127.0.0.1:0"]
 [http]
 bind = ["127.0.0.1:0"]
 {http}
+[dns]
+resolvers = ["{dns}"]
 [delivery]
 mode = "sandbox"
 [webhooks]
@@ -184,6 +187,7 @@ def appliance(
     smtp: str = "",
     smtp_bind: str = '["127.0.0.1:0"]',
     webhooks: str = "",
+    dns: str = NO_DNS,
     requests_per_second: int = 0,
     credit: int | None = 1_000_000,
     account: Provisioned | None = None,
@@ -198,6 +202,7 @@ def appliance(
             http=http,
             smtp=smtp,
             smtp_bind=smtp_bind,
+            dns=dns,
             webhooks=webhooks,
             requests_per_second=requests_per_second,
         )

@@ -44,3 +44,25 @@ async def test_what_this_process_changes_is_seen_at_once(tmp_path: Path) -> None
         await store.access.revoke_credential(account.account_id, account.username)
         credentials.forget()
         assert credentials.caller(account.username, sha256(account.password)) is None
+
+
+async def test_a_use_is_noted_and_written_later(tmp_path: Path) -> None:
+    """The last use of a credential is on disk once the books are kept; a wrong password is no use."""
+    now = [START]
+    outside = replace(Outside(), now=lambda: now[0])
+    async with open_store(tmp_path, outside, inline=True) as store:
+        account = await provision(store, "demo")
+        credentials = Credentials(store, outside, Guesses(outside))
+
+        def last_used() -> int | None:
+            (credential,) = store.access.credentials(account.account_id)
+            return credential.last_used_at
+
+        credentials.look_up(account.username, sha256("wrong"))
+        await credentials.record_uses()
+        assert last_used() is None
+        now[0] += 1_000_000
+        credentials.look_up(account.username, sha256(account.password))
+        assert last_used() is None
+        await credentials.record_uses()
+        assert last_used() == START + 1_000_000

@@ -19,6 +19,7 @@ BOTTOM = frozenset(
         "config",
         "config_settings",
         "config_values",
+        "dashboard_model",
         "disk",
         "doorkeeper",
         "errors",
@@ -36,6 +37,7 @@ BOTTOM = frozenset(
         "outside",
         "own_addresses",
         "passwords",
+        "queue_report",
         "quick_stream",
         "rates",
         "recording",
@@ -54,7 +56,19 @@ ARROWS: dict[str, frozenset[str]] = {
         {"supervisor", "first_start", "provisioning", "store", "signing_keys", "dns_records", "dns_check"}
     ),
     "supervisor": frozenset({"accept", "entrance", "web", "submission", "deliver", "webhook", "store"}),
-    "web": frozenset({"accept", "credentials", "entrance", "message", "store"}),
+    "web": frozenset(
+        {
+            "accept",
+            "credentials",
+            "dns_check",
+            "dns_records",
+            "entrance",
+            "message",
+            "provisioning",
+            "signing_keys",
+            "store",
+        }
+    ),
     "submission": frozenset({"accept", "credentials", "entrance", "message", "store"}),
     "entrance": frozenset({"accept", "credentials", "store"}),
     "credentials": frozenset({"store"}),

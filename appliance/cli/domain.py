@@ -155,16 +155,13 @@ def _registered(store: "Store", account: str, account_id: str, domain: str) -> "
 async def _keys(
     store: "Store", settings: "Config", account_id: str, domain: str, *, rotate: bool = False
 ) -> "list[StoredDkimKey]":
-    """All keys of a domain, which has some that sign: new ones if it had none, or on rotation."""
+    """All keys of a domain, which has some that sign."""
     from appliance.keyfile import load_or_create
     from appliance.outside import Outside
     from appliance.signing_keys import SigningKeys
 
-    known = store.dkim_keys.of(account_id, domain)
-    if rotate or all(key.retired_at is not None for key in known):
-        await SigningKeys(store, Outside(), load_or_create(settings.server.data_dir)).rotate(account_id, domain)
-        known = store.dkim_keys.of(account_id, domain)
-    return known
+    keys = SigningKeys(store, Outside(), load_or_create(settings.server.data_dir))
+    return await keys.known(account_id, domain, rotate=rotate)
 
 
 def _records(account: str, domain: str, settings: "Config | None" = None, *, rotate: bool = False) -> "list[DnsRecord]":
@@ -179,25 +176,18 @@ def _records(account: str, domain: str, settings: "Config | None" = None, *, rot
         return await _keys(store, settings, account_id, wanted, rotate=rotate)
 
     keys = database.run(work, settings=settings)
-    return dns_records.records(wanted, _sending_host(settings), keys, Outside().now())
-
-
-def _sending_host(settings: "Config") -> str:
-    """Whose address receivers see: the relay's, where everything goes through one."""
-    from appliance.config import Mode
-
-    delivery = settings.delivery
-    return delivery.relay_host if delivery.mode is Mode.RELAY and delivery.relay_host else settings.server.hostname
+    return dns_records.records(wanted, dns_records.sending_host(settings), keys, Outside().now())
 
 
 def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
     import trio
 
-    from appliance import dns_check
+    from appliance import dns_check, dns_records
     from appliance.resolver import DnsResolver
 
     async def ask() -> "list[Checked]":
-        return await dns_check.check(DnsResolver(settings.dns.resolvers), _sending_host(settings), wanted)
+        host = dns_records.sending_host(settings)
+        return await dns_check.check(DnsResolver(settings.dns.resolvers), host, wanted)
 
     return trio.run(ask)
 

@@ -42,17 +42,11 @@ def explain(message: str, dialogue: bool, as_json: bool) -> None:
 def _found(store: "Store", message: str) -> "tuple[MessageRecord, dict[str, PoolView]]":
     """The record of a message, and how the pools of its recipients stand."""
     from appliance.errors import Code, Refused
-    from appliance.explain import PoolView
 
     record = store.records.of(message)
     if record is None:
         raise Refused(Code.NOT_FOUND, f"there is no message {message!r}")
-    holds, states = store.pools.holds(), {state.pool: state for state in store.pools.states()}
-    pools = {}
-    for domain in {tried.domain for tried in record.recipients}:
-        name = store.pools.destination(domain)
-        pools[domain] = PoolView(name, holds.get(name or ""), states.get(name or ""))
-    return record, pools
+    return record, store.pools.views({tried.domain for tried in record.recipients})
 
 
 def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:

@@ -60,7 +60,10 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
       appliance queue show --pools 10 --destinations 20
       appliance queue show --json
     """
+    import msgspec
+
     from appliance.outside import Outside
+    from appliance.queue_report import by_pool
 
     async def work(store: "Store") -> "tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]]":
         # One more than is shown, to see whether there are more.
@@ -68,7 +71,9 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
 
     nothing: tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]] = ([], {}, [])
     mail, holds, states = database.run(work, or_nothing=nothing)
-    found = _pools(mail, holds, {state.pool: state for state in states})
+    found = [msgspec.structs.asdict(pool) for pool in by_pool(mail, holds, states)]
+    for pool in found:
+        pool["destinations"] = [msgspec.structs.asdict(each) for each in pool["destinations"]]
     shown, more = found[:pools], len(found) > pools
     if as_json:
         show(True, {"pools": shown, "more": more}, "")
@@ -194,50 +199,6 @@ async def _retry(store: "Store", named: Mapping[str, str]) -> int:
             return await control.retry_recipient(recipient)
         case _:
             return await control.retry_all()
-
-
-def _pools(
-    mail: "list[WaitingMail]", holds: "Mapping[str, PoolHold]", states: "Mapping[str, PoolState]"
-) -> list[dict[str, Any]]:
-    """Every pool with mail, the largest first, then those that are held without any."""
-    pools: dict[str | None, dict[str, Any]] = {}
-    for each in mail:
-        if each.domain is None:
-            pools[each.pool] = {"pool": each.pool} | _amounts(each)
-            pools[each.pool] |= _standing(holds.get(each.pool or ""), states.get(each.pool or "")) | {
-                "destinations": []
-            }
-        else:
-            pools[each.pool]["destinations"].append({"domain": each.domain} | _amounts(each))
-    for name in holds.keys() - pools.keys():
-        none = {"pool": name, "waiting": 0, "deferred": 0, "oldest_at": None, "next_attempt_at": None}
-        pools[name] = none | _standing(holds[name], states.get(name)) | {"destinations": []}
-    return list(pools.values())
-
-
-def _amounts(mail: "WaitingMail") -> dict[str, Any]:
-    from appliance.events import rfc3339
-
-    return {
-        "waiting": mail.due,
-        "deferred": mail.deferred,
-        "oldest_at": rfc3339(mail.oldest_at),
-        "next_attempt_at": None if mail.next_attempt_at is None else rfc3339(mail.next_attempt_at),
-    }
-
-
-def _standing(hold: "PoolHold | None", state: "PoolState | None") -> dict[str, Any]:
-    from appliance.events import rfc3339
-
-    slowed_until = state.slowed_until if state else None
-    return {
-        "in_use": state.in_use if state else None,
-        "allowed": state.allowed if state else None,
-        "held_at": rfc3339(hold.held_at) if hold else None,
-        "held_because": hold.reason if hold else None,
-        "slowed_until": None if slowed_until is None else rfc3339(slowed_until),
-        "slowed_because": state.slowed_by if state else None,
-    }
 
 
 def _rows(pool: dict[str, Any], now: int) -> list[dict[str, Any]]:

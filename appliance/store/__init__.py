@@ -14,16 +14,21 @@ from appliance.store.access import Access
 from appliance.store.accounts import Accounts
 from appliance.store.connection import open_writer
 from appliance.store.dkim import DkimKeys
+from appliance.store.domains import Domains
 from appliance.store.engine import CommitUnknown, Engine, GroupCommit, Inline
 from appliance.store.first_start import FirstStart
 from appliance.store.janitor import Janitor
 from appliance.store.lanes import Lanes
+from appliance.store.mail_log import MailLog
 from appliance.store.messages import Messages
 from appliance.store.migrate import NewerDatabase, migrate
 from appliance.store.outcomes import Queue
 from appliance.store.pools import Pools
 from appliance.store.queue_control import QueueControl
 from appliance.store.record import Records
+from appliance.store.scanner import Scanner
+from appliance.store.sessions import Sessions
+from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
 from appliance.store.webhook_history import WebhookHistory
@@ -40,9 +45,13 @@ class Store:
     """The verbs, by subject."""
 
     accounts: Accounts
+    sessions: Sessions
     access: Access
+    domains: Domains
     templates: Templates
     messages: Messages
+    mail_log: MailLog
+    statistics: Statistics
     queue: Queue
     queue_control: QueueControl
     records: Records
@@ -80,18 +89,22 @@ async def open_store(
     migrate(connection, outside.now())
     connection.close()
     writer = Inline(path) if inline else GroupCommit(path, on_failure or _raise)
-    engine, bell = Engine(path, writer), Bell()
+    engine, bell, scanner = Engine(path, writer), Bell(), Scanner(path, inline=inline)
     try:
         yield Store(
             Accounts(engine, outside),
+            Sessions(engine, outside),
             Access(engine, outside),
+            Domains(engine, outside),
             Templates(engine, outside),
             Messages(engine, outside, bell),
+            MailLog(engine, scanner),
+            Statistics(engine, scanner, outside),
             Queue(engine, outside, bell),
-            QueueControl(engine, outside, bell),
+            QueueControl(engine, outside, bell, scanner),
             Records(engine),
             Lanes(engine, outside),
-            Pools(engine, outside),
+            Pools(engine, outside, scanner),
             DkimKeys(engine, outside),
             Suppressions(engine, outside),
             Webhooks(engine, outside),
@@ -103,6 +116,7 @@ async def open_store(
         )
     finally:
         with trio.CancelScope(shield=True):
+            scanner.close()
             await engine.close()
 
 

@@ -1,7 +1,7 @@
 """In charge of who may send, in the store: From domains, SMTP credentials, API keys, and the callers they make."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,27 +18,35 @@ SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to
 
 _ADD_DOMAIN = """
 INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
-ON CONFLICT (account_id, name) DO UPDATE SET usable = max(usable, excluded.usable)
+ON CONFLICT (account_id, name) DO UPDATE SET
+    usable = CASE WHEN removed_at IS NULL THEN max(usable, excluded.usable) ELSE excluded.usable END,
+    created_at = CASE WHEN removed_at IS NULL THEN created_at ELSE excluded.created_at END,
+    verified_at = CASE WHEN removed_at IS NULL THEN verified_at END,
+    removed_at = NULL
 """
-_DOMAINS = "SELECT name, usable, created_at FROM domains WHERE account_id = :account_id ORDER BY name"
+_DOMAINS = """
+SELECT name, usable, created_at, verified_at FROM domains
+WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name
+"""
 _USABLE = "SELECT name FROM domains WHERE account_id = :account_id AND usable = 1"
 _ADD_CREDENTIAL = """
-INSERT INTO smtp_credentials (username, account_id, password_sha256, created_at)
-VALUES (:username, :account_id, :sha256, :now)
+INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
+VALUES (:username, :account_id, :sha256, :name, :now)
 """
 _CREDENTIALS = """
-SELECT username, created_at, revoked_at FROM smtp_credentials WHERE account_id = :account_id ORDER BY created_at
+SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials
+WHERE account_id = :account_id ORDER BY created_at
 """
 _REVOKE_CREDENTIAL = """
 UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
 WHERE account_id = :account_id AND username = :username RETURNING username
 """
 _ADD_KEY = """
-INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, created_at)
-VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :now)
+INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at)
+VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now)
 """
 _KEYS = """
-SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at
+SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at
 FROM api_keys k JOIN accounts a ON a.id = k.account_id
 """
 _REVOKE_KEY = """
@@ -54,6 +62,11 @@ SELECT k.account_id, k.id, k.scope, k.test, a.suspended FROM api_keys k JOIN acc
 WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL
 """
 _CALLER_BY_ACCOUNT = "SELECT suspended FROM accounts WHERE id = :account_id"
+# How a caller's idempotency scope begins, and where its last use is written down.
+_USED = {
+    "smtp": "UPDATE smtp_credentials SET last_used_at = :at WHERE username = :name",
+    "key": "UPDATE api_keys SET last_used_at = :at WHERE id = :name",
+}
 
 
 def sha256(secret: str) -> bytes:
@@ -69,15 +82,17 @@ def add_domain(c: apsw.Connection, outside: Outside, account_id: str, name: str,
     run(c, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": outside.now()})
 
 
-def add_credential(c: apsw.Connection, outside: Outside, account_id: str) -> tuple[str, str]:
+def add_credential(c: apsw.Connection, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:
     """A new SMTP login: (username, password)."""
     username, password = outside.identifier("smtp"), _new_secret(outside, "")
     row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": outside.now()}
-    run(c, _ADD_CREDENTIAL, row)
+    run(c, _ADD_CREDENTIAL, row | {"name": name})
     return username, password
 
 
-def add_key(c: apsw.Connection, outside: Outside, account_id: str, scope: Scope, *, test: bool) -> tuple[str, str]:
+def add_key(
+    c: apsw.Connection, outside: Outside, account_id: str, scope: Scope, *, test: bool, name: str = ""
+) -> tuple[str, str]:
     """A new API key: (id, key)."""
     key_id, key = outside.identifier("key"), _new_secret(outside, "ma_test_" if test else "ma_live_")
     row = {
@@ -87,6 +102,7 @@ def add_key(c: apsw.Connection, outside: Outside, account_id: str, scope: Scope,
         "hint": key[-4:],
         "scope": scope.value,
         "test": int(test),
+        "name": name,
         "now": outside.now(),
     }
     run(c, _ADD_KEY, row)
@@ -113,13 +129,13 @@ class Access:
     def domains(self, account_id: str) -> list[Domain]:
         """The registered domains of an account."""
         found = self.engine.read(lambda c: rows(c, _DOMAINS, {"account_id": account_id}))
-        return [Domain(name, bool(usable), created_at) for name, usable, created_at in found]
+        return [Domain(name, bool(usable), *times) for name, usable, *times in found]
 
     # ---- SMTP credentials
 
-    async def create_credential(self, account_id: str) -> tuple[str, str]:
+    async def create_credential(self, account_id: str, name: str = "") -> tuple[str, str]:
         """A new SMTP login: (username, password). The password is known only now."""
-        return await self.engine.write(lambda c: add_credential(c, self.outside, account_id))
+        return await self.engine.write(lambda c: add_credential(c, self.outside, account_id, name))
 
     def credentials(self, account_id: str) -> list[SmtpCredential]:
         """The SMTP logins of an account, revoked ones too."""
@@ -134,16 +150,19 @@ class Access:
 
     # ---- API keys
 
-    async def create_key(self, account_id: str, *, scope: Scope, test: bool) -> tuple[str, str]:
+    async def create_key(self, account_id: str, *, scope: Scope, test: bool, name: str = "") -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now."""
-        return await self.engine.write(lambda c: add_key(c, self.outside, account_id, scope, test=test))
+        return await self.engine.write(lambda c: add_key(c, self.outside, account_id, scope, test=test, name=name))
 
     def keys(self, account_id: str | None = None) -> list[ApiKey]:
         """The API keys of one account, or of all."""
         where = "" if account_id is None else "WHERE k.account_id = :account_id "
         wanted = {} if account_id is None else {"account_id": account_id}
         found = self.engine.read(lambda c: rows(c, f"{_KEYS} {where} ORDER BY k.id", wanted))
-        return [ApiKey(row[0], row[1], row[2], Scope(row[3]), bool(row[4]), row[5], row[6]) for row in found]
+        return [
+            ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
+            for key_id, account, hint, scope, test, *rest in found
+        ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
         """Stop an API key, named by its id or by itself, from working; its id."""
@@ -154,6 +173,10 @@ class Access:
         return str(revoked[0][0])
 
     # ---- callers
+
+    async def record_uses(self, uses: Mapping[str, int]) -> None:
+        """Write down when callers, by their idempotency scope, came last."""
+        await self.engine.write(lambda c: _record_uses(c, uses))
 
     def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
         """Who an SMTP username stands for, with the SHA-256 its password must have."""
@@ -166,6 +189,13 @@ class Access:
     def caller_by_account(self, account_id: str) -> Caller | None:
         """The caller a dashboard token of this account makes."""
         return self.engine.snapshot(lambda c: _caller_by_account(c, account_id))
+
+
+def _record_uses(c: apsw.Connection, uses: Mapping[str, int]) -> None:
+    for scope, at in uses.items():
+        kind, _, name = scope.partition(":")
+        if (update := _USED.get(kind)) is not None:
+            run(c, update, {"name": name, "at": at})
 
 
 def _caller_by_credential(c: apsw.Connection, username: str) -> tuple[Caller, bytes] | None:

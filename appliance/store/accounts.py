@@ -50,7 +50,7 @@ INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, re
 )
 _LEDGER = """
 SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
-WHERE account_id = :account_id ORDER BY id DESC LIMIT :most
+WHERE account_id = :account_id AND (:before IS NULL OR id < :before) ORDER BY id DESC LIMIT :most
 """
 _USERS = """
 SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
@@ -59,8 +59,8 @@ FROM users u JOIN accounts a ON a.id = u.account_id
 _CHANGE_LOGIN = """
 UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id
 """
-_REVOKE = "INSERT INTO revoked_tokens (token_id, expires_at) VALUES (:id, :expires_at) ON CONFLICT DO NOTHING"
-_IS_REVOKED = "SELECT 1 FROM revoked_tokens WHERE token_id = :id"
+_END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
+_OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.expires_at > :now"
 
 
 def ledger_line(
@@ -115,11 +115,24 @@ class Accounts:
         """Every account, by name."""
         return self.engine.read(lambda c: [_account(row) for row in rows(c, _ACCOUNTS + "ORDER BY a.name", {})])
 
+    def page(self, after: str, most: int) -> list[Account]:
+        """Accounts by name, from the one after `after`."""
+        wanted = {"after": after, "most": most}
+        query = _ACCOUNTS + "WHERE a.name > :after ORDER BY a.name LIMIT :most"
+        return [_account(row) for row in self.engine.read(lambda c: rows(c, query, wanted))]
+
     def named(self, name: str) -> Account:
         """The account of that name."""
-        row = self.engine.read(lambda c: first(c, _ACCOUNTS + "WHERE a.name = :name", {"name": name}))
+        return self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
+
+    def find(self, account_id: str) -> Account:
+        """The account of that id."""
+        return self._one("WHERE a.id = :value", account_id, "There is no account with this id.")
+
+    def _one(self, where: str, value: str, otherwise: str) -> Account:
+        row = self.engine.read(lambda c: first(c, _ACCOUNTS + where, {"value": value}))
         if row is None:
-            raise Refused(Code.NOT_FOUND, f"there is no account named {name!r}")
+            raise Refused(Code.NOT_FOUND, otherwise)
         return _account(row)
 
     async def change_credits(self, account_id: str, amount: int) -> int:
@@ -173,12 +186,12 @@ class Accounts:
 
         await self.engine.write(work)
 
-    def ledger(self, account_id: str, most: int = 100) -> list[LedgerEntry]:
-        """The newest changes of a balance."""
-        wanted = {"account_id": account_id, "most": most}
+    def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
+        """The newest changes of a balance, or those before one of them."""
+        wanted = {"account_id": account_id, "most": most, "before": before}
         return self.engine.read(lambda c: [_entry(row) for row in rows(c, _LEDGER, wanted)])
 
-    # ---- users and their tokens
+    # ---- users and their sessions
 
     def user_by_email(self, email: str) -> User | None:
         """The user who logs in with that address."""
@@ -188,22 +201,24 @@ class Accounts:
         """The user of that id."""
         return self._user("WHERE u.id = :value", user_id)
 
+    def user_of_session(self, session_id: str) -> User | None:
+        """The user of a session that has not ended."""
+        return self._user(_OF_SESSION, session_id)
+
     def _user(self, where: str, value: str) -> User | None:
-        row = self.engine.read(lambda c: first(c, _USERS + where, {"value": value}))
+        wanted = {"value": value, "now": self.outside.now()}
+        row = self.engine.read(lambda c: first(c, _USERS + where, wanted))
         return None if row is None else User(row[0], row[1], row[2], row[3], Role(row[4]), row[5], row[6])
 
     async def set_password(self, user_id: str, password_hash: str) -> None:
-        """Change a password, and with it revoke every token of that user."""
+        """Change a password, and with it end every session and revoke every token of that user."""
         change = {"user_id": user_id, "password_hash": password_hash}
-        await self.engine.write(statement(_CHANGE_LOGIN, change))
 
-    async def revoke_token(self, token_id: str, expires_at: int) -> None:
-        """Remember that one token has been logged out, for as long as it would have been good."""
-        await self.engine.write(statement(_REVOKE, {"id": token_id, "expires_at": expires_at}))
+        def work(c: apsw.Connection) -> None:
+            run(c, _CHANGE_LOGIN, change)
+            run(c, _END_SESSIONS, {"user_id": user_id})
 
-    def is_revoked(self, token_id: str) -> bool:
-        """Whether a token has been logged out."""
-        return self.engine.read(lambda c: first(c, _IS_REVOKED, {"id": token_id})) is not None
+        await self.engine.write(work)
 
 
 def _balance(c: apsw.Connection, account_id: str) -> int | None:

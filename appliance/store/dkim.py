@@ -20,6 +20,7 @@ _KEYS = """
 SELECT selector, algorithm, private_key, record, created_at, retired_at FROM dkim_keys
 WHERE account_id = :account_id AND domain = :domain ORDER BY created_at, selector
 """
+_SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 _WITHOUT = """
 SELECT d.account_id, d.name FROM domains d WHERE d.usable = 1 AND NOT EXISTS
     (SELECT 1 FROM dkim_keys k WHERE k.account_id = d.account_id AND k.domain = d.name AND k.retired_at IS NULL)
@@ -41,6 +42,10 @@ class DkimKeys:
         """Every key of a domain, retired ones too, oldest first."""
         wanted = {"account_id": account_id, "domain": domain}
         return [StoredDkimKey(*row) for row in self.engine.read(lambda c: rows(c, _KEYS, wanted))]
+
+    def selectors(self, domain: str) -> list[str]:
+        """The names of all keys for a domain, whichever account they are of."""
+        return [selector for (selector,) in self.engine.read(lambda c: rows(c, _SELECTORS, {"domain": domain}))]
 
     def domains_without(self) -> list[tuple[str, str]]:
         """Usable domains (account, name) that have no key to sign with yet."""

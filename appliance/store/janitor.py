@@ -16,9 +16,8 @@ DELETE FROM idempotency_keys WHERE (scope, key) IN
     (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
 RETURNING 1
 """
-_EXPIRED_TOKENS = """
-DELETE FROM revoked_tokens WHERE token_id IN
-    (SELECT token_id FROM revoked_tokens WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
+_EXPIRED_SESSIONS = """
+DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
 RETURNING 1
 """
 # A delivery that still waits for its next attempt is never too old.
@@ -41,12 +40,12 @@ DELETE FROM webhooks WHERE account_id IS NULL
 RETURNING 1
 """
 
-_STEPS = (_EXPIRED_KEYS, _EXPIRED_TOKENS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED)
+_STEPS = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED)
 
 
 @dataclass(frozen=True, slots=True)
 class Janitor:
-    """Expired idempotency keys (24 hours), logged-out tokens that would have expired by now, webhook logs (7 days)."""
+    """Expired idempotency keys (24 hours), sessions that nobody has renewed in time, webhook logs (7 days)."""
 
     engine: Engine
     outside: Outside

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import apsw
 
+from appliance.explain import PoolView
 from appliance.model import PoolHold, PoolState
 from appliance.outside import Outside
 from appliance.store.engine import Engine
+from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows, run
 
 _HOLDS = "SELECT pool, reason, held_at FROM pool_holds ORDER BY pool"
@@ -28,6 +30,12 @@ _LEARN = """
 INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
 ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at
 """
+_IS_WAITING = """
+SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
+    SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
+        AND r.next_attempt_at IS NOT NULL
+) LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class Pools:
 
     engine: Engine
     outside: Outside
+    scanner: Scanner
 
     def holds(self) -> dict[str, PoolHold]:
         """The pools whose mail is held, by name."""
@@ -69,7 +78,25 @@ class Pools:
 
         await self.engine.write(work)
 
+    def views(self, domains: Iterable[str]) -> dict[str, PoolView]:
+        """By domain, the pool its mail goes through, as far as it is known."""
+        holds, states = self.holds(), {state.pool: state for state in self.states()}
+        names = {domain: self.destination(domain) for domain in domains}
+        return {domain: PoolView(name, holds.get(name or ""), states.get(name or "")) for domain, name in names.items()}
+
+    async def holding(self, account_id: str) -> list[PoolHold]:
+        """The holds that keep mail of this account back."""
+        holds = self.holds()
+        if not holds:
+            return []
+        waiting = await self.scanner.read(lambda c: [pool for pool in holds if _is_waiting(c, account_id, pool)])
+        return [holds[pool] for pool in waiting]
+
     def destination(self, domain: str) -> str | None:
         """The pool a domain's mail went through last."""
         row = self.engine.read(lambda c: first(c, _DESTINATION, {"domain": domain}))
         return None if row is None else str(row[0])
+
+
+def _is_waiting(c: apsw.Connection, account_id: str, pool: str) -> bool:
+    return first(c, _IS_WAITING, {"account_id": account_id, "pool": pool}) is not None

@@ -17,6 +17,7 @@ from appliance.model import DueRecipient, Outcome, RecipientStatus, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.engine import Engine
 from appliance.store.outcomes import SELECT_DUE, due_recipient, record
+from appliance.store.scanner import Scanner
 from appliance.store.sql import Row, first, rows, run
 
 SLICE = 1_000  # recipients made due in one transaction: some ten milliseconds
@@ -88,6 +89,7 @@ class QueueControl:
     engine: Engine
     outside: Outside
     bell: Bell
+    scanner: Scanner
 
     # ---- for the running server
 
@@ -113,10 +115,11 @@ class QueueControl:
 
     def summary(self, pools: int, domains: int) -> list[WaitingMail]:
         """The pools with most mail, the largest first, each followed by the domains with most mail in it."""
-        wanted = {"now": self.outside.now(), "pools": pools, "domains": domains}
-        found = [_waiting_mail(row) for row in self.engine.read(lambda c: rows(c, _SUMMARY, wanted))]
-        size = {mail.pool: mail.due + mail.deferred for mail in found if mail.domain is None}
-        return sorted(found, key=lambda mail: (-size[mail.pool], mail.pool or "", *_within_pool(mail)))
+        return self.engine.read(lambda c: _summary(c, self.outside.now(), pools, domains))
+
+    async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
+        """The same, while the event loop goes on: over a million recipients it takes its time."""
+        return await self.scanner.read(lambda c: _summary(c, self.outside.now(), pools, domains))
 
     # ---- try it now: no attempt is used, and what is due already stays where it is
 
@@ -158,11 +161,21 @@ class QueueControl:
 
     # ---- give it up
 
-    async def cancel(self, message_id: str, reason: str) -> int:
-        """Let every recipient of a message that is not final fail, its credit released; how many these were."""
-        count, accounts = await self.engine.write(lambda c: _cancel(c, self.outside, message_id, reason))
+    async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
+        """Let every recipient of a message that is not final fail, its credit released; how many these were.
+
+        Only if it is a message of that account, when one is named.
+        """
+        count, accounts = await self.engine.write(lambda c: _cancel(c, self.outside, message_id, reason, account_id))
         self.bell.ring(accounts)
         return count
+
+
+def _summary(c: apsw.Connection, now: int, pools: int, domains: int) -> list[WaitingMail]:
+    wanted = {"now": now, "pools": pools, "domains": domains}
+    found = [_waiting_mail(row) for row in rows(c, _SUMMARY, wanted)]
+    size = {mail.pool: mail.due + mail.deferred for mail in found if mail.domain is None}
+    return sorted(found, key=lambda mail: (-size[mail.pool], mail.pool or "", *_within_pool(mail)))
 
 
 def _within_pool(mail: WaitingMail) -> tuple[bool, int, str]:
@@ -225,13 +238,16 @@ def _message_of(c: apsw.Connection, recipient_id: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def _must_exist(c: apsw.Connection, message_id: str) -> None:
-    if first(c, _ANY_RECIPIENT, {"message_id": message_id}) is None:
+def _must_exist(c: apsw.Connection, message_id: str, account_id: str | None = None) -> None:
+    row = first(c, _ANY_RECIPIENT, {"message_id": message_id})
+    if row is None or account_id not in (None, row[0]):
         raise Refused(Code.NOT_FOUND, f"there is no message {message_id!r}")
 
 
-def _cancel(c: apsw.Connection, outside: Outside, message_id: str, reason: str) -> tuple[int, set[str]]:
-    _must_exist(c, message_id)
+def _cancel(
+    c: apsw.Connection, outside: Outside, message_id: str, reason: str, account_id: str | None
+) -> tuple[int, set[str]]:
+    _must_exist(c, message_id, account_id)
     waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
     if not waiting:
         raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")

@@ -27,15 +27,17 @@ class Records:
 
     engine: Engine
 
-    def of(self, message_id: str) -> MessageRecord | None:
-        """Everything about a message of any account; None when there is none."""
-        return self.engine.snapshot(lambda c: _record(c, message_id))
+    def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
+        """Everything about a message of any account, or of this one only; None when there is none."""
+        return self.engine.snapshot(lambda c: _record(c, message_id, account_id))
 
 
-def _record(c: apsw.Connection, message_id: str) -> MessageRecord | None:
+def _record(c: apsw.Connection, message_id: str, account_id: str | None) -> MessageRecord | None:
     row = first(c, _ACCOUNT, {"message_id": message_id})
-    message = None if row is None else read_message(c, row[0], message_id)
-    if row is None or message is None:
+    if row is None or account_id not in (None, row[0]):
+        return None
+    message = read_message(c, row[0], message_id)
+    if message is None:
         return None
     return MessageRecord(row[1], message, _recipients(c, message))
 

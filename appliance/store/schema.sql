@@ -27,17 +27,27 @@ CREATE TABLE users (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX users_by_account ON users (account_id);
 
-CREATE TABLE revoked_tokens (
-    token_id TEXT PRIMARY KEY,
+-- A login, for as long as it is renewed. Each renewal counts the generation up; the cookie of an older one ends it all.
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    user_id TEXT NOT NULL REFERENCES users (id),
+    generation INTEGER NOT NULL,
+    address TEXT NOT NULL,                      -- where it was used last, and with what
+    user_agent TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    renewed_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX revoked_tokens_by_expiry ON revoked_tokens (expires_at);
+CREATE INDEX sessions_by_user ON sessions (user_id, renewed_at);
+CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
 CREATE TABLE domains (
     account_id TEXT NOT NULL REFERENCES accounts (id),
     name TEXT NOT NULL,                         -- A-labels, lower case
     usable INTEGER NOT NULL,                    -- added by the operator, or proven by DNS
     created_at INTEGER NOT NULL,
+    verified_at INTEGER,                        -- NULL: not proven by DNS
+    removed_at INTEGER,                         -- the row stays, for the keys that sign what is still queued
     PRIMARY KEY (account_id, name)
 ) STRICT, WITHOUT ROWID;
 
@@ -46,7 +56,9 @@ CREATE TABLE smtp_credentials (
     account_id TEXT NOT NULL REFERENCES accounts (id),
     password_sha256 BLOB NOT NULL,
     created_at INTEGER NOT NULL,
-    revoked_at INTEGER
+    revoked_at INTEGER,
+    name TEXT NOT NULL DEFAULT '',              -- what its owner calls it
+    last_used_at INTEGER                        -- to the minute
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX smtp_credentials_by_account ON smtp_credentials (account_id);
 
@@ -58,7 +70,9 @@ CREATE TABLE api_keys (
     scope TEXT NOT NULL CHECK (scope IN ('send', 'full')),
     test INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
-    revoked_at INTEGER
+    revoked_at INTEGER,
+    name TEXT NOT NULL DEFAULT '',
+    last_used_at INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX api_keys_by_account ON api_keys (account_id);
 
@@ -105,6 +119,10 @@ CREATE TABLE messages (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (account_id, id)
 ) STRICT, WITHOUT ROWID;
+-- Rare among messages, so that finding them must not mean reading all.
+CREATE INDEX messages_failed ON messages (account_id, id) WHERE status = 'failed';
+CREATE INDEX messages_partial ON messages (account_id, id) WHERE status = 'partial';
+CREATE INDEX messages_test ON messages (account_id, id) WHERE source = 'test';
 
 -- The bytes stand apart so that they can go while the record stays.
 CREATE TABLE message_bodies (
@@ -238,6 +256,7 @@ CREATE TABLE destinations (
     pool TEXT NOT NULL,
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX destinations_by_pool ON destinations (pool);
 
 CREATE TABLE webhooks (
     id TEXT PRIMARY KEY,
@@ -287,3 +306,20 @@ CREATE INDEX webhook_deliveries_lanes ON webhook_deliveries (cause, webhook_id, 
     WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_by_message ON webhook_deliveries (webhook_id, message_id, id);
 CREATE INDEX webhook_deliveries_done ON webhook_deliveries (created_at) WHERE next_attempt_at IS NULL;
+
+-- Recipients by the hour (UTC): accepted, and what became of them; test mail is not counted. Added up from messages and
+-- events some seconds after they were written, so that sending does not pay for it.
+CREATE TABLE hourly_counts (
+    account_id TEXT NOT NULL,
+    hour INTEGER NOT NULL,                      -- hours since 1970
+    kind TEXT NOT NULL CHECK (kind IN ('sent', 'delivered', 'bounced', 'failed')),
+    bucket INTEGER NOT NULL,                    -- how long a delivery took, logarithmically; 0 for all others
+    recipients INTEGER NOT NULL,
+    PRIMARY KEY (account_id, hour, kind, bucket)
+) STRICT, WITHOUT ROWID;
+
+-- How far that has come.
+CREATE TABLE counted_until (
+    kind TEXT PRIMARY KEY,
+    id TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

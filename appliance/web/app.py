@@ -13,7 +13,7 @@ from werkzeug.routing import BaseConverter
 
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
-from appliance.model import User
+from appliance.model import Role, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
@@ -42,12 +42,30 @@ class Services:
         _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
         return await self.auth.user(authorization, address)
 
+    async def customer(self) -> User:
+        """The same, for routes that need nothing of the token."""
+        user, _ = await self.user()
+        return user
+
+    async def admin(self) -> User:
+        """Who sent the current request; refused unless it is somebody who may manage other accounts."""
+        user = await self.customer()
+        if user.role is not Role.ADMIN:
+            raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
+        return user
+
 
 class Rest(BaseConverter):
     """All that is left of a path, slashes too: an address may hold them, even as its first character."""
 
     part_isolating = False
     regex = ".+"
+
+
+class NotTest(BaseConverter):
+    """An id, whatever it is, but not the word that is a path of its own: /v1/emails/test is no message."""
+
+    regex = "(?!test$)[^/]+"
 
 
 def create_app(blueprints: list[Blueprint]) -> QuartTrio:
@@ -58,6 +76,7 @@ def create_app(blueprints: list[Blueprint]) -> QuartTrio:
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
     app.url_map.converters["rest"] = Rest
+    app.url_map.converters["not_test"] = NotTest
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
     app.register_error_handler(Refused, _refused)
@@ -104,6 +123,11 @@ def answer(value: Any, status: int = 200) -> Response:
 # ---- errors
 
 
+def refusal(refused: Refused) -> Response:
+    """The answer to a request that is refused, for a route that has something to add to it."""
+    return _error(*refusal_answer(refused, request_id()))
+
+
 def _error(status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> Response:
     # The edge adds the headers every answer has; only what is special to this error is added here.
     response = Response(body, status, content_type="application/json")
@@ -114,7 +138,7 @@ def _error(status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> Resp
 
 
 async def _refused(refused: Refused) -> Response:
-    return _error(*refusal_answer(refused, request_id()))
+    return refusal(refused)
 
 
 async def _http_error(error: HTTPException) -> Response:

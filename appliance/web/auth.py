@@ -77,9 +77,15 @@ class Authenticator:
         if scheme == "basic":
             return self._by_credential(secret)
         if secret.startswith("ma_"):
-            return self.store.access.caller_by_key(secret)
+            return self._by_key(secret)
         found = self._user(secret)
         return None if found is None else self.store.access.caller_by_account(found[0].account_id)
+
+    def _by_key(self, secret: str) -> Caller | None:
+        caller = self.store.access.caller_by_key(secret)
+        if caller is not None:
+            self.credentials.note_use(caller)
+        return caller
 
     def _by_credential(self, secret: str) -> Caller | None:
         try:
@@ -90,10 +96,10 @@ class Authenticator:
 
     def _user(self, token: str) -> tuple[User, Claims] | None:
         claims = self.tokens.read(token)
-        if claims is None or self.store.accounts.is_revoked(claims.token_id):
+        user = None if claims is None else self.store.accounts.user_of_session(claims.session_id)
+        if claims is None or user is None:
             return None
-        user = self.store.accounts.user(claims.user_id)
-        if user is None or user.token_epoch != claims.epoch or user.account_id != claims.account_id:
+        if (user.id, user.token_epoch, user.account_id) != (claims.user_id, claims.epoch, claims.account_id):
             return None
         return user, claims
 

@@ -2,9 +2,14 @@
 
 import msgspec
 
+from appliance.accept import Receipt
+from appliance.errors import Code
 from appliance.events import rfc3339
+from appliance.message.limits import KEY_LENGTH
+from appliance.message.request import SendRequest
 from appliance.model import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
 from appliance.web.answer import Time
+from appliance.web.described import SEND, Operation, parameter
 
 
 class RecipientObject(msgspec.Struct):
@@ -68,3 +73,50 @@ def _recipient(recipient: Recipient) -> RecipientObject:
         None if recipient.delivered_at is None else rfc3339(recipient.delivered_at),
         None if recipient.bounced_at is None else rfc3339(recipient.bounced_at),
     )
+
+
+_KEY = parameter(
+    "Idempotency-Key",
+    "header",
+    "Chosen by the client, valid for 24 hours; a retry with the same key and body is safe.",
+    {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+    required=True,
+)
+MESSAGE_ID = parameter("id", "path", "The `id` of the send response.", {"type": "string"})
+
+OPERATIONS = (
+    Operation(
+        "post",
+        "/emails",
+        "Accept a message for delivery.",
+        (202, Receipt, "Accepted and on disk. A retry also has `Idempotent-Replayed` and `Original-Request-ID`."),
+        (
+            Code.INVALID_REQUEST,
+            Code.UNAUTHORIZED,
+            Code.INSUFFICIENT_CREDITS,
+            Code.FORBIDDEN,
+            Code.ACCOUNT_SUSPENDED,
+            Code.IDEMPOTENCY_CONFLICT,
+            Code.IDEMPOTENCY_IN_PROGRESS,
+            Code.PAYLOAD_TOO_LARGE,
+            Code.RATE_LIMITED,
+            Code.WARMUP_LIMITED,
+            Code.INTERNAL_ERROR,
+            Code.SERVICE_UNAVAILABLE,
+            Code.TEMPORARY_FAILURE,
+        ),
+        SendRequest,
+        SEND,
+        (_KEY,),
+        ("Idempotent-Replayed", "Original-Request-ID"),
+    ),
+    Operation(
+        "get",
+        "/emails/{id}",
+        "Read a message and what became of each recipient.",
+        (200, MessageObject, "The message."),
+        (Code.UNAUTHORIZED, Code.NOT_FOUND),
+        security=SEND,
+        parameters=(MESSAGE_ID,),
+    ),
+)

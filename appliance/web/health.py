@@ -8,6 +8,7 @@ from quart import Blueprint, Response
 
 from appliance.errors import Code, Refused
 from appliance.web.app import answer, request_id
+from appliance.web.described import Operation
 
 
 class HealthAnswer(msgspec.Struct):
@@ -33,3 +34,15 @@ def blueprint(stopping: trio.Event, check_writable: Callable[[], Awaitable[None]
         return answer(HealthAnswer("ready", request_id()))
 
     return routes
+
+
+OPERATIONS = (
+    Operation("get", "/healthz", "Tell whether the process is alive.", (200, HealthAnswer, "Alive.")),
+    Operation(
+        "get",
+        "/readyz",
+        "Tell whether the service takes mail: storage writable, not shutting down.",
+        (200, HealthAnswer, "Ready."),
+        (Code.SERVICE_UNAVAILABLE, Code.TEMPORARY_FAILURE),
+    ),
+)

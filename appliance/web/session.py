@@ -5,21 +5,35 @@ from typing import Annotated, Literal
 import msgspec
 import trio
 from msgspec import Meta
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 
+from appliance.dashboard_model import Session
 from appliance.errors import Code, Refused, invalid
 from appliance.events import rfc3339
 from appliance.guesses import FAILURE_DELAY, Guesses
+from appliance.log import get_logger
 from appliance.model import Role, User
 from appliance.passwords import MAX_BYTES, hash_password, password_matches
+from appliance.store.sessions import Renewal
 from appliance.web.answer import Time
-from appliance.web.app import Services, answer, client_address, json_request, request_id
+from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id
+from appliance.web.described import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers
+from appliance.web.session_cookie import NAME, SessionCookies
 from appliance.web.tokens import Tokens
 
 PASSWORD_CHARACTERS = 8  # at least, for a password chosen in the dashboard (NIST SP 800-63B 5.1.1.1)
 HASHING_THREADS = 2  # Argon2id takes a core and 19 MiB each
+AGENT_CHARACTERS = 200  # kept of what a browser calls itself
 
 WRONG_LOGIN = "The email address or the password is wrong."
+NOTHING_TO_RENEW = "There is no session to renew: send a token, or log in."
+NOT_OUR_PAGE = (
+    "The session's cookie is good only for pages of this service: the request needs Sec-Fetch-Site: same-origin,"
+    " or its own Origin. Other programs renew with their token."
+)
+SESSION_ENDED = "This session has ended. Log in again."
+
+log = get_logger("web")
 
 
 class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,17 +87,28 @@ LOGIN = msgspec.json.Decoder(LoginRequest)
 PASSWORD = msgspec.json.Decoder(PasswordRequest)
 
 
-def blueprint(services: Services, tokens: Tokens, guesses: Guesses) -> Blueprint:
+def user_agent() -> str:
+    """What the current request's program calls itself."""
+    return request.headers.get("User-Agent", "")[:AGENT_CHARACTERS]
+
+
+def blueprint(services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses) -> Blueprint:
     """The routes."""
     routes = Blueprint("session", __name__)
+    sessions = services.store.sessions
     hashing = trio.CapacityLimiter(HASHING_THREADS)
     # Somebody unknown is checked against this, so that the answer takes as long as for somebody known.
     nobody = hash_password("nobody")
 
-    def token_answer(user: User) -> Response:
-        token, expires_at = tokens.issue(user)
+    def token_answer(user: User, session_id: str) -> Response:
+        token, expires_at = tokens.issue(user, session_id)
         account = AccountObject(user.account_id, user.account_name, user.email, user.role)
         return answer(TokenObject(token, "Bearer", rfc3339(expires_at), account, request_id()))
+
+    def with_cookie(response: Response, session: Session | None) -> Response:
+        given = cookies.clear(request.scheme) if session is None else cookies.give(session, request.scheme)
+        response.headers["Set-Cookie"] = given
+        return response
 
     async def matches(password: str, stored: str) -> bool:
         return await trio.to_thread.run_sync(password_matches, password, stored, limiter=hashing)
@@ -101,19 +126,39 @@ def blueprint(services: Services, tokens: Tokens, guesses: Guesses) -> Blueprint
             await trio.sleep(FAILURE_DELAY)
             raise Refused(Code.UNAUTHORIZED, WRONG_LOGIN)
         guesses.succeeded(address, email)
-        return token_answer(user)
+        session = await sessions.begin(user.id, address, user_agent())
+        return with_cookie(token_answer(user, session.id), session)
 
     @routes.post("/v1/auth/refresh")
     async def refresh() -> Response:
-        user, _ = await services.user()
-        return token_answer(user)
+        if "Authorization" in request.headers:
+            user, claims = await services.user()
+            await sessions.extend(claims.session_id)
+            return token_answer(user, claims.session_id)
+        if (cookie := request.cookies.get(NAME)) is None:
+            raise Refused(Code.UNAUTHORIZED, NOTHING_TO_RENEW)
+        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+        if not cookies.is_own_page(site, origin, request.headers.get("Host", "")):
+            raise Refused(Code.FORBIDDEN, NOT_OUR_PAGE)
+        return await renew(cookie)
+
+    async def renew(cookie: str) -> Response:
+        given = cookies.read(cookie)
+        renewal = Renewal(None) if given is None else await sessions.renew(*given, client_address(), user_agent())
+        if renewal.reused:
+            services.auth.forget()
+            log.warning("a session's cookie came twice: the session has ended", address=client_address())
+        user = services.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
+        if renewal.session is None or user is None:
+            return with_cookie(refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
+        return with_cookie(token_answer(user, renewal.session.id), renewal.session)
 
     @routes.post("/v1/auth/logout")
     async def logout() -> Response:
-        _, claims = await services.user()
-        await services.store.accounts.revoke_token(claims.token_id, claims.expires_at)
+        user, claims = await services.user()
+        await sessions.end(claims.session_id, user.id)
         services.auth.forget()
-        return answer(LoggedOutObject(True, request_id()))
+        return with_cookie(answer(LoggedOutObject(True, request_id())), None)
 
     @routes.post("/v1/auth/password")
     async def password() -> Response:
@@ -129,6 +174,42 @@ def blueprint(services: Services, tokens: Tokens, guesses: Guesses) -> Blueprint
         new_hash = await trio.to_thread.run_sync(hash_password, wanted.new_password, limiter=hashing)
         await services.store.accounts.set_password(user.id, new_hash)
         services.auth.forget()
-        return answer(ChangedObject(True, request_id()))
+        return with_cookie(answer(ChangedObject(True, request_id())), None)
 
     return routes
+
+
+OPERATIONS = (
+    Operation(
+        "post",
+        "/v1/auth/login",
+        "Get a customer token, good for 12 hours, and a cookie to renew it by.",
+        (200, TokenObject, "Logged in."),
+        (*WITH_BODY, Code.UNAUTHORIZED, *ALWAYS),
+        LoginRequest,
+        headers=("Set-Cookie",),
+    ),
+    Operation(
+        "post",
+        "/v1/auth/refresh",
+        "Get a new token for the one at hand, or for the session's cookie.",
+        (200, TokenObject, "A new token."),
+        (Code.UNAUTHORIZED, Code.FORBIDDEN, *ALWAYS),
+        security=(*CUSTOMER, {"session": []}),
+        headers=("Set-Cookie",),
+    ),
+    for_customers(
+        "post",
+        "/v1/auth/logout",
+        "End the session of the token at hand, with every token of it.",
+        (200, LoggedOutObject, "Logged out."),
+    ),
+    for_customers(
+        "post",
+        "/v1/auth/password",
+        "Change the password, and with it end every session of the user.",
+        (200, ChangedObject, "Changed; log in again."),
+        Code.FORBIDDEN,
+        body=PasswordRequest,
+    ),
+)

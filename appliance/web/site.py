@@ -9,11 +9,32 @@ from appliance.config import Config
 from appliance.entrance import Entrance
 from appliance.keyfile import derive
 from appliance.outside import Outside
+from appliance.signing_keys import SigningKeys
 from appliance.store import Store
-from appliance.web import health, openapi, session, suppressions, templates, webhook, webhook_deliveries
+from appliance.web import (
+    account,
+    admin_accounts,
+    admin_queue,
+    api_keys,
+    domains,
+    health,
+    mail_log,
+    openapi,
+    session,
+    sessions,
+    smtp_credentials,
+    stats,
+    suppressions,
+    templates,
+    test_mail,
+    warnings,
+    webhook,
+    webhook_deliveries,
+)
 from appliance.web.app import Services, create_app
 from appliance.web.auth import Authenticator
 from appliance.web.edge import Edge
+from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
 from appliance.web.webhook import CheckUrl, WebhookParts
 from appliance.webhook_secrets import WebhookSecrets
@@ -37,12 +58,23 @@ def build(
     """The ASGI application, ready to be served."""
     door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
     auth = Authenticator(store, outside, tokens, entrance.credentials)
+    cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
     services = Services(store, outside, auth, stopping)
     attempts = len(config.webhooks.retry_delays) + 1
     blueprints = [
         health.blueprint(stopping, partial(_check_ready, door, store)),
         openapi.blueprint(config.http.base_url),
-        session.blueprint(services, tokens, entrance.guesses),
+        session.blueprint(services, tokens, cookies, entrance.guesses),
+        sessions.blueprint(services),
+        account.blueprint(services, config, warnings.warner(store, door.free_space)),
+        domains.blueprint(services, config, SigningKeys(store, outside, key)),
+        smtp_credentials.blueprint(services),
+        api_keys.blueprint(services),
+        test_mail.blueprint(services, door),
+        mail_log.blueprint(services, len(config.delivery.retry_delays) + 1),
+        stats.blueprint(services),
+        admin_accounts.blueprint(services),
+        admin_queue.blueprint(services),
         templates.blueprint(services),
         suppressions.blueprint(services),
         webhook.blueprint(services, WebhookParts(WebhookSecrets(key, outside), check_webhook_url, attempts)),

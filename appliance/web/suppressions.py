@@ -14,6 +14,7 @@ from appliance.message.fields import Mailbox
 from appliance.model import Suppression
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
+from appliance.web.described import PAGING, for_customers, parameter
 from appliance.web.templates import DeletedAnswer
 
 BY_HAND = "added by hand"
@@ -89,3 +90,32 @@ def blueprint(services: Services) -> Blueprint:
 
 def _fields(entry: Suppression) -> tuple[str, str, str]:
     return entry.address, entry.reason, rfc3339(entry.created_at)
+
+
+_ADDRESS = parameter("address", "path", "The suppressed address.", {"type": "string", "format": "email"})
+
+OPERATIONS = (
+    for_customers(
+        "get",
+        "/v1/suppressions",
+        "List the addresses the account no longer sends to.",
+        (200, SuppressionsAnswer, "A page of addresses."),
+        Code.INVALID_REQUEST,
+        parameters=PAGING,
+    ),
+    for_customers(
+        "post",
+        "/v1/suppressions",
+        "Suppress an address.",
+        (201, SuppressionAnswer, "The entry, new or as it was."),
+        body=SuppressionRequest,
+    ),
+    for_customers(
+        "delete",
+        "/v1/suppressions/{address}",
+        "Let an address be sent to again.",
+        (200, DeletedAnswer, "Removed."),
+        Code.NOT_FOUND,
+        parameters=(_ADDRESS,),
+    ),
+)

@@ -14,6 +14,7 @@ from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model import StoredTemplate
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
+from appliance.web.described import PAGING, for_customers, parameter
 
 # For the schema only: the rules themselves stand in check_template, where each has a sentence of its own.
 _LINE = {"pattern": LINE_PATTERN}
@@ -121,3 +122,42 @@ def _fields(stored: StoredTemplate) -> dict[str, Any]:
         "created_at": rfc3339(stored.created_at),
         "updated_at": rfc3339(stored.updated_at),
     }
+
+
+_ALIAS = parameter("alias", "path", "The template's alias.", {"type": "string", "pattern": f"^{ALIAS.pattern}$"})
+
+OPERATIONS = (
+    for_customers(
+        "get",
+        "/v1/templates",
+        "List the account's templates by alias.",
+        (200, TemplatesAnswer, "A page of templates."),
+        Code.INVALID_REQUEST,
+        parameters=PAGING,
+    ),
+    for_customers(
+        "get",
+        "/v1/templates/{alias}",
+        "Read the current version of a template.",
+        (200, TemplateAnswer, "The template."),
+        Code.NOT_FOUND,
+        parameters=(_ALIAS,),
+    ),
+    for_customers(
+        "put",
+        "/v1/templates/{alias}",
+        "Store a template as a new version.",
+        (200, TemplateAnswer, "The template as stored."),
+        Code.CONFLICT,
+        body=TemplateRequest,
+        parameters=(_ALIAS,),
+    ),
+    for_customers(
+        "delete",
+        "/v1/templates/{alias}",
+        "Remove a template from use.",
+        (200, DeletedAnswer, "Deleted."),
+        Code.NOT_FOUND,
+        parameters=(_ALIAS,),
+    ),
+)

@@ -11,20 +11,21 @@ from appliance.outside import Outside
 ALGORITHM = "HS256"
 ISSUER = "mail-appliance"
 LIFETIME = 12 * 3600  # seconds
-CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch")
+CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch", "sid")
 # The times are ours to judge, on our own clock; and PyJWT by itself would take a token without `exp`.
 _OPTIONS: Options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a valid token says. `epoch` ties it to the password it was issued under."""
+    """What a valid token says. `epoch` ties it to the password it was issued under, `session_id` to its login."""
 
     user_id: str
     account_id: str
     role: Role
     token_id: str
     epoch: int
+    session_id: str
     expires_at: int  # microseconds
 
 
@@ -35,8 +36,8 @@ class Tokens:
     key: bytes
     outside: Outside
 
-    def issue(self, user: User) -> tuple[str, int]:
-        """A new token for this user, and when it expires (microseconds)."""
+    def issue(self, user: User, session_id: str) -> tuple[str, int]:
+        """A new token for this user's session, and when it expires (microseconds)."""
         now = self.outside.now() // 1_000_000
         claims = {
             "iss": ISSUER,
@@ -47,11 +48,12 @@ class Tokens:
             "exp": now + LIFETIME,
             "jti": self.outside.identifier("tok"),
             "epoch": user.token_epoch,
+            "sid": session_id,
         }
         return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + LIFETIME) * 1_000_000
 
     def read(self, token: str) -> Claims | None:
-        """The claims of a token of ours that has not expired; whether it was revoked, the store knows."""
+        """The claims of a token of ours that has not expired; whether its session has ended, the store knows."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
             expires_at = int(claims["exp"]) * 1_000_000
@@ -63,6 +65,7 @@ class Tokens:
                 Role(claims["role"]),
                 str(claims["jti"]),
                 int(claims["epoch"]),
+                str(claims["sid"]),
                 expires_at,
             )
         except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):

@@ -29,8 +29,8 @@ def own_names(config: Config) -> frozenset[str]:
     """The names of this service; of `server.own_domains` everything below them, too.
 
     Not so below the host name and that of the base URL: `hooks.example.com` may be anybody's where `example.com` is
-    where this service happens to be reached. An address in the base URL is no name: whether it may be dialled is said by
-    `webhooks.allow_networks`, and an operator who allows loopback means it.
+    where this service happens to be reached. An address in the base URL is no name: whether it may be dialled is said
+    by `webhooks.allow_networks`, and an operator who allows loopback means it.
     """
     names = {config.server.hostname, urlsplit(config.http.base_url).hostname or ""}
     names = {name for name in names if not _is_address(name)}

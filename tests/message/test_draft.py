@@ -187,7 +187,16 @@ def test_surrogates_never_pass() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*sorted(RESERVED), "Content-Type", "content-id", "Received", "Received-SPF", "ARC-Seal", "Resent-Bcc", "X-Service-Tag"],
+    [
+        *sorted(RESERVED),
+        "Content-Type",
+        "content-id",
+        "Received",
+        "Received-SPF",
+        "ARC-Seal",
+        "Resent-Bcc",
+        "X-Service-Tag",
+    ],
 )
 def test_reserved_headers(name: str) -> None:
     """Reserved names are refused in any case."""

@@ -134,14 +134,6 @@ async def test_a_new_password_ends_every_token(store: Store, account: Account) -
     assert (changed.password_hash, changed.token_epoch) == ("another hash", 1)
 
 
-async def test_a_token_is_revoked_once_and_for_all(store: Store) -> None:
-    """Logging out is remembered, twice is the same as once, and no other token is touched."""
-    await store.accounts.revoke_token("tok_1", 10)
-    await store.accounts.revoke_token("tok_1", 20)
-    assert store.accounts.is_revoked("tok_1")
-    assert not store.accounts.is_revoked("tok_2")
-
-
 # ---- the first of all
 
 

@@ -5,6 +5,7 @@ import pytest
 from appliance.model import Account
 from appliance.store import Store
 from appliance.store import janitor as janitor_module
+from appliance.store.sessions import LIFETIME
 from tests.store.samples import DAY, SECOND, Clock, Messages
 
 
@@ -27,19 +28,27 @@ async def test_expired_keys_go_and_their_messages_stay(
         assert store.messages.mime(message.id) is not None
 
 
-async def test_logged_out_tokens_go_when_they_would_have_expired(store: Store, clock: Clock) -> None:
-    """A token is remembered as revoked for exactly as long as it would have been good."""
-    await store.accounts.revoke_token("tok_old", clock.now + 10 * SECOND)
-    await store.accounts.revoke_token("tok_young", clock.now + 30 * SECOND)
-    clock.now += 20 * SECOND
+async def test_sessions_go_when_nobody_renews_them(store: Store, account: Account, clock: Clock) -> None:
+    """A session is kept until it expires, counted from its last renewal."""
+    user = store.accounts.user_by_email(account.email)
+    assert user is not None
+    old, young = [await store.sessions.begin(user.id, "192.0.2.1", "curl") for _ in range(2)]
+    clock.now += LIFETIME // 2
+    await store.sessions.extend(young.id)
+    assert await store.janitor.sweep() == 0
+    clock.now += LIFETIME // 2 + SECOND
+    assert [each.id for each in store.sessions.of(user.id)] == [young.id]
     assert await store.janitor.sweep() == 1
-    assert not store.accounts.is_revoked("tok_old")
-    assert store.accounts.is_revoked("tok_young")
+    assert store.accounts.user_of_session(old.id) is None
+    assert store.accounts.user_of_session(young.id) == user
 
 
-async def test_much_is_swept_in_slices(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_much_is_swept_in_slices(
+    store: Store, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One sweep never takes more than a slice; called again until it says 0, all is gone."""
     monkeypatch.setattr(janitor_module, "SLICE", 10)
     for number in range(25):
-        await store.accounts.revoke_token(f"tok_{number}", clock.now)
+        await store.messages.accept(messages.new(key=f"key-{number}"))
+    clock.now += DAY + SECOND
     assert [await store.janitor.sweep() for _ in range(4)] == [10, 10, 5, 0]

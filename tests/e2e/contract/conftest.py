@@ -8,15 +8,30 @@ import httpx
 import pytest
 
 from tests.e2e.contract.service import Caller
+from tests.fakes.dns import DnsServer
+from tests.fakes.dns_thread import served
 from tests.running import Running, add_account, appliance
 
 NewAccount = Callable[..., Caller]
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def names() -> DnsServer:
+    """The DNS that the appliance asks; what tests publish there is seen at once."""
+    return DnsServer({"mail.example.com": {"A": ["192.0.2.1"]}})
+
+
+@pytest.fixture(scope="session")
+def resolver(names: DnsServer) -> Iterator[str]:
+    """Where that DNS answers."""
+    with served(names) as endpoint:
+        yield str(endpoint)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory, resolver: str) -> Iterator[Running]:
     """The appliance, in sandbox mode, with the account `demo`; its log holds no error at the end."""
-    with appliance(tmp_path_factory.mktemp("contract")) as started:
+    with appliance(tmp_path_factory.mktemp("contract"), dns=resolver) as started:
         yield started
         log = started.log_file.read_text()
     assert '"level": "error"' not in log, log

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
 import trio
 
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from tests.running import PASSWORD, Provisioned, Running
+from tests.store.samples import Messages
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 POLL_EVERY = 0.02  # seconds
+HOUR = 3600 * 1_000_000  # microseconds
 PATIENCE = 10.0  # seconds until a simulated delivery must be over
 MESSAGE: dict[str, Any] = {"from": "sender@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi Ada"}
 
@@ -117,6 +120,11 @@ class Caller:
         return stored(self.running.data_dir, look)
 
 
+def owner(caller: Caller) -> Caller:
+    """The same account through its owner's token."""
+    return caller.using(bearer(caller.token()))
+
+
 def stored(data_dir: Path, look: Callable[[Store], Result]) -> Result:
     """Read from the database of a running appliance."""
 
@@ -135,6 +143,23 @@ def change(data_dir: Path, work: Callable[[Store], Any]) -> None:
             await work(store)
 
     trio.run(open_and_change)
+
+
+def waiting(caller: Caller, *addresses: str, pools: dict[str, str] | None = None) -> str:
+    """A message of the account that is not to be tried before an hour has passed; its id.
+
+    `pools` are those that domains are known to belong to.
+    """
+    outside = Outside()
+    new = Messages(outside, caller.account.account_id).new(*addresses, simulated=False)
+    later = msgspec.structs.replace(new, created_at=outside.now() + HOUR)
+
+    async def store_it(store: Store) -> None:
+        await store.messages.accept(later)
+        await store.pools.say([], pools or {})
+
+    change(caller.running.data_dir, store_it)
+    return new.id
 
 
 def accepted(response: httpx.Response) -> Any:

@@ -1,0 +1,79 @@
+"""In charge of how the queue is told, on the shell and over HTTP: by pool, with its destinations. PURE."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from appliance.events import rfc3339
+from appliance.model import PoolHold, PoolState, WaitingMail
+
+
+class WaitingDestination(Struct):
+    """How much waits for one domain: `waiting` is due, `deferred` was tried and is tried again later."""
+
+    domain: str
+    waiting: int
+    deferred: int
+    oldest_at: str
+    next_attempt_at: str | None
+
+
+class WaitingPool(Struct):
+    """How much waits for a pool (null: for domains not looked up yet), and how the pool stands."""
+
+    pool: str | None
+    waiting: int
+    deferred: int
+    oldest_at: str | None
+    next_attempt_at: str | None
+    in_use: int | None
+    allowed: int | None
+    held_at: str | None
+    held_because: str | None
+    slowed_until: str | None
+    slowed_because: str | None
+    destinations: list[WaitingDestination]
+
+
+def by_pool(
+    mail: Iterable[WaitingMail], holds: Mapping[str, PoolHold], states: Iterable[PoolState]
+) -> list[WaitingPool]:
+    """Every pool with mail, the largest first, then those that are held without any."""
+    standing = {state.pool: state for state in states}
+    pools: dict[str | None, WaitingPool] = {}
+    for each in mail:
+        if each.domain is None:
+            name = each.pool or ""
+            pools[each.pool] = _pool(each.pool, _amounts(each), holds.get(name), standing.get(name))
+        else:
+            pools[each.pool].destinations.append(WaitingDestination(each.domain, *_amounts(each)))
+    for name in holds.keys() - pools.keys():
+        pools[name] = _pool(name, (0, 0, None, None), holds[name], standing.get(name))
+    return list(pools.values())
+
+
+def _amounts(mail: WaitingMail) -> tuple[int, int, str, str | None]:
+    return mail.due, mail.deferred, rfc3339(mail.oldest_at), _time(mail.next_attempt_at)
+
+
+def _pool(
+    name: str | None,
+    amounts: tuple[int, int, str | None, str | None],
+    hold: PoolHold | None,
+    state: PoolState | None,
+) -> WaitingPool:
+    return WaitingPool(
+        name,
+        *amounts,
+        state.in_use if state else None,
+        state.allowed if state else None,
+        rfc3339(hold.held_at) if hold else None,
+        hold.reason if hold else None,
+        _time(state.slowed_until) if state else None,
+        state.slowed_by if state else None,
+        [],
+    )
+
+
+def _time(at: int | None) -> str | None:
+    return None if at is None else rfc3339(at)

@@ -1,0 +1,192 @@
+"""In charge of finding messages of an account, newest first, and of what a message's page shows.
+
+Without a filter a page is a look-up by index. What failed and what was a test has an index of its own. Everything else
+is searched block by block, for a bounded time: a page then may hold few messages or none, and says where to go on.
+An index by recipient would make that faster, and every message dearer: its rows would land anywhere in a large table.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+import msgspec
+
+from appliance.dashboard_model import ListedMessage, ListedRecipient, MailFilter, MailPage, MessageFacts
+from appliance.model import MessageStatus, RecipientStatus, Source
+from appliance.store.engine import Engine
+from appliance.store.scanner import Scanner
+from appliance.store.sql import Row, first, rows
+
+BLOCK = 2_000  # messages searched between two looks at the clock: some milliseconds
+SEARCH_TIME = 0.05  # seconds of searching for one page
+SHOWN_RECIPIENTS = 3  # of each message in a list
+FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
+
+_COLUMNS = "id, status, source, sender, subject, tags, recipient_count, created_at"
+# The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
+# bounded by what is looked at, not by what is found.
+_SEARCH = f"""
+SELECT {_COLUMNS} FROM (
+    SELECT account_id, {_COLUMNS} FROM messages {{among}} AND account_id = :account_id AND id < :before
+    ORDER BY id DESC LIMIT :block
+) m WHERE {{condition}} ORDER BY id DESC LIMIT :most
+"""  # noqa: S608 - the names of our own columns
+_BLOCK_END = """
+SELECT id FROM messages {among} AND account_id = :account_id AND id < :before ORDER BY id DESC LIMIT 1 OFFSET :block
+"""
+_RECIPIENTS = "SELECT address, status FROM recipients WHERE message_id = :id ORDER BY id LIMIT :most"
+_WAITING = """
+SELECT message_id FROM recipients
+WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most
+"""
+_MESSAGE = f"SELECT {_COLUMNS} FROM messages m WHERE account_id = :account_id AND id = :id AND {{condition}}"  # noqa: S608
+_FACTS = """
+SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
+    EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id)
+FROM messages m WHERE m.account_id = :account_id AND m.id = :id
+"""
+
+# Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote.
+_OF_STATUS = "m.status = :status"
+_OF_SOURCE = "m.source = :source"
+_FROM_ADDRESS = "(lower(m.sender) = :sender OR replace(lower(m.sender), '<' || :sender || '>', '') <> lower(m.sender))"
+_FROM_DOMAIN = "replace(lower(m.sender) || '>', :sender || '>', '') <> lower(m.sender) || '>'"
+# A tag has no comma in it, so between two of them stands a whole tag, as JSON writes it.
+_TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
+_TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
+_TO_ADDRESS = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND lower(r.address) = :recipient)"
+_TO_DOMAIN = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.domain = :recipient)"
+
+# Among which messages to search: all, or those of an index of rare ones, which SQLite has to be told to use.
+_ALL = "WHERE TRUE"
+_FAILED = "INDEXED BY messages_failed WHERE status = 'failed'"
+_PARTIAL = "INDEXED BY messages_partial WHERE status = 'partial'"
+_TESTS = "INDEXED BY messages_test WHERE source = 'test'"
+
+_LAST = "~"  # comes after every id
+
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class MailLog:
+    """The messages of the accounts, as their owners look for them."""
+
+    engine: Engine
+    scanner: Scanner
+    clock: Callable[[], float] = time.monotonic
+
+    async def page(self, account_id: str, wanted: MailFilter, before: str | None, most: int) -> MailPage:
+        """Up to `most` messages that match, from the newest before `before` on."""
+        search = _Search(account_id, wanted, before or _LAST, most)
+        if wanted == MailFilter():
+            return self.engine.snapshot(lambda c: search.run(c, float("inf"), self.clock))
+        return await self.scanner.read(lambda c: search.run(c, self.clock() + SEARCH_TIME, self.clock))
+
+    def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
+        """What a message's page shows beside the message itself."""
+        row = self.engine.read(lambda c: first(c, _FACTS, {"account_id": account_id, "id": message_id}))
+        if row is None:
+            return None
+        envelope_from, tags, alias, version, size, request_id, kept = row
+        return MessageFacts(envelope_from, _tags.decode(tags), alias, version, size, request_id, bool(kept))
+
+
+class _Search:
+    """One page's search: what is looked for, and how far it has come."""
+
+    def __init__(self, account_id: str, wanted: MailFilter, before: str, most: int) -> None:
+        self._wanted = wanted
+        self._most = most
+        self._bindings: dict[str, Any] = {"account_id": account_id, "before": before}
+        self._condition = " AND ".join(self._conditions()) or "TRUE"
+        self._among = self._searched()
+
+    def _conditions(self) -> list[str]:
+        """What a message must fulfil, its values bound."""
+        wanted, conditions = self._wanted, []
+        for name, value, sql in (
+            ("status", wanted.status and wanted.status.value, _OF_STATUS),
+            ("source", wanted.source and wanted.source.value, _OF_SOURCE),
+            ("sender", wanted.sender, _FROM_ADDRESS if "@" in (wanted.sender or "")[1:] else _FROM_DOMAIN),
+            ("tag", wanted.tag and msgspec.json.encode(wanted.tag).decode(), _TAGGED),
+            ("recipient", wanted.recipient, _TO_ADDRESS if "@" in (wanted.recipient or "")[1:] else _TO_DOMAIN),
+        ):
+            if value is not None:
+                self._bindings[name] = value
+                conditions.append(sql)
+        if wanted.sender is not None and "@" not in wanted.sender:
+            self._bindings["sender"] = f"@{wanted.sender}"
+        if wanted.recipient is not None:
+            self._bindings["recipient"] = wanted.recipient.removeprefix("@")
+        return conditions
+
+    def _searched(self) -> str:
+        if self._wanted.source is Source.TEST:
+            return _TESTS
+        if self._wanted.status is MessageStatus.FAILED:
+            return _FAILED
+        return _PARTIAL if self._wanted.status is MessageStatus.PARTIAL else _ALL
+
+    def run(self, c: apsw.Connection, until: float, clock: Callable[[], float]) -> MailPage:
+        """Search until there is a page full, nothing left, or no time."""
+        if self._wanted.status is MessageStatus.QUEUED and (waiting := self._waiting(c)) is not None:
+            return self._of_these(c, waiting)
+        found: list[Row] = []
+        unfiltered = self._wanted == MailFilter()
+        block = self._most + 1 if unfiltered else BLOCK
+        while True:
+            found += self._block(c, block, self._most + 1 - len(found))
+            if len(found) > self._most:
+                return self._shown(c, found[: self._most], found[self._most - 1][0])
+            end = first(c, _BLOCK_END.format(among=self._among), {**self._bindings, "block": block - 1})
+            if end is None:
+                return self._shown(c, found, None)
+            self._bindings["before"] = end[0]
+            if clock() >= until:
+                return self._shown(c, found, end[0])
+
+    def _block(self, c: apsw.Connection, block: int, most: int) -> list[Row]:
+        query = _SEARCH.format(among=self._among, condition=self._condition)
+        return rows(c, query, {**self._bindings, "block": block, "most": most})
+
+    def _waiting(self, c: apsw.Connection) -> list[str] | None:
+        """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
+        ids: set[str] = set()
+        for simulated in (0, 1):
+            wanted = {**self._bindings, "simulated": simulated, "most": FEW_WAITING}
+            found = rows(c, _WAITING, wanted)
+            if len(found) == FEW_WAITING:
+                return None
+            ids.update(message_id for (message_id,) in found)
+        return sorted((each for each in ids if each < self._bindings["before"]), reverse=True)
+
+    def _of_these(self, c: apsw.Connection, waiting: list[str]) -> MailPage:
+        found: list[Row] = []
+        query = _MESSAGE.format(condition=self._condition)
+        for message_id in waiting:
+            found += rows(c, query, {**self._bindings, "id": message_id})
+            if len(found) > self._most:
+                return self._shown(c, found[: self._most], found[self._most - 1][0])
+        return self._shown(c, found, None)
+
+    def _shown(self, c: apsw.Connection, found: list[Row], following: str | None) -> MailPage:
+        return MailPage(tuple(_listed(c, row) for row in found), following)
+
+
+def _listed(c: apsw.Connection, row: Row) -> ListedMessage:
+    message_id, status, source, sender, subject, tags, recipient_count, created_at = row
+    recipients = rows(c, _RECIPIENTS, {"id": message_id, "most": SHOWN_RECIPIENTS})
+    return ListedMessage(
+        message_id,
+        MessageStatus(status),
+        Source(source),
+        sender,
+        subject,
+        _tags.decode(tags),
+        recipient_count,
+        created_at,
+        tuple(ListedRecipient(address, RecipientStatus(standing)) for address, standing in recipients),
+    )

@@ -1,0 +1,44 @@
+"""In charge of readings that take longer than a look-up by index: in a thread, on a connection of their own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import trio
+
+from appliance.store.connection import open_reader
+
+T = TypeVar("T")
+
+
+class Scanner:
+    """Reads one thing at a time, while the event loop goes on: SQLite leaves the interpreter lock alone meanwhile."""
+
+    def __init__(self, path: Path, *, inline: bool) -> None:
+        self._path = path
+        self._inline = inline  # on the caller's thread, for tests on a virtual clock
+        self._connection: apsw.Connection | None = None  # opened when first needed
+        self._turn = trio.Lock()
+
+    async def read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """What `work` finds; all of its statements see one state."""
+        async with self._turn:
+            if self._inline:
+                return self._snapshot(work)
+            # Who is cancelled still waits for the thread: nobody else gets the connection while that has it.
+            return await trio.to_thread.run_sync(self._snapshot, work)
+
+    def _snapshot(self, work: Callable[[apsw.Connection], T]) -> T:
+        if self._connection is None:
+            self._connection = open_reader(self._path)
+        self._connection.execute("BEGIN")
+        try:
+            return work(self._connection)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()

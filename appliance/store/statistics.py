@@ -1,0 +1,176 @@
+"""In charge of numbers by the hour: how many recipients were sent to, what became of them, how long deliveries took.
+
+Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
+their ids, which sort by time; a reading adds what is younger than that. Both see every row once, because a row is
+counted only when no older one can still be on its way to the disk.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import apsw
+
+from appliance.dashboard_model import Numbers, WaitingInPool
+from appliance.outside import Outside, identifier_from
+from appliance.store.engine import Engine
+from appliance.store.scanner import Scanner
+from appliance.store.sql import first, rows, run
+
+HOUR = 3_600_000_000  # microseconds
+# From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
+# the transaction that writes them.
+MESSAGE_LAG = 60_000_000
+EVENT_LAG = 10_000_000
+SLICE = 1_000  # rows counted in one transaction: a few milliseconds, in the writer's thread
+TAIL = 100_000  # rows that a reading adds up by itself; more only wait while a long history is counted the first time
+POOLS = 50  # shown of an account's queue
+
+# A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
+BUCKET_GROWTH = 1.1
+_MILLISECONDS = "(e.created_at - m.created_at) / 1000"
+_BUCKET = f"""
+CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
+ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END
+"""
+_FINAL = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
+_ADD = """
+ON CONFLICT (account_id, hour, kind, bucket) DO UPDATE SET recipients = recipients + excluded.recipients
+"""
+# CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
+_COUNT_SENT = f"""
+INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
+SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
+FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
+WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' GROUP BY 1, 2 {_ADD}
+"""  # noqa: S608 - our own words and numbers, as below
+_COUNT_FINAL = f"""
+INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
+SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
+FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}
+"""  # noqa: S608
+_SENT_SLICE = """
+SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
+ORDER BY message_id LIMIT 1 OFFSET :slice
+"""
+_FINAL_SLICE = "SELECT id FROM events WHERE id > :after AND id < :limit ORDER BY id LIMIT 1 OFFSET :slice"
+_COUNTED = "SELECT id FROM counted_until WHERE kind = :kind"
+_SET_COUNTED = """
+INSERT INTO counted_until (kind, id) VALUES (:kind, :id) ON CONFLICT (kind) DO UPDATE SET id = excluded.id
+"""
+_COUNTS = """
+SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since GROUP BY 1, 2
+"""
+_TIMES = """
+SELECT bucket, sum(recipients) FROM hourly_counts
+WHERE account_id = :account_id AND hour >= :since AND kind = 'delivered' GROUP BY bucket
+"""
+_SENT_TAIL = f"""
+SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
+    SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
+    ORDER BY id LIMIT :most
+) WHERE source <> 'test' GROUP BY 1
+"""  # noqa: S608
+_FINAL_TAIL = f"""
+SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
+    SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
+) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3
+"""  # noqa: S608
+_WAITING = """
+SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
+    SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
+    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL GROUP BY domain
+) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most
+"""
+
+
+def bucket_milliseconds(bucket: int) -> float:
+    """The time in the middle of a bucket."""
+    return float(BUCKET_GROWTH ** (bucket + 0.5)) if bucket else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One kind of rows to be counted."""
+
+    kind: str
+    prefix: str  # of their ids
+    lag: int
+    count: str
+    slice: str
+
+
+_SENT = _Work("sent", "msg", MESSAGE_LAG, _COUNT_SENT, _SENT_SLICE)
+_RESULTS = _Work("final", "evt", EVENT_LAG, _COUNT_FINAL, _FINAL_SLICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The numbers of the accounts."""
+
+    engine: Engine
+    scanner: Scanner
+    outside: Outside
+
+    async def count(self) -> bool:
+        """Count one slice of what is new; whether there is more to be counted at once."""
+        now = self.outside.now()
+        if not self.engine.read(lambda c: _is_any_new(c, now)):
+            return False  # and nothing is written: a server at rest leaves its disk alone
+        return await self.engine.write(lambda c: _count(c, now), large=True)
+
+    async def of(self, account_id: str, since: int) -> Numbers:
+        """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
+        return await self.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()))
+
+
+def _is_any_new(c: apsw.Connection, now: int) -> bool:
+    return any(_slice_end(c, work, _counted(c, work.kind), now, 0) is not None for work in (_SENT, _RESULTS))
+
+
+def _slice_end(c: apsw.Connection, work: _Work, after: str, now: int, count: int) -> str | None:
+    """The id that so many that may be counted stand before; None when there are not that many."""
+    row = first(c, work.slice, {"after": after, "limit": _limit(work, now), "slice": count})
+    return None if row is None else str(row[0])
+
+
+def _limit(work: _Work, now: int) -> str:
+    return identifier_from(work.prefix, now - work.lag)
+
+
+def _count(c: apsw.Connection, now: int) -> bool:
+    more = [_count_kind(c, work, now) for work in (_SENT, _RESULTS)]
+    return any(more)
+
+
+def _count_kind(c: apsw.Connection, work: _Work, now: int) -> bool:
+    after, limit = _counted(c, work.kind), _limit(work, now)
+    if limit <= after:
+        return False  # a clock that went back
+    end = _slice_end(c, work, after, now, SLICE)
+    until = end or limit
+    run(c, work.count, {"after": after, "until": until})
+    run(c, _SET_COUNTED, {"kind": work.kind, "id": until})
+    return end is not None
+
+
+def _counted(c: apsw.Connection, kind: str) -> str:
+    row = first(c, _COUNTED, {"kind": kind})
+    return "" if row is None else str(row[0])
+
+
+def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> Numbers:
+    bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL}
+    by_hour = Counter({(hour, kind): count for hour, kind, count in rows(c, _COUNTS, bindings)})
+    by_bucket: Counter[int] = Counter(dict(rows(c, _TIMES, bindings)))
+    for work, tail in ((_SENT, _SENT_TAIL), (_RESULTS, _FINAL_TAIL)):
+        for hour, kind, bucket, count in rows(c, tail, bindings | {"after": _counted(c, work.kind)}):
+            if hour >= since // HOUR:
+                by_hour[hour, kind] += count
+                if kind == "delivered":
+                    by_bucket[bucket] += count
+    waiting = rows(c, _WAITING, bindings | {"most": POOLS})
+    return Numbers(
+        by_hour, by_bucket, tuple(WaitingInPool(pool or None, n - later, later) for pool, n, later in waiting)
+    )

@@ -1,0 +1,200 @@
+"""In charge of other people's accounts in an administrator's hands: /v1/admin/accounts."""
+
+from typing import Annotated
+
+import msgspec
+import trio
+from msgspec import UNSET, Meta, UnsetType
+from quart import Blueprint, Response, request
+
+from appliance import provisioning
+from appliance.errors import Code, invalid
+from appliance.events import rfc3339
+from appliance.model import Account, Role
+from appliance.passwords import MAX_BYTES, hash_password
+from appliance.store.accounts import MAX_CREDITS
+from appliance.web.answer import Time
+from appliance.web.app import Services, answer, json_request, page_limit, request_id
+from appliance.web.described import PAGING, for_admins, identifier
+from appliance.web.session import PASSWORD_CHARACTERS
+
+
+class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a POST: an account and the user who logs in to it. `credits` null: unlimited."""
+
+    name: Annotated[str, Meta(examples=["acme"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"})]
+    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
+    password: Annotated[str, Meta(min_length=PASSWORD_CHARACTERS, max_length=MAX_BYTES)]
+    credits: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | None = None
+    role: Role = Role.CUSTOMER
+
+
+class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a change of credits: what to add (or take, below zero), or the new balance (null: unlimited)."""
+
+    change: Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS)] | UnsetType = UNSET
+    balance: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | UnsetType | None = UNSET
+
+
+class ManagedAccountObject(msgspec.Struct):
+    """An account as an administrator sees it."""
+
+    id: str
+    name: str
+    email: str
+    credits: int | None
+    daily_cap: int | None
+    suspended: bool
+    created_at: Time
+
+
+class ManagedAccountAnswer(ManagedAccountObject):
+    """One account on its own."""
+
+    request_id: str
+
+
+class AccountsAnswer(msgspec.Struct):
+    """A page of accounts by name; `next` goes into `after` for the page that follows."""
+
+    accounts: list[ManagedAccountObject]
+    next: str | None
+    request_id: str
+
+
+NEW = msgspec.json.Decoder(NewAccountRequest)
+CREDITS = msgspec.json.Decoder(CreditsRequest)
+
+
+def blueprint(services: Services) -> Blueprint:
+    """The routes."""
+    routes = Blueprint("admin_accounts", __name__)
+    accounts = services.store.accounts
+    hashing = trio.CapacityLimiter(1)
+
+    def changed(account_id: str, status: int = 200) -> Response:
+        services.auth.forget()
+        return answer(ManagedAccountAnswer(*_fields(accounts.find(account_id)), request_id()), status)
+
+    @routes.get("/v1/admin/accounts")
+    async def page() -> Response:
+        await services.admin()
+        limit = page_limit()
+        found = accounts.page(request.args.get("after", ""), limit + 1)
+        following = found[limit - 1].name if len(found) > limit else None
+        shown = [ManagedAccountObject(*_fields(each)) for each in found[:limit]]
+        return answer(AccountsAnswer(shown, following, request_id()))
+
+    @routes.post("/v1/admin/accounts")
+    async def create() -> Response:
+        await services.admin()
+        body = await json_request(NEW)
+        name, email = provisioning.account_name(body.name), provisioning.login_email(body.email)
+        if len(body.password.encode()) > MAX_BYTES:
+            raise invalid("password", f"must have at most {MAX_BYTES} bytes")
+        password_hash = await trio.to_thread.run_sync(hash_password, body.password, limiter=hashing)
+        made = await accounts.create(name, email, password_hash, body.role, body.credits)
+        return changed(made.id, 201)
+
+    @routes.get("/v1/admin/accounts/<account_id>")
+    async def show(account_id: str) -> Response:
+        await services.admin()
+        return answer(ManagedAccountAnswer(*_fields(accounts.find(account_id)), request_id()))
+
+    @routes.post("/v1/admin/accounts/<account_id>/suspend")
+    async def suspend(account_id: str) -> Response:
+        await services.admin()
+        await accounts.set_suspended(accounts.find(account_id).id, True)
+        return changed(account_id)
+
+    @routes.post("/v1/admin/accounts/<account_id>/resume")
+    async def resume(account_id: str) -> Response:
+        await services.admin()
+        await accounts.set_suspended(accounts.find(account_id).id, False)
+        return changed(account_id)
+
+    @routes.post("/v1/admin/accounts/<account_id>/credits")
+    async def credit(account_id: str) -> Response:
+        await services.admin()
+        body = await json_request(CREDITS)
+        found = accounts.find(account_id)
+        if (body.change is UNSET) == (body.balance is UNSET):
+            raise invalid("body", "give either change or balance")
+        if body.change is not UNSET:
+            await accounts.change_credits(found.id, body.change)
+        elif body.balance is None:
+            await accounts.set_unlimited(found.id)
+        elif body.balance is not UNSET:
+            await accounts.set_credits(found.id, body.balance)
+        return changed(account_id)
+
+    return routes
+
+
+def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bool, str]:
+    return (
+        account.id,
+        account.name,
+        account.email,
+        account.credits,
+        account.daily_cap,
+        account.suspended,
+        rfc3339(account.created_at),
+    )
+
+
+_ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
+_ONE = (200, ManagedAccountAnswer, "The account as it is now.")
+
+OPERATIONS = (
+    for_admins(
+        "get",
+        "/v1/admin/accounts",
+        "List all accounts by name.",
+        (200, AccountsAnswer, "A page of accounts."),
+        Code.INVALID_REQUEST,
+        parameters=PAGING,
+    ),
+    for_admins(
+        "post",
+        "/v1/admin/accounts",
+        "Create an account and the user who logs in to it.",
+        (201, ManagedAccountAnswer, "The account."),
+        Code.CONFLICT,
+        body=NewAccountRequest,
+    ),
+    for_admins(
+        "get",
+        "/v1/admin/accounts/{id}",
+        "Read one account.",
+        (200, ManagedAccountAnswer, "The account."),
+        Code.NOT_FOUND,
+        parameters=(_ID,),
+    ),
+    for_admins(
+        "post",
+        "/v1/admin/accounts/{id}/suspend",
+        "Stop an account from sending; what it has queued still goes out.",
+        _ONE,
+        Code.NOT_FOUND,
+        parameters=(_ID,),
+    ),
+    for_admins(
+        "post",
+        "/v1/admin/accounts/{id}/resume",
+        "Let a suspended account send again.",
+        _ONE,
+        Code.NOT_FOUND,
+        parameters=(_ID,),
+    ),
+    for_admins(
+        "post",
+        "/v1/admin/accounts/{id}/credits",
+        "Change an account's credits.",
+        _ONE,
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        body=CreditsRequest,
+        parameters=(_ID,),
+    ),
+)

@@ -1,0 +1,258 @@
+"""In charge of an account's messages as its owner looks at them: /v1/emails."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+import trio
+from quart import Blueprint, Response, request
+
+from appliance.dashboard_model import ListedMessage, MailFilter
+from appliance.errors import Code, Refused, invalid
+from appliance.events import rfc3339
+from appliance.message.limits import MAILBOX_LENGTH
+from appliance.message.opened import OpenedMessage, open_message
+from appliance.model import MessageStatus, RecipientStatus, Source
+from appliance.web.answer import Time
+from appliance.web.app import Services, answer, page_limit, request_id
+from appliance.web.described import PAGING_BACK, for_customers, parameter
+from appliance.web.emails import MESSAGE_ID
+from appliance.web.timeline import MessageDetails, details
+
+CANCELLED = "given up by the account's owner"
+TAG_LENGTH = 64
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class ListedRecipientObject(msgspec.Struct):
+    """One of a message's first recipients."""
+
+    email: str
+    status: RecipientStatus
+
+
+class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
+    """A message in a list; `recipients` are the first three."""
+
+    id: str
+    status: MessageStatus
+    source: Source
+    sender: str
+    subject: str
+    tags: list[str]
+    recipient_count: int
+    recipients: list[ListedRecipientObject]
+    created_at: Time
+
+
+class EmailsAnswer(msgspec.Struct):
+    """A page of messages, newest first; `next` goes into `before` to look further back."""
+
+    emails: list[ListedMessageObject]
+    next: str | None
+    request_id: str
+
+
+class HeaderObject(msgspec.Struct):
+    """One field of a message's header."""
+
+    name: str
+    value: str
+
+
+class FileObject(msgspec.Struct):
+    """A file in a message."""
+
+    filename: str
+    content_type: str
+    size: int
+    content_id: str | None
+
+
+class BodyAnswer(msgspec.Struct):
+    """What a reader of the message sees; `truncated` when a text of more than 1 MiB was cut."""
+
+    headers: list[HeaderObject]
+    text: str | None
+    html: str | None
+    attachments: list[FileObject]
+    truncated: bool
+    request_id: str
+
+
+class CancelledAnswer(msgspec.Struct):
+    """How many recipients were cancelled."""
+
+    cancelled: int
+    request_id: str
+
+
+def blueprint(services: Services, attempts: int) -> Blueprint:
+    """The routes; `attempts` is how many a recipient may have."""
+    routes = Blueprint("mail_log", __name__)
+    store = services.store
+    opening = trio.CapacityLimiter(1)
+
+    @routes.get("/v1/emails")
+    async def page() -> Response:
+        user, limit, wanted = await services.customer(), page_limit(), _filter()
+        found = await store.mail_log.page(user.account_id, wanted, request.args.get("before"), limit)
+        return answer(EmailsAnswer([_listed(each) for each in found.messages], found.next, request_id()))
+
+    @routes.get("/v1/emails/<not_test:message_id>")
+    async def show(message_id: str) -> Response:
+        user = await services.customer()
+        record = store.records.of(message_id, user.account_id)
+        facts = store.mail_log.facts(user.account_id, message_id)
+        if record is None or facts is None:
+            raise _unknown()
+        pools = store.pools.views({tried.domain for tried in record.recipients})
+        return answer(details(record, facts, pools, services.outside.now(), attempts, request_id()))
+
+    @routes.get("/v1/emails/<not_test:message_id>/body")
+    async def body(message_id: str) -> Response:
+        user = await services.customer()
+        if store.mail_log.facts(user.account_id, message_id) is None:
+            raise _unknown()
+        mime = store.messages.mime(message_id)
+        if mime is None:
+            raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept.")
+        opened = await trio.to_thread.run_sync(open_message, mime, limiter=opening)
+        return answer(_body(opened, request_id()))
+
+    @routes.post("/v1/emails/<not_test:message_id>/cancel")
+    async def cancel(message_id: str) -> Response:
+        user = await services.customer()
+        if store.mail_log.facts(user.account_id, message_id) is None:
+            raise _unknown()
+        count = await store.queue_control.cancel(message_id, CANCELLED, user.account_id)
+        return answer(CancelledAnswer(count, request_id()))
+
+    return routes
+
+
+def _unknown() -> Refused:
+    return Refused(Code.NOT_FOUND, "There is no message with this id.")
+
+
+# ---- what is asked for
+
+
+def _filter() -> MailFilter:
+    """The filter of the current request."""
+    return MailFilter(
+        status=_choice("status", MessageStatus),
+        source=_choice("source", Source),
+        recipient=_text("recipient", MAILBOX_LENGTH, _in_lower_case),
+        sender=_text("from", MAILBOX_LENGTH, _in_lower_case),
+        tag=_text("tag", TAG_LENGTH, str),
+    )
+
+
+def _in_lower_case(text: str) -> str:
+    """As the store compares: ASCII letters only."""
+    return text.encode().lower().decode()
+
+
+def _choice(name: str, choices: type[Choice]) -> Choice | None:
+    given = request.args.get(name)
+    if given is None:
+        return None
+    try:
+        return choices(given)
+    except ValueError:
+        raise invalid(name, f"must be one of {', '.join(choices)}") from None
+
+
+def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
+    given = request.args.get(name)
+    if given is None:
+        return None
+    if not 1 <= len(given.strip()) <= most:
+        raise invalid(name, f"must have 1 to {most} characters")
+    return spelled(given.strip())
+
+
+# ---- what is answered
+
+
+def _listed(message: ListedMessage) -> ListedMessageObject:
+    return ListedMessageObject(
+        message.id,
+        message.status,
+        message.source,
+        message.sender,
+        message.subject,
+        list(message.tags),
+        message.recipient_count,
+        [ListedRecipientObject(each.email, each.status) for each in message.recipients],
+        rfc3339(message.created_at),
+    )
+
+
+def _body(opened: OpenedMessage, request_id: str) -> BodyAnswer:
+    return BodyAnswer(
+        [HeaderObject(name, value) for name, value in opened.headers],
+        opened.text,
+        opened.html,
+        [FileObject(each.filename, each.content_type, each.size, each.content_id) for each in opened.attachments],
+        opened.truncated,
+        request_id,
+    )
+
+
+_FILTERS = (
+    parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(MessageStatus)}),
+    parameter("source", "query", "Only from this source.", {"type": "string", "enum": list(Source)}),
+    parameter(
+        "recipient",
+        "query",
+        "Only to this address, or to this domain; upper and lower case are the same.",
+        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
+    ),
+    parameter(
+        "from",
+        "query",
+        "Only from this address, or from this domain; upper and lower case are the same.",
+        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
+    ),
+    parameter("tag", "query", "Only with this tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
+)
+
+OPERATIONS = (
+    for_customers(
+        "get",
+        "/v1/emails",
+        "List the account's messages, newest first. A page may be short while the search is not over: see `next`.",
+        (200, EmailsAnswer, "A page of messages."),
+        Code.INVALID_REQUEST,
+        parameters=(*_FILTERS, *PAGING_BACK),
+    ),
+    for_customers(
+        "get",
+        "/v1/emails/{id}",
+        "Read a message with every attempt to deliver it, and what happens next.",
+        (200, MessageDetails, "The message."),
+        Code.NOT_FOUND,
+        parameters=(MESSAGE_ID,),
+    ),
+    for_customers(
+        "get",
+        "/v1/emails/{id}/body",
+        "Read what a message says, while its body is kept.",
+        (200, BodyAnswer, "Header, texts and attached files."),
+        Code.NOT_FOUND,
+        parameters=(MESSAGE_ID,),
+    ),
+    for_customers(
+        "post",
+        "/v1/emails/{id}/cancel",
+        "Give up what still waits of a message: it fails, its credits go back, its events are sent.",
+        (200, CancelledAnswer, "Cancelled."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        parameters=(MESSAGE_ID,),
+    ),
+)

@@ -1,0 +1,149 @@
+"""In charge of an account's numbers: /v1/stats."""
+
+from collections.abc import Mapping
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from appliance.dashboard_model import Numbers
+from appliance.errors import Code, invalid
+from appliance.events import rfc3339
+from appliance.store.statistics import HOUR, bucket_milliseconds
+from appliance.web.answer import Time
+from appliance.web.app import Services, answer, request_id
+from appliance.web.described import for_customers, parameter
+
+DAYS = 7  # when the caller does not say
+MOST_DAYS = 90
+HOURLY_DAYS = 7  # the last of them are also told hour by hour
+DAY_HOURS = 24
+
+KINDS = ("sent", "delivered", "bounced", "failed")
+
+
+class CountsObject(msgspec.Struct):
+    """Recipients of one hour or one day (UTC), from `start` on: accepted then, and final then."""
+
+    start: Time
+    sent: int
+    delivered: int
+    bounced: int
+    failed: int
+
+
+class TotalsObject(msgspec.Struct):
+    """The whole time together. `bounce_rate` is the share of bounced among all that are final, null without any."""
+
+    sent: int
+    delivered: int
+    bounced: int
+    failed: int
+    bounce_rate: float | None
+    median_ms: int | None
+    p95_ms: int | None
+
+
+class WaitingObject(msgspec.Struct):
+    """The account's mail that waits for one provider pool; null: for domains not looked up yet."""
+
+    pool: str | None
+    due: int
+    deferred: int
+
+
+class StatsAnswer(msgspec.Struct):
+    """Numbers of the last days, test mail left out."""
+
+    days: list[CountsObject]
+    hours: list[CountsObject]
+    totals: TotalsObject
+    queue: list[WaitingObject]
+    request_id: str
+
+
+def blueprint(services: Services) -> Blueprint:
+    """The routes."""
+    routes = Blueprint("stats", __name__)
+
+    @routes.get("/v1/stats")
+    async def show() -> Response:
+        user, days = await services.customer(), _days()
+        now = services.outside.now() // HOUR
+        first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
+        numbers = await services.store.statistics.of(user.account_id, first * HOUR)
+        return answer(stats(numbers, first, now, days, request_id()))
+
+    return routes
+
+
+def _days() -> int:
+    given = request.args.get("days", str(DAYS))
+    if not (given.isascii() and given.isdecimal() and len(given) <= 2 and 1 <= int(given) <= MOST_DAYS):
+        raise invalid("days", f"must be a whole number from 1 to {MOST_DAYS}")
+    return int(given)
+
+
+# ---- pure
+
+
+def stats(numbers: Numbers, first: int, now: int, days: int, request_id: str) -> StatsAnswer:
+    """The answer, from the hour `first` to the hour `now`, with a line also for times without mail."""
+    hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
+    return StatsAnswer(
+        [_counts(numbers, first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
+        [_counts(numbers, hour, 1) for hour in range(hourly, now + 1)],
+        _totals(numbers, first, now),
+        [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
+        request_id,
+    )
+
+
+def _sums(numbers: Numbers, first: int, hours: int) -> list[int]:
+    return [sum(numbers.by_hour.get((hour, kind), 0) for hour in range(first, first + hours)) for kind in KINDS]
+
+
+def _counts(numbers: Numbers, first: int, hours: int) -> CountsObject:
+    return CountsObject(rfc3339(first * HOUR), *_sums(numbers, first, hours))
+
+
+def _totals(numbers: Numbers, first: int, now: int) -> TotalsObject:
+    sent, delivered, bounced, failed = _sums(numbers, first, now + 1 - first)
+    final = delivered + bounced + failed
+    return TotalsObject(
+        sent,
+        delivered,
+        bounced,
+        failed,
+        round(bounced / final, 4) if final else None,
+        quantile(numbers.by_bucket, 0.5),
+        quantile(numbers.by_bucket, 0.95),
+    )
+
+
+def quantile(by_bucket: Mapping[int, int], share: float) -> int | None:
+    """The time in milliseconds within which this share of all deliveries was done, to a tenth of it."""
+    left = share * sum(by_bucket.values())
+    for bucket in sorted(by_bucket):
+        left -= by_bucket[bucket]
+        if left <= 0 < by_bucket[bucket]:
+            return round(bucket_milliseconds(bucket))
+    return None
+
+
+OPERATIONS = (
+    for_customers(
+        "get",
+        "/v1/stats",
+        "Read how many recipients were sent to by hour and day, what became of them, and what waits.",
+        (200, StatsAnswer, "The numbers."),
+        Code.INVALID_REQUEST,
+        parameters=(
+            parameter(
+                "days",
+                "query",
+                "How many days (UTC), with today.",
+                {"type": "integer", "minimum": 1, "maximum": MOST_DAYS, "default": DAYS},
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""In charge of what an account's owner should know before asking: each warning says what is wrong and what to do."""
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+import msgspec
+
+from appliance.disk import FreeSpace
+from appliance.model import Account
+from appliance.store import Store
+
+
+class WarningCode(StrEnum):
+    """What a warning is about."""
+
+    ACCOUNT_SUSPENDED = "account_suspended"
+    NO_CREDITS = "no_credits"
+    NO_DOMAIN = "no_domain"
+    DOMAIN_PENDING = "domain_pending"
+    POOL_HELD = "pool_held"
+    DISK_LOW = "disk_low"
+
+
+class WarningObject(msgspec.Struct):
+    """One warning; `subject` names the domain or the pool it is about."""
+
+    code: WarningCode
+    text: str
+    subject: str | None
+
+
+Warner = Callable[[Account], Awaitable[list[WarningObject]]]
+
+
+def warner(store: Store, free_space: FreeSpace) -> Warner:
+    """What finds an account's warnings, the gravest first."""
+
+    async def find(account: Account) -> list[WarningObject]:
+        return [
+            *_of_account(account, free_space),
+            *_of_domains(store, account),
+            *await _of_pools(store, account),
+        ]
+
+    return find
+
+
+def _of_account(account: Account, free_space: FreeSpace) -> list[WarningObject]:
+    found = []
+    if account.suspended:
+        text = "This account is suspended: it cannot send. Ask the operator to resume it."
+        found.append(WarningObject(WarningCode.ACCOUNT_SUSPENDED, text, None))
+    if account.credits == 0:
+        text = "There are no credits left, so nothing can be sent. Have some added."
+        found.append(WarningObject(WarningCode.NO_CREDITS, text, None))
+    if free_space.low():
+        text = "The server is low on disk space and accepts no mail for now. What is queued still goes out."
+        found.append(WarningObject(WarningCode.DISK_LOW, text, None))
+    return found
+
+
+def _of_domains(store: Store, account: Account) -> list[WarningObject]:
+    domains = store.access.domains(account.id)
+    if not domains:
+        text = "No domain is registered yet: add the one you send from."
+        return [WarningObject(WarningCode.NO_DOMAIN, text, None)]
+    return [
+        WarningObject(
+            WarningCode.DOMAIN_PENDING,
+            f"{domain.name} is not verified: publish its DNS records, then have them checked.",
+            domain.name,
+        )
+        for domain in domains
+        if not domain.usable
+    ]
+
+
+async def _of_pools(store: Store, account: Account) -> list[WarningObject]:
+    return [
+        WarningObject(WarningCode.POOL_HELD, f"Mail to {hold.pool} is held: {hold.reason}", hold.pool)
+        for hold in await store.pools.holding(account.id)
+    ]

@@ -1,0 +1,152 @@
+"""The account as its owner sees it: what it is, what needs attention, and what became of its credits."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from appliance.model import Role
+from tests.e2e.contract.conftest import NewAccount
+from tests.e2e.contract.service import Caller, bearer, change, error, owner, waiting
+
+FIELDS = {
+    "id",
+    "name",
+    "email",
+    "role",
+    "credits",
+    "daily_cap",
+    "suspended",
+    "created_at",
+    "service",
+    "warnings",
+    "request_id",
+}
+
+
+def warnings(customer: Caller) -> list[tuple[str, str | None]]:
+    """What the account is warned of: code and subject."""
+    return [(each["code"], each["subject"]) for each in customer.get("/v1/account").json()["warnings"]]
+
+
+def entries(customer: Caller, **query: Any) -> list[dict[str, Any]]:
+    """The ledger."""
+    found: list[dict[str, Any]] = customer.get("/v1/credits", params=query).json()["entries"]
+    return found
+
+
+def test_the_account_is_told(new_account: NewAccount) -> None:
+    """All fields, with how to reach the service, and nothing to worry about."""
+    customer = owner(new_account(credit=5))
+    response = customer.get("/v1/account")
+    told = response.json()
+    assert set(told) == FIELDS
+    assert told["request_id"] == response.headers["x-request-id"]
+    assert (told["id"], told["name"], told["email"]) == (
+        customer.account.account_id,
+        customer.account.name,
+        customer.account.email,
+    )
+    assert (told["role"], told["credits"], told["daily_cap"], told["suspended"]) == ("customer", 5, None, False)
+    assert told["service"]["smtp_host"] == "mail.example.com"
+    assert told["service"]["delivery_mode"] == "sandbox"
+    assert told["warnings"] == []
+
+
+def test_an_unlimited_account_has_no_number(new_account: NewAccount) -> None:
+    """Unlimited credits are null, in the account and beside the ledger."""
+    customer = owner(new_account(credit=None))
+    assert customer.get("/v1/account").json()["credits"] is None
+    ledger = customer.get("/v1/credits").json()
+    assert (ledger["credits"], ledger["entries"], ledger["next"]) == (None, [], None)
+
+
+def test_the_role_is_told(new_account: NewAccount) -> None:
+    """An administrator is one."""
+    assert owner(new_account(role=Role.ADMIN)).get("/v1/account").json()["role"] == "admin"
+
+
+def test_what_needs_attention_is_told(new_account: NewAccount) -> None:
+    """No credits, a suspension, a domain that is not proven: each is a warning with a sentence."""
+    customer = owner(new_account(credit=0))
+    account_id, data_dir = customer.account.account_id, customer.running.data_dir
+    assert warnings(customer) == [("no_credits", None)]
+    change(data_dir, lambda store: store.access.add_domain(account_id, "pending.example", usable=False))
+    change(data_dir, lambda store: store.accounts.set_suspended(account_id, True))
+    assert warnings(customer) == [
+        ("account_suspended", None),
+        ("no_credits", None),
+        ("domain_pending", "pending.example"),
+    ]
+
+
+def test_a_held_pool_warns_who_waits_for_it(new_account: NewAccount) -> None:
+    """Only an account that has mail waiting for the pool is told, and why it is held."""
+    customer, other = owner(new_account()), owner(new_account())
+    waiting(customer, "a@held.example", pools={"held.example": "held-pool"})
+    change(customer.running.data_dir, lambda store: store.pools.hold("held-pool", "they moved"))
+    assert warnings(customer) == [("pool_held", "held-pool")]
+    assert "they moved" in customer.get("/v1/account").json()["warnings"][0]["text"]
+    assert warnings(other) == []
+    change(customer.running.data_dir, lambda store: store.pools.release("held-pool"))
+    assert warnings(customer) == []
+
+
+def test_every_change_of_credits_has_its_entry(new_account: NewAccount) -> None:
+    """Granted, reserved for a message, released by a bounce, taken away: newest first, each with the balance after."""
+    caller = new_account(credit=10)
+    customer, account_id = owner(caller), caller.account.account_id
+    sent = caller.delivered(to=["ok@example.net", "bounce@example.net"])
+    change(caller.running.data_dir, lambda store: store.accounts.change_credits(account_id, -4))
+    change(caller.running.data_dir, lambda store: store.accounts.change_credits(account_id, 100))
+    found = entries(customer)
+    assert [(each["kind"], each["amount"], each["balance"]) for each in found] == [
+        ("grant", 100, 105),
+        ("adjust", -4, 5),
+        ("release", 1, 9),
+        ("reserve", -2, 8),
+        ("grant", 10, 10),
+    ]
+    assert [each["message_id"] for each in found] == [None, None, sent["id"], sent["id"], None]
+    assert found[2]["recipient_id"] == sent["recipients"][1]["id"]
+    assert customer.get("/v1/credits").json()["credits"] == 105
+
+
+def test_the_ledger_is_paged(new_account: NewAccount) -> None:
+    """Every entry is on exactly one page, newest first."""
+    caller = new_account(credit=10)
+    customer = owner(caller)
+    for _ in range(4):
+        caller.send()
+    whole, pages, before = [each["id"] for each in entries(customer)], [], None
+    while True:
+        page = customer.get("/v1/credits", params={"limit": 2} | ({"before": before} if before else {})).json()
+        pages.append([each["id"] for each in page["entries"]])
+        if (before := page["next"]) is None:
+            break
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert [each for page in pages for each in page] == whole
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "-1", "x", "", "1e1"])
+def test_a_wrong_limit_is_400(customer: Caller, limit: str) -> None:
+    """A page has 1 to 100 entries."""
+    for path in ("/v1/credits", "/v1/emails", "/v1/domains", "/v1/api-keys", "/v1/smtp-credentials"):
+        assert error(customer.get(path, params={"limit": limit}), 400, "invalid_request").startswith("limit:")
+
+
+def test_nothing_but_a_token_opens_it(caller: Caller) -> None:
+    """Keys, SMTP credentials and nothing at all are 401 on every resource of the dashboard."""
+    paths = (
+        "/v1/account",
+        "/v1/credits",
+        "/v1/domains",
+        "/v1/api-keys",
+        "/v1/smtp-credentials",
+        "/v1/emails",
+        "/v1/stats",
+    )
+    for path in paths:
+        for headers in ({}, caller.account.basic, bearer(caller.account.full_key)):
+            response: httpx.Response = caller.client.get(path, headers=headers)
+            error(response, 401, "unauthorized")

@@ -1,0 +1,198 @@
+"""What administrators do: accounts, their credits, and the queue; and that nobody else does it."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from appliance.model import Role
+from tests.e2e.contract.conftest import NewAccount
+from tests.e2e.contract.service import Caller, bearer, error, message, owner, waiting
+from tests.running import add_account
+
+NOBODYS = f"acc_{'0' * 32}"
+
+
+@pytest.fixture(scope="module")
+def admin(running: Any, client: Any) -> Caller:
+    """Somebody who may manage other accounts."""
+    account = add_account(running.data_dir, "admin", role=Role.ADMIN)
+    caller = Caller(running, account, client, {})
+    return owner(caller)
+
+
+def post(caller: Caller, path: str, body: Any = None) -> Any:
+    """One POST, with a body or without."""
+    return caller.request("POST", path, json=body) if body is not None else caller.request("POST", path)
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    """A new account that nobody has, with changes."""
+    name = f"made-{uuid.uuid4().hex[:10]}"
+    return {"name": name, "email": f"{name}@example.org", "password": "a long password", **changes}
+
+
+ROUTES = [
+    ("GET", "/v1/admin/accounts", None),
+    ("POST", "/v1/admin/accounts", {"name": "x", "email": "x@example.org", "password": "a long password"}),
+    ("GET", "/v1/admin/accounts/{id}", None),
+    ("POST", "/v1/admin/accounts/{id}/suspend", None),
+    ("POST", "/v1/admin/accounts/{id}/resume", None),
+    ("POST", "/v1/admin/accounts/{id}/credits", {"change": 1_000}),
+    ("GET", "/v1/admin/queue", None),
+    ("POST", "/v1/admin/queue/google/pause", {}),
+    ("POST", "/v1/admin/queue/google/resume", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ROUTES)
+def test_a_customer_may_do_nothing_of_it(customer: Caller, method: str, path: str, body: Any) -> None:
+    """It is 403 whatever it names, also the customer's own account; without a token it is 401."""
+    options = {} if body is None else {"json": body}
+    for account_id in (customer.account.account_id, NOBODYS):
+        error(customer.request(method, path.format(id=account_id), **options), 403, "forbidden")
+    unknown = customer.using({}).request(method, path.format(id=NOBODYS), **options)
+    error(unknown, 401, "unauthorized")
+
+
+def test_an_account_is_created_and_works(admin: Caller) -> None:
+    """Its user logs in with the password it was given, and has the credits."""
+    wanted = described(credits=7)
+    made = post(admin, "/v1/admin/accounts", wanted)
+    assert made.status_code == 201, made.text
+    told = made.json()
+    assert (told["name"], told["email"], told["credits"], told["suspended"]) == (
+        wanted["name"],
+        wanted["email"],
+        7,
+        False,
+    )
+    login = admin.client.post("/v1/auth/login", json={"email": wanted["email"], "password": wanted["password"]})
+    assert login.json()["account"]["role"] == "customer"
+    seen = admin.client.get("/v1/account", headers=bearer(login.json()["token"])).json()
+    assert (seen["id"], seen["credits"]) == (told["id"], 7)
+    assert admin.get(f"/v1/admin/accounts/{told['id']}").json()["name"] == wanted["name"]
+
+
+def test_names_and_addresses_are_taken_once(admin: Caller) -> None:
+    """A second account of the same name, or with the same login, is a conflict."""
+    first = described()
+    assert post(admin, "/v1/admin/accounts", first).status_code == 201
+    error(post(admin, "/v1/admin/accounts", described(name=first["name"])), 409, "conflict")
+    error(post(admin, "/v1/admin/accounts", described(email=first["email"].upper())), 409, "conflict")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": ""},
+        {"name": "a b"},
+        {"name": "-a"},
+        {"name": "x" * 65},
+        {"email": "nobody"},
+        {"email": "A <a@example.org>"},
+        {"password": "short"},
+        {"password": "ä" * 513},
+        {"credits": -1},
+        {"credits": 10**16},
+        {"credits": 1.5},
+        {"role": "root"},
+        {"colour": "red"},
+    ],
+)
+def test_a_strange_account_is_400(admin: Caller, changes: dict[str, Any]) -> None:
+    """Nothing is made of it."""
+    error(post(admin, "/v1/admin/accounts", described(**changes)), 400, "invalid_request")
+
+
+def test_accounts_are_listed_by_name(admin: Caller) -> None:
+    """All of them, on as many pages as it takes."""
+    post(admin, "/v1/admin/accounts", described())
+    names: list[str] = []
+    query: dict[str, Any] = {"limit": 3}
+    while True:
+        page = admin.get("/v1/admin/accounts", params=query).json()
+        names += [each["name"] for each in page["accounts"]]
+        if page["next"] is None:
+            break
+        query["after"] = page["next"]
+    assert names == sorted(set(names))
+    assert {"admin", "demo"} <= set(names)
+
+
+def test_a_suspended_account_cannot_send(admin: Caller, new_account: NewAccount) -> None:
+    """From the next request on, and until it is resumed; reading still works."""
+    caller = new_account()
+    path = f"/v1/admin/accounts/{caller.account.account_id}"
+    sent = caller.send()
+    assert post(admin, f"{path}/suspend").json()["suspended"] is True
+    error(caller.post(message()), 403, "account_suspended")
+    assert caller.read(sent["id"])["id"] == sent["id"]
+    assert post(admin, f"{path}/resume").json()["suspended"] is False
+    caller.send()
+
+
+def test_credits_are_changed(admin: Caller, new_account: NewAccount) -> None:
+    """Added, taken, set, lifted; never below zero, and each with its entry in the ledger."""
+    caller = new_account(credit=10)
+    path = f"/v1/admin/accounts/{caller.account.account_id}/credits"
+    assert post(admin, path, {"change": 5}).json()["credits"] == 15
+    assert post(admin, path, {"change": -15}).json()["credits"] == 0
+    error(post(admin, path, {"change": -1}), 409, "conflict")
+    error(caller.post(message()), 402, "insufficient_credits")
+    assert post(admin, path, {"balance": 3}).json()["credits"] == 3
+    caller.send()
+    assert post(admin, path, {"balance": None}).json()["credits"] is None
+    error(post(admin, path, {"change": 5}), 409, "conflict")
+    customer = owner(caller)
+    amounts = [(each["kind"], each["amount"]) for each in customer.get("/v1/credits").json()["entries"]]
+    assert amounts == [("reserve", -1), ("grant", 3), ("adjust", -15), ("grant", 5), ("grant", 10)]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"change": 1, "balance": 1}, {"change": None}, {"change": "1"}, {"balance": -1}, {"change": 10**20}]
+)
+def test_a_strange_change_of_credits_is_400(admin: Caller, new_account: NewAccount, body: dict[str, Any]) -> None:
+    """Nothing is changed by it."""
+    caller = new_account(credit=10)
+    error(post(admin, f"/v1/admin/accounts/{caller.account.account_id}/credits", body), 400, "invalid_request")
+    assert caller.credits() == 10
+
+
+@pytest.mark.parametrize("method", ["GET", "suspend", "resume", "credits"])
+@pytest.mark.parametrize("account_id", [NOBODYS, "x", "%00", "' OR 1=1 --"])
+def test_an_unknown_account_is_404(admin: Caller, method: str, account_id: str) -> None:
+    """There is nothing to be read or changed."""
+    path = f"/v1/admin/accounts/{account_id}"
+    if method == "GET":
+        error(admin.get(path), 404, "not_found")
+    else:
+        error(post(admin, f"{path}/{method}", {"change": 1} if method == "credits" else None), 404, "not_found")
+
+
+def test_the_queue_is_told_and_steered(admin: Caller, new_account: NewAccount) -> None:
+    """Waiting mail by pool; a pool is held with a reason, which stays, and let go again."""
+    caller = new_account()
+    pool = f"pool-{uuid.uuid4().hex[:8]}"
+    domain = f"{pool}.example"
+    waiting(caller, f"a@{domain}", pools={domain: pool})
+
+    def seen() -> Any:
+        return next((each for each in admin.get("/v1/admin/queue").json()["pools"] if each["pool"] == pool), None)
+
+    found = seen()
+    assert (found["waiting"], found["deferred"], found["held_because"]) == (0, 1, None)
+    assert [each["domain"] for each in found["destinations"]] == [domain]
+    held = post(admin, f"/v1/admin/queue/{pool}/pause", {"reason": "<b>they move</b>"}).json()
+    assert (held["held"], held["reason"]) == (True, "<b>they move</b>")
+    assert post(admin, f"/v1/admin/queue/{pool}/pause", {"reason": "other"}).json()["reason"] == "<b>they move</b>"
+    assert seen()["held_because"] == "<b>they move</b>"
+    assert post(admin, f"/v1/admin/queue/{pool}/resume").json()["held"] is False
+    error(post(admin, f"/v1/admin/queue/{pool}/resume"), 404, "not_found")
+    assert seen()["held_because"] is None
+
+
+@pytest.mark.parametrize("body", [{"reason": ""}, {"reason": "a\nb"}, {"reason": "x" * 201}, {"why": "x"}])
+def test_a_strange_reason_is_400(admin: Caller, body: dict[str, str]) -> None:
+    """A reason is one line."""
+    error(post(admin, "/v1/admin/queue/google/pause", body), 400, "invalid_request")

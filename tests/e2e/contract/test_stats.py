@@ -1,0 +1,66 @@
+"""An account's numbers: what was sent, what became of it, how long it took, what waits."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.contract.conftest import NewAccount
+from tests.e2e.contract.service import Caller, bearer, error, owner, waiting
+
+
+def stats(caller: Caller, **query: Any) -> Any:
+    """The numbers of the account."""
+    response = owner(caller).get("/v1/stats", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def counts(told: dict[str, Any]) -> tuple[int, ...]:
+    """Sent, delivered, bounced, failed."""
+    return tuple(told[kind] for kind in ("sent", "delivered", "bounced", "failed"))
+
+
+def test_what_was_sent_is_counted_at_once(new_account: NewAccount) -> None:
+    """Recipients by hour and day, with their results, a moment after they are final; tests are left out."""
+    caller = new_account()
+    caller.delivered(to=["ok@example.net", "fine@example.net", "bounce@example.net"])
+    caller.delivered(to="fail@example.net")
+    test = caller.using(bearer(caller.account.test_key)).send()
+    caller.final(test["id"])
+    told = stats(caller)
+    assert counts(told["totals"]) == (4, 2, 1, 1)
+    assert told["totals"]["bounce_rate"] == 0.25
+    assert 0 < told["totals"]["median_ms"] <= told["totals"]["p95_ms"] < 60_000
+    assert tuple(map(sum, zip(*map(counts, told["days"]), strict=True))) == (4, 2, 1, 1)
+    assert tuple(map(sum, zip(*map(counts, told["hours"]), strict=True))) == (4, 2, 1, 1)
+
+
+def test_an_account_without_mail_has_empty_lines(new_account: NewAccount) -> None:
+    """Every day and hour is there, oldest first, and what cannot be said is null."""
+    told = stats(new_account(), days=30)
+    assert len(told["days"]) == 30
+    assert 6 * 24 < len(told["hours"]) <= 7 * 24
+    starts = [each["start"] for each in told["days"]]
+    assert starts == sorted(starts)
+    assert all(start.endswith("T00:00:00.000Z") for start in starts)
+    assert told["hours"][0]["start"] == starts[-7]
+    assert counts(told["totals"]) == (0, 0, 0, 0)
+    totals = told["totals"]
+    assert (totals["bounce_rate"], totals["median_ms"], totals["p95_ms"], told["queue"]) == (None, None, None, [])
+
+
+def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
+    """Mail of this account alone, by the pool it goes through."""
+    caller, other = new_account(), new_account()
+    for each in (caller, other):
+        waiting(each, "a@pool.example", "b@pool.example", "c@unknown.example", pools={"pool.example": "the-pool"})
+    assert stats(caller)["queue"] == [
+        {"pool": "the-pool", "due": 0, "deferred": 2},
+        {"pool": None, "due": 0, "deferred": 1},
+    ]
+
+
+@pytest.mark.parametrize("days", ["0", "91", "-1", "x", "", "1.5", "٣"])
+def test_a_wrong_number_of_days_is_400(customer: Caller, days: str) -> None:
+    """There are 1 to 90."""
+    assert error(customer.get("/v1/stats", params={"days": days}), 400, "invalid_request").startswith("days:")

@@ -1,0 +1,108 @@
+"""In charge of searching messages: everything once, newest first, in blocks, and never for long."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from appliance.dashboard_model import MailFilter
+from appliance.model import Account, MessageStatus, RecipientStatus
+from appliance.store import Store, mail_log
+from appliance.store.mail_log import MailLog
+from tests.store.samples import Clock, Messages, record
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of three messages."""
+    monkeypatch.setattr(mail_log, "BLOCK", 3)
+
+
+async def accept(store: Store, messages: Messages, count: int, to: str = "b@example.net") -> list[str]:
+    """Store so many messages; their ids, newest first."""
+    made = [messages.new(to) for _ in range(count)]
+    for each in made:
+        await store.messages.accept(each)
+    return [each.id for each in made[::-1]]
+
+
+async def search(store: Store, account: Account, wanted: MailFilter, most: int) -> tuple[list[str], int]:
+    """What a whole search finds, and in how many pages."""
+    found: list[str] = []
+    pages, before = 0, None
+    while True:
+        page = await store.mail_log.page(account.id, wanted, before, most)
+        assert len(page.messages) <= most
+        found += [each.id for each in page.messages]
+        pages, before = pages + 1, page.next
+        if before is None:
+            return found, pages
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 7])
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("wanted", [MailFilter(), MailFilter(sender="a@example.com")])
+async def test_every_message_is_on_one_page(
+    store: Store, messages: Messages, account: Account, count: int, most: int, wanted: MailFilter
+) -> None:
+    """Whatever falls on the edge of a block or of a page is found, once."""
+    ids = await accept(store, messages, count)
+    found, pages = await search(store, account, wanted, most)
+    assert found == ids
+    assert pages == max(1, -(-count // most))
+
+
+@pytest.mark.usefixtures("small_blocks")
+async def test_a_search_without_time_goes_on_later(store: Store, messages: Messages, account: Account) -> None:
+    """Every block is a page of its own, empty or not, and `next` leads to the end."""
+    needle = await accept(store, messages, 1, "needle@example.net")
+    await accept(store, messages, 10)
+
+    def always_late() -> Iterator[float]:
+        at = 0.0
+        while True:
+            at += 1_000
+            yield at
+
+    slow = MailLog(store.mail_log.engine, store.mail_log.scanner, always_late().__next__)
+    wanted, before, found, pages = MailFilter(recipient="needle@example.net"), None, [], 0
+    while True:
+        page = await slow.page(account.id, wanted, before, 5)
+        found += [each.id for each in page.messages]
+        pages, before = pages + 1, page.next
+        if before is None:
+            break
+    assert found == needle
+    assert pages == 4
+
+
+@pytest.mark.parametrize("few", [1, 20_000])
+async def test_what_waits_is_found_either_way(
+    store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """By the index of waiting mail when that is little, by a search when it is much: the same messages."""
+    monkeypatch.setattr(mail_log, "FEW_WAITING", few)
+    await accept(store, messages, 2)
+    await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
+    waiting = await accept(store, messages, 3)
+    assert (await search(store, account, MailFilter(status=MessageStatus.QUEUED), 2))[0] == waiting
+    to_nobody = MailFilter(status=MessageStatus.QUEUED, recipient="nobody@example.net")
+    assert (await search(store, account, to_nobody, 2))[0] == []
+
+
+async def test_rare_ones_have_an_index(store: Store) -> None:
+    """Searching what failed, or was a test, does not go through all messages."""
+    for among, index in ((mail_log._FAILED, "failed"), (mail_log._PARTIAL, "partial"), (mail_log._TESTS, "test")):
+        query = mail_log._BLOCK_END.format(among=among)
+        wanted = {"account_id": "a", "before": "~", "block": 1}
+        plan = store.engine.read(lambda c, q=query, w=wanted: c.execute(f"EXPLAIN QUERY PLAN {q}", w).fetchall())  # type: ignore[misc]
+        assert [f"messages_{index} (account_id=? AND id<?)" in str(row) for row in plan] == [True]
+
+
+async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, account: Account) -> None:
+    """Another account's message has none."""
+    (message_id,) = await accept(store, messages, 1)
+    facts = store.mail_log.facts(account.id, message_id)
+    assert facts is not None
+    assert (facts.tags, facts.size, facts.body_kept) == (("one", "two"), 100, True)
+    assert store.mail_log.facts("acc_other", message_id) is None

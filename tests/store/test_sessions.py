@@ -1,0 +1,86 @@
+"""In charge of sessions: one generation after the other, and an end for whoever comes with an old one."""
+
+import pytest
+
+from appliance.model import Account, User
+from appliance.store import Store
+from appliance.store.sessions import LIFETIME, MOST
+from tests.store.samples import Clock
+
+WHERE = ("192.0.2.1", "curl")
+
+
+@pytest.fixture
+def user(store: Store, account: Account) -> User:
+    """The account's user."""
+    found = store.accounts.user_by_email(account.email)
+    assert found is not None
+    return found
+
+
+async def test_each_renewal_is_the_next_generation(store: Store, user: User, clock: Clock) -> None:
+    """A session goes on under the same id, for as long as it was at first, from where it was used last."""
+    begun = await store.sessions.begin(user.id, *WHERE)
+    clock.now += LIFETIME - 1_000_000
+    renewal = await store.sessions.renew(begun.id, 0, "192.0.2.2", "wget")
+    assert renewal.session is not None
+    assert (renewal.session.id, renewal.session.generation) == (begun.id, 1)
+    assert (renewal.session.address, renewal.session.user_agent) == ("192.0.2.2", "wget")
+    assert renewal.session.expires_at - renewal.session.renewed_at == LIFETIME
+    assert store.sessions.of(user.id) == [renewal.session]
+
+
+async def test_an_old_generation_ends_the_session(store: Store, user: User) -> None:
+    """Whoever comes with it has a copy; afterwards the newest generation is no good either."""
+    begun, other = await store.sessions.begin(user.id, *WHERE), await store.sessions.begin(user.id, *WHERE)
+    await store.sessions.renew(begun.id, 0, *WHERE)
+    reused = await store.sessions.renew(begun.id, 0, *WHERE)
+    assert (reused.session, reused.reused) == (None, True)
+    gone = await store.sessions.renew(begun.id, 1, *WHERE)
+    assert (gone.session, gone.reused) == (None, False)
+    assert [each.id for each in store.sessions.of(user.id)] == [other.id]
+
+
+async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> None:
+    """A number that was never given renews nothing, and ends nothing."""
+    begun = await store.sessions.begin(user.id, *WHERE)
+    renewal = await store.sessions.renew(begun.id, 5, *WHERE)
+    assert (renewal.session, renewal.reused) == (None, False)
+    assert store.sessions.of(user.id) == [begun]
+
+
+async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock) -> None:
+    """It is neither shown nor renewed, and makes no user, before the janitor comes by."""
+    begun = await store.sessions.begin(user.id, *WHERE)
+    assert store.accounts.user_of_session(begun.id) == user
+    clock.now += LIFETIME
+    assert (await store.sessions.renew(begun.id, 0, *WHERE)).session is None
+    assert store.sessions.of(user.id) == []
+    assert store.accounts.user_of_session(begun.id) is None
+
+
+async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:
+    """Somebody else's is as absent as one that never was."""
+    begun = await store.sessions.begin(user.id, *WHERE)
+    assert not await store.sessions.end(begun.id, "usr_other")
+    assert await store.sessions.end(begun.id, user.id)
+    assert not await store.sessions.end(begun.id, user.id)
+
+
+async def test_a_new_password_ends_them_all(store: Store, user: User) -> None:
+    """The password and the sessions go together."""
+    for _ in range(3):
+        await store.sessions.begin(user.id, *WHERE)
+    await store.accounts.set_password(user.id, "another hash")
+    assert store.sessions.of(user.id) == []
+
+
+async def test_the_one_renewed_longest_ago_makes_room(store: Store, user: User) -> None:
+    """A user has a hundred sessions at most."""
+    begun = [await store.sessions.begin(user.id, *WHERE) for _ in range(MOST)]
+    await store.sessions.renew(begun[0].id, 0, *WHERE)
+    newest = await store.sessions.begin(user.id, *WHERE)
+    left = {each.id for each in store.sessions.of(user.id)}
+    assert len(left) == MOST
+    assert {newest.id, begun[0].id} <= left
+    assert begun[1].id not in left

@@ -1,0 +1,142 @@
+"""In charge of the numbers: everything is counted once, whether it was added up already or not."""
+
+import pytest
+
+from appliance.dashboard_model import Numbers
+from appliance.model import Account, RecipientStatus
+from appliance.store import Store, statistics
+from appliance.store.statistics import HOUR, bucket_milliseconds
+from tests.store.samples import SECOND, Clock, Messages, record
+
+DELIVERED, BOUNCED, FAILED, DEFERRED = (
+    RecipientStatus.DELIVERED,
+    RecipientStatus.BOUNCED,
+    RecipientStatus.FAILED,
+    RecipientStatus.DEFERRED,
+)
+
+
+def totals(numbers: Numbers) -> dict[str, int]:
+    """All hours together."""
+    found: dict[str, int] = {}
+    for (_, kind), count in numbers.by_hour.items():
+        found[kind] = found.get(kind, 0) + count
+    return found
+
+
+async def send(store: Store, messages: Messages, clock: Clock, *results: RecipientStatus, test: bool = False) -> None:
+    """A message with a recipient for each result."""
+    await store.messages.accept(messages.new(*[f"r{n}@example.net" for n in range(len(results))], test=test))
+    await record(store, clock, results)
+
+
+async def test_nothing_is_counted_twice_or_left_out(
+    store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the counting and the sending take turns, the numbers are those of what was sent."""
+    monkeypatch.setattr(statistics, "SLICE", 2)
+    sent = 0
+    for _ in range(6):
+        await send(store, messages, clock, DELIVERED, DELIVERED, BOUNCED, FAILED)
+        sent += 4
+        wanted = {"sent": sent, "delivered": sent // 2, "bounced": sent // 4, "failed": sent // 4}
+        assert totals(await store.statistics.of(account.id, 0)) == wanted
+        clock.now += 25 * SECOND
+        await store.statistics.count()
+        assert totals(await store.statistics.of(account.id, 0)) == wanted
+    clock.now += HOUR
+    while await store.statistics.count():
+        pass
+    numbers = await store.statistics.of(account.id, 0)
+    assert totals(numbers) == {"sent": 24, "delivered": 12, "bounced": 6, "failed": 6}
+    assert sum(numbers.by_bucket.values()) == 12
+
+
+async def test_what_may_still_be_written_is_not_counted_yet(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """A row whose id is older than the last one counted must not be passed over: the youngest are left for later."""
+    await send(store, messages, clock, DELIVERED)
+    assert not await store.statistics.count()
+    rows = store.engine.read(lambda c: c.execute("SELECT kind FROM hourly_counts").fetchall())
+    assert rows == []
+    clock.now += 61 * SECOND
+    await store.statistics.count()
+    rows = store.engine.read(lambda c: c.execute("SELECT kind FROM hourly_counts ORDER BY kind").fetchall())
+    assert rows == [("delivered",), ("sent",)]
+
+
+async def test_tests_and_deferrals_are_not_counted(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Neither before nor after they were added up."""
+    await send(store, messages, clock, DELIVERED, BOUNCED, test=True)
+    await send(store, messages, clock, DEFERRED)
+    for _ in range(2):
+        assert totals(await store.statistics.of(account.id, 0)) == {"sent": 1}
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+
+
+async def test_hours_are_told_apart(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """A result belongs to the hour it came in, and what lies before the time asked for is left out."""
+    first = clock.now // HOUR
+    await store.messages.accept(messages.new("a@example.net"))
+    clock.now += HOUR
+    await record(store, clock, [DELIVERED])
+    expected = {(first, "sent"): 1, (first + 1, "delivered"): 1}
+    for _ in range(2):
+        assert (await store.statistics.of(account.id, 0)).by_hour == expected
+        assert (await store.statistics.of(account.id, (first + 1) * HOUR)).by_hour == {(first + 1, "delivered"): 1}
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+
+
+async def test_a_delivery_is_timed_to_a_tenth(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """The bucket of a delivery stands for a time close to the real one, before and after it was added up."""
+    await store.messages.accept(messages.new("a@example.net"))
+    clock.now += 90 * SECOND
+    await record(store, clock, [DELIVERED])
+    for _ in range(2):
+        ((bucket, count),) = (await store.statistics.of(account.id, 0)).by_bucket.items()
+        assert count == 1
+        assert 0.9 * 90_000 < bucket_milliseconds(bucket) < 1.1 * 90_000
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+
+
+async def test_accounts_are_counted_apart(store: Store, messages: Messages, clock: Clock, account: Account) -> None:
+    """Another account's mail changes no number of this one."""
+    other = await store.accounts.create("other", "other@example.org", "hash", credit=None)
+    await send(store, Messages(messages.outside, other.id), clock, DELIVERED)
+    for _ in range(2):
+        assert totals(await store.statistics.of(account.id, 0)) == {}
+        assert totals(await store.statistics.of(other.id, 0)) == {"sent": 1, "delivered": 1}
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+
+
+async def test_a_clock_that_went_back_counts_nothing_twice(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Counting stands still until the time it had reached comes again."""
+    await send(store, messages, clock, DELIVERED)
+    clock.now += 61 * SECOND
+    await store.statistics.count()
+    clock.now -= 50 * SECOND
+    assert not await store.statistics.count()
+    assert totals(await store.statistics.of(account.id, 0)) == {"sent": 1, "delivered": 1}
+
+
+async def test_a_server_at_rest_writes_nothing(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Without anything new there is no commit, however often the books are kept."""
+    await send(store, messages, clock, DELIVERED)
+    clock.now += 61 * SECOND
+    await store.statistics.count()
+    before = store.queue_control.version()
+    for _ in range(3):
+        clock.now += 10 * SECOND
+        assert not await store.statistics.count()
+    assert store.queue_control.version() == before

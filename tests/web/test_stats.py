@@ -1,0 +1,42 @@
+"""In charge of how numbers are told: sums by day and hour, rates, and times."""
+
+import pytest
+
+from appliance.dashboard_model import Numbers
+from appliance.web.stats import quantile, stats
+
+MIDNIGHT = 24 * 20_000  # in hours
+
+
+def test_days_are_the_sum_of_their_hours() -> None:
+    """Every hour counts for its own day, and the whole time together."""
+    by_hour = {
+        (MIDNIGHT - 24, "sent"): 1,
+        (MIDNIGHT - 1, "sent"): 2,
+        (MIDNIGHT, "sent"): 4,
+        (MIDNIGHT + 1, "bounced"): 1,
+        (MIDNIGHT + 2, "delivered"): 3,
+    }
+    told = stats(Numbers(by_hour, {}, ()), MIDNIGHT - 24, MIDNIGHT + 2, 2, "req_1")
+    assert [day.sent for day in told.days] == [3, 4]
+    assert len(told.hours) == 27
+    assert [told.hours[0].sent, told.hours[23].sent, told.hours[24].sent] == [1, 2, 4]
+    assert (told.totals.sent, told.totals.delivered, told.totals.bounced) == (7, 3, 1)
+    assert told.totals.bounce_rate == 0.25
+
+
+@pytest.mark.parametrize(
+    ("by_bucket", "share", "expected"),
+    [
+        ({}, 0.5, None),
+        ({10: 0}, 0.5, None),
+        ({0: 1}, 0.5, 1),
+        ({10: 1, 50: 1}, 0.5, 3),
+        ({10: 1, 50: 2}, 0.5, 123),
+        ({10: 95, 50: 5}, 0.95, 3),
+        ({10: 94, 50: 6}, 0.95, 123),
+    ],
+)
+def test_a_share_is_done_within_a_time(by_bucket: dict[int, int], share: float, expected: int | None) -> None:
+    """The time of the bucket in which the share is reached."""
+    assert quantile(by_bucket, share) == expected
