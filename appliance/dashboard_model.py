@@ -25,6 +25,7 @@ class MailFilter:
     """Which messages of an account are wanted; None: whatever they are.
 
     `recipient` and `sender` are addresses, or domains when they have no `@` but in front, in lower case.
+    The domain of a recipient is in A-labels.
     """
 
     status: MessageStatus | None = None

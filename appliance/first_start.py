@@ -65,7 +65,7 @@ The secrets below are shown only this once.
   API key          {made.key}
   From domain      {made.domain}
 
-Send a first message:
+Open the URL in a browser and log in to see where your mail is. Send a first message:
 
 {send_line(url, bearer, made.domain)}
 
@@ -97,7 +97,8 @@ def send_line(url: str, bearer: str, domain: str) -> str:
 def welcome_back(config: Config, url: str, name: str, program: str) -> str:
     """Where things are, at every later start with built-in settings."""
     return f"""
-The mail appliance is running with built-in settings.
+The mail appliance is running with built-in settings. Open the URL in a browser for
+the dashboard.
 
   URL              {url}
   SMTP server      {smtp_server(config)}

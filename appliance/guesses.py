@@ -1,9 +1,9 @@
 """In charge of making guesses slow: failures are counted by address and by account, and answered later and later.
 
 Nobody is ever locked out. Our own keys and passwords have 256 bits, so a right one always works at once; only logins
-with a password people chose can be told to wait, and never from an address that has logged in to that account before.
-Failures from loopback are not counted by address: every application on the machine, and a proxy nobody declared,
-would share that count.
+with a password people chose can be told to wait, and from an address that has logged in to that account before only
+for as long as that address guesses itself, a minute at most. Failures from loopback are not counted by address
+otherwise: every application on the machine, and a proxy nobody declared, would share that count.
 """
 
 import ipaddress
@@ -35,7 +35,9 @@ class _Account:
     failures: deque[int] = field(default_factory=deque)
     wait: int = 0
     wait_until: int = 0
-    known: set[str] = field(default_factory=set)  # addresses its owner has logged in from
+    # Addresses its owner has logged in from, with what failed from there lately: behind a proxy nobody declared
+    # whoever guesses has the owner's address.
+    known: dict[str, deque[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -58,10 +60,14 @@ class Guesses:
                 raise _wait(recent[-most] + window - now)
 
     def check_account(self, account: str, address: str) -> None:
-        """Refuse a login that has to wait, unless its owner is known to come from there."""
-        record = self._accounts.get(account)
-        if record is not None and address not in record.known and record.wait_until > self.outside.now():
-            raise _wait(record.wait_until - self.outside.now())
+        """Refuse a login that has to wait; where its owner is known to come from, only guesses from there count."""
+        record, now = self._accounts.get(account), self.outside.now()
+        if record is None:
+            return
+        own = record.known.get(address)
+        until = record.wait_until if own is None else _until(own, *PER_ADDRESS[0])
+        if until > now:
+            raise _wait(until - now)
 
     def failed(self, address: str, account: str | None = None) -> None:
         """Count a failure."""
@@ -70,7 +76,10 @@ class Guesses:
             failures = _newest(self._addresses, address, deque(maxlen=50))
             failures.append(now)
         if account is not None:
-            self._account_failed(_newest(self._accounts, account, _Account()), now)
+            record = _newest(self._accounts, account, _Account())
+            if (own := record.known.get(address)) is not None:
+                own.append(now)
+            self._account_failed(record, now)
 
     def succeeded(self, address: str, account: str) -> None:
         """The owner has come in from here: forget the account's failures, and let this address in at once later."""
@@ -78,7 +87,7 @@ class Guesses:
         record.failures.clear()
         record.wait = record.wait_until = 0
         if len(record.known) < 100:
-            record.known.add(address)
+            record.known.setdefault(address, deque(maxlen=PER_ADDRESS[0][0]))
 
     @staticmethod
     def _account_failed(record: _Account, now: int) -> None:
@@ -90,6 +99,11 @@ class Guesses:
         if len(record.failures) >= PER_ACCOUNT or record.wait:
             record.wait = min(2 * record.wait or FIRST_WAIT, LONGEST_WAIT)
             record.wait_until = now + record.wait
+
+
+def _until(failures: deque[int], most: int, window: int) -> int:
+    """When there is room for one more failure, if the last `most` are known."""
+    return failures[0] + window if len(failures) == most else 0
 
 
 def _newest(kept: dict[str, Value], name: str, fresh: Value) -> Value:

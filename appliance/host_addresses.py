@@ -7,6 +7,8 @@ import trio
 from appliance.networks import Address
 from appliance.resolver import Fault, LookupFailed, Resolver
 
+OTHER_FAMILY = 1.0  # seconds to wait for the second answer once the first is here: some servers never give it
+
 _Family = tuple[tuple[Address, ...], bool]  # addresses, and whether they are authentic
 
 
@@ -27,8 +29,14 @@ async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, 
         await ask(4)
     else:
         async with trio.open_nursery() as nursery:
+
+            async def ask_with_limit(version: int) -> None:
+                await ask(version)
+                if version in answers:
+                    nursery.cancel_scope.deadline = trio.current_time() + OTHER_FAMILY
+
             for version in (6, 4):
-                nursery.start_soon(ask, version)
+                nursery.start_soon(ask_with_limit, version)
     if not answers:
         raise next((failed for failed in failures if failed.fault is Fault.TEMPORARY), failures[0])
     families = [answers[version][0] for version in (6, 4) if version in answers]

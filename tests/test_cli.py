@@ -262,7 +262,7 @@ def test_unlimited_is_left_only_by_setting_a_balance(acme: Shell) -> None:
     assert acme.json("account", "credit", "acme", "--set", "3")["credits"] == 3
     assert "between 0 and" in acme.refused("account", "credit", "acme", "-3", "--set")
     ledger: list[LedgerEntry] = acme.stored(lambda store: store.accounts.ledger(store.accounts.named("acme").id))
-    assert [(entry.amount, entry.balance) for entry in reversed(ledger)] == [(100, 100), (7, 7), (-4, 3)]
+    assert [(entry.amount, entry.balance) for entry in reversed(ledger)] == [(100, 100), (-100, 0), (7, 7), (-4, 3)]
 
 
 @pytest.mark.parametrize("amount", ["--", "-", "five", "1e3", "+-5", "--jsno", "99999999999999999999", "-x"])

@@ -91,6 +91,7 @@ LIBRARIES: dict[str, frozenset[str]] = {
     "quart_trio": frozenset({"web"}),
     "werkzeug": frozenset({"web"}),
     "hypercorn": frozenset({"web"}),
+    "jinja2": frozenset({"web"}),
     "jwt": frozenset({"web"}),
     "h11": frozenset({"web", "deliver", "webhook"}),  # HTTP on the wire, served and fetched
     "aiosmtpd": frozenset({"submission"}),

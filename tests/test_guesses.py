@@ -134,6 +134,22 @@ def test_a_known_owner_never_waits(guesses: Guesses) -> None:
         guesses.check_account("account", "203.0.113.9")
 
 
+@pytest.mark.parametrize("address", [OWNER, "127.0.0.1"])
+def test_a_known_address_has_ten_guesses_a_minute(guesses: Guesses, clock: Clock, address: str) -> None:
+    """Behind a proxy nobody declared attackers come from the owner's address: they get no free guesses by that."""
+    guesses.succeeded(address, "account")
+    for _ in range(10):
+        guesses.check_account("account", address)
+        guesses.failed(address, "account")
+        clock.now += SECOND
+    with pytest.raises(Refused) as refused:
+        guesses.check_account("account", address)
+    assert seconds_to_wait(refused) == 50
+    guesses.check_account("another", address)
+    clock.now += 50 * SECOND
+    guesses.check_account("account", address)
+
+
 def test_a_login_forgives(guesses: Guesses) -> None:
     """After the owner has come in, failures are counted from the beginning."""
     failed_logins(guesses, 15)

@@ -3,15 +3,18 @@
 from ipaddress import ip_address
 
 import pytest
+import trio
 
 from appliance.host_addresses import host_addresses
 from appliance.resolver import Fault, LookupFailed
-from tests.fakes.dns import DnsServer, Trouble, Zone, ZoneResolver, serving
+from tests.fakes.dns import SPOILED, DnsServer, Trouble, Zone, ZoneResolver, serving
 
 ZONE: Zone = {
     "both.example": {"A": ["192.0.2.1", "192.0.2.2"], "AAAA": ["2001:db8::1"]},
     "four.example": {"A": ["192.0.2.1"]},
     "half.example": {"A": ["192.0.2.1"], "AAAA": Trouble.SERVFAIL},
+    "mute.example": {"A": ["192.0.2.1"], "AAAA": Trouble.SILENCE},
+    "late.example": {"A": Trouble.SILENCE_ONCE},
     "broken.example": {"A": Trouble.SERVFAIL},
 }
 
@@ -23,6 +26,24 @@ async def test_the_families_take_turns() -> None:
     assert found == tuple(map(ip_address, ("2001:db8::1", "192.0.2.1", "192.0.2.2")))
     for name in ("four.example", "half.example"):
         assert (await host_addresses(resolver, name))[0] == (ip_address("192.0.2.1"),)
+
+
+async def test_a_family_that_nobody_answers_for_is_not_waited_for_long() -> None:
+    """With the addresses of one family in hand the other has a second, not the time a question may take."""
+    async with serving(DnsServer(ZONE)) as resolver:
+        began = trio.current_time()
+        found, _ = await host_addresses(resolver, "mute.example")
+        assert found == (ip_address("192.0.2.1"),)
+        assert trio.current_time() - began < 3
+
+
+async def test_a_family_without_addresses_hurries_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That there is no IPv6 does not cut short the question for IPv4, whose first packet may be lost."""
+    monkeypatch.setattr("appliance.host_addresses.OTHER_FAMILY", 0.0)
+    monkeypatch.setattr("appliance.resolver.QUERY_TIMEOUT", 0.2)
+    async with serving(DnsServer(ZONE)) as resolver:
+        found, _ = await host_addresses(resolver, "late.example")
+        assert found == tuple(map(ip_address, SPOILED[Trouble.SILENCE_ONCE]))
 
 
 @pytest.mark.parametrize(("name", "fault"), [("broken.example", Fault.TEMPORARY), ("none.example", Fault.NXDOMAIN)])

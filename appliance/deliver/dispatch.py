@@ -174,6 +174,7 @@ class Dispatch:
             self._flights.recorded(result.gate)
         if not on_disk:
             return
+        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in result.parcel.recipients)
         for outcome in result.outcomes:
             again = outcome.next_attempt_at
             if again is not None and (self._due_at is None or again < self._due_at):

@@ -163,6 +163,7 @@ class Flights:
         parcel = self._still_wanted(routed)
         if parcel is None:
             return []
+        self.store.queue_control.on_the_way.set_out([recipient.id for recipient in parcel.recipients])
         try:
             return await self.courier.deliver(parcel, routed.route, gate, ready.signature, routed.mime)
         except Exception as error:
@@ -170,9 +171,11 @@ class Flights:
 
     def _still_wanted(self, routed: Routed) -> Parcel | None:
         """The parcel without what was cancelled while it waited for its slot; a pool may have been held for days."""
-        parcel = routed.parcel
-        if trio.current_time() < routed.since + LONG_WAIT:
+        parcel, on_the_way = routed.parcel, self.store.queue_control.on_the_way
+        if trio.current_time() < routed.since + LONG_WAIT and not on_the_way.was_recalled(parcel.message_id):
             return parcel
+        if on_the_way.is_being_cancelled(parcel.message_id):
+            return None  # should nothing come of that, it is still due, and found by the next look
         waiting = self.store.queue_control.waiting(parcel.message_id)
         left = tuple(recipient for recipient in parcel.recipients if recipient.id in waiting)
         return parcel._replace(recipients=left) if left else None

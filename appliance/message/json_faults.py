@@ -31,6 +31,7 @@ _PATH = re.compile(r" - at `\$\.?([^`]*)`\Z")
 
 _KINDS = {
     "str": "a string",
+    "whole": "a whole number",
     "int": "a number",
     "float": "a number",
     "bool": "a boolean",
@@ -235,6 +236,8 @@ def _reason(text: str) -> str:
 
 def _kinds(alternatives: str) -> str:
     named = alternatives.split(" | ")
+    if "int" in named and "float" not in named:
+        named[named.index("int")] = "whole"
     *others, last = dict.fromkeys(kind for name, kind in _KINDS.items() if name in named) or ("another value",)
     return f"{', '.join(others)} or {last}" if others else last
 

@@ -12,6 +12,7 @@ from appliance.errors import Code, Refused
 from appliance.model import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
 from appliance.store.engine import Engine
+from appliance.store.room import CREDENTIALS, KEYS
 from appliance.store.sql import first, rows, run
 
 SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
@@ -133,9 +134,15 @@ class Access:
 
     # ---- SMTP credentials
 
-    async def create_credential(self, account_id: str, name: str = "") -> tuple[str, str]:
-        """A new SMTP login: (username, password). The password is known only now."""
-        return await self.engine.write(lambda c: add_credential(c, self.outside, account_id, name))
+    async def create_credential(self, account_id: str, name: str = "", *, by_owner: bool = False) -> tuple[str, str]:
+        """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
+
+        def work(c: apsw.Connection) -> tuple[str, str]:
+            if by_owner:
+                CREDENTIALS.make(c, account_id)
+            return add_credential(c, self.outside, account_id, name)
+
+        return await self.engine.write(work)
 
     def credentials(self, account_id: str) -> list[SmtpCredential]:
         """The SMTP logins of an account, revoked ones too."""
@@ -150,9 +157,17 @@ class Access:
 
     # ---- API keys
 
-    async def create_key(self, account_id: str, *, scope: Scope, test: bool, name: str = "") -> tuple[str, str]:
-        """A new API key: (id, key). The key is known only now."""
-        return await self.engine.write(lambda c: add_key(c, self.outside, account_id, scope, test=test, name=name))
+    async def create_key(
+        self, account_id: str, *, scope: Scope, test: bool, name: str = "", by_owner: bool = False
+    ) -> tuple[str, str]:
+        """A new API key: (id, key). The key is known only now. An owner may have so many."""
+
+        def work(c: apsw.Connection) -> tuple[str, str]:
+            if by_owner:
+                KEYS.make(c, account_id)
+            return add_key(c, self.outside, account_id, scope, test=test, name=name)
+
+        return await self.engine.write(work)
 
     def keys(self, account_id: str | None = None) -> list[ApiKey]:
         """The API keys of one account, or of all."""

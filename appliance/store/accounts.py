@@ -8,7 +8,7 @@ from appliance.errors import Code, Refused
 from appliance.model import Account, LedgerEntry, LedgerKind, Role, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.engine import Engine, statement
-from appliance.store.sql import Many, Row, first, rows, run
+from appliance.store.sql import NEWEST, Many, Row, first, rows, run
 
 DAY = 86_400_000_000  # microseconds
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
@@ -50,14 +50,15 @@ INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, re
 )
 _LEDGER = """
 SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
-WHERE account_id = :account_id AND (:before IS NULL OR id < :before) ORDER BY id DESC LIMIT :most
+WHERE account_id = :account_id AND id < :before ORDER BY id DESC LIMIT :most
 """
 _USERS = """
 SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
 FROM users u JOIN accounts a ON a.id = u.account_id
 """
 _CHANGE_LOGIN = """
-UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id
+UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
+WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id
 """
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 _OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.expires_at > :now"
@@ -166,8 +167,14 @@ class Accounts:
         WRITE_LEDGER.run(c, [ledger_line(self.outside, account_id, LedgerKind.GRANT, balance - (before or 0), balance)])
 
     async def set_unlimited(self, account_id: str) -> None:
-        """Stop counting credits for this account."""
-        await self.engine.write(statement(_SET_CREDITS, {"account_id": account_id, "credits": None}))
+        """Stop counting credits for this account; what is left leaves the ledger, so that its lines still add up."""
+        await self.engine.write(lambda c: self._set_unlimited(c, account_id))
+
+    def _set_unlimited(self, c: apsw.Connection, account_id: str) -> None:
+        before = _balance(c, account_id)
+        run(c, _SET_CREDITS, {"account_id": account_id, "credits": None})
+        if before:
+            WRITE_LEDGER.run(c, [ledger_line(self.outside, account_id, LedgerKind.GRANT, -before, 0)])
 
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
         """Suspend or resume sending."""
@@ -188,7 +195,7 @@ class Accounts:
 
     def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
         """The newest changes of a balance, or those before one of them."""
-        wanted = {"account_id": account_id, "most": most, "before": before}
+        wanted = {"account_id": account_id, "most": most, "before": before or NEWEST}
         return self.engine.read(lambda c: [_entry(row) for row in rows(c, _LEDGER, wanted)])
 
     # ---- users and their sessions
@@ -210,15 +217,20 @@ class Accounts:
         row = self.engine.read(lambda c: first(c, _USERS + where, wanted))
         return None if row is None else User(row[0], row[1], row[2], row[3], Role(row[4]), row[5], row[6])
 
-    async def set_password(self, user_id: str, password_hash: str) -> None:
-        """Change a password, and with it end every session and revoke every token of that user."""
-        change = {"user_id": user_id, "password_hash": password_hash}
+    async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
+        """Change a password, and with it end every session and revoke every token of that user.
 
-        def work(c: apsw.Connection) -> None:
-            run(c, _CHANGE_LOGIN, change)
+        With an epoch, only if the password is still the one of then; whether it was changed.
+        """
+        change = {"user_id": user_id, "password_hash": password_hash, "epoch": epoch}
+
+        def work(c: apsw.Connection) -> bool:
+            if first(c, _CHANGE_LOGIN, change) is None:
+                return False
             run(c, _END_SESSIONS, {"user_id": user_id})
+            return True
 
-        await self.engine.write(work)
+        return await self.engine.write(work)
 
 
 def _balance(c: apsw.Connection, account_id: str) -> int | None:

@@ -17,7 +17,7 @@ from appliance.dashboard_model import ListedMessage, ListedRecipient, MailFilter
 from appliance.model import MessageStatus, RecipientStatus, Source
 from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner
-from appliance.store.sql import Row, first, rows
+from appliance.store.sql import NEWEST, Row, first, rows
 
 BLOCK = 2_000  # messages searched between two looks at the clock: some milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
@@ -48,24 +48,24 @@ SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.
 FROM messages m WHERE m.account_id = :account_id AND m.id = :id
 """
 
-# Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote.
+# Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
+# anything, also another address.
 _OF_STATUS = "m.status = :status"
 _OF_SOURCE = "m.source = :source"
-_FROM_ADDRESS = "(lower(m.sender) = :sender OR replace(lower(m.sender), '<' || :sender || '>', '') <> lower(m.sender))"
-_FROM_DOMAIN = "replace(lower(m.sender) || '>', :sender || '>', '') <> lower(m.sender) || '>'"
+_FROM_ADDRESS = "(lower(m.sender) = :sender OR substr(lower(m.sender), -length(:sender) - 2) = '<' || :sender || '>')"
+_FROM_DOMAIN = "substr(rtrim(lower(m.sender), '>'), -length(:sender)) = :sender"
 # A tag has no comma in it, so between two of them stands a whole tag, as JSON writes it.
 _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
-_TO_ADDRESS = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND lower(r.address) = :recipient)"
+# An address is kept as it was spelled; only its domain stands beside it in the one form that can be compared.
 _TO_DOMAIN = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.domain = :recipient)"
+_TO_ADDRESS = f"{_TO_DOMAIN[:-1]} AND lower(substr(r.address, 1, length(:local) + 1)) = :local || '@')"
 
 # Among which messages to search: all, or those of an index of rare ones, which SQLite has to be told to use.
 _ALL = "WHERE TRUE"
 _FAILED = "INDEXED BY messages_failed WHERE status = 'failed'"
 _PARTIAL = "INDEXED BY messages_partial WHERE status = 'partial'"
 _TESTS = "INDEXED BY messages_test WHERE source = 'test'"
-
-_LAST = "~"  # comes after every id
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
 
@@ -80,7 +80,7 @@ class MailLog:
 
     async def page(self, account_id: str, wanted: MailFilter, before: str | None, most: int) -> MailPage:
         """Up to `most` messages that match, from the newest before `before` on."""
-        search = _Search(account_id, wanted, before or _LAST, most)
+        search = _Search(account_id, wanted, before or NEWEST, most)
         if wanted == MailFilter():
             return self.engine.snapshot(lambda c: search.run(c, float("inf"), self.clock))
         return await self.scanner.read(lambda c: search.run(c, self.clock() + SEARCH_TIME, self.clock))
@@ -120,7 +120,7 @@ class _Search:
         if wanted.sender is not None and "@" not in wanted.sender:
             self._bindings["sender"] = f"@{wanted.sender}"
         if wanted.recipient is not None:
-            self._bindings["recipient"] = wanted.recipient.removeprefix("@")
+            self._bindings["local"], _, self._bindings["recipient"] = wanted.recipient.rpartition("@")
         return conditions
 
     def _searched(self) -> str:

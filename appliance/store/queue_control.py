@@ -5,7 +5,7 @@ order; and what touches many rows does so in slices, between which a running ser
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from appliance.errors import Code, Refused
 from appliance.model import DueRecipient, Outcome, RecipientStatus, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.engine import Engine
+from appliance.store.on_the_way import OnTheWay
 from appliance.store.outcomes import SELECT_DUE, due_recipient, record
 from appliance.store.scanner import Scanner
 from appliance.store.sql import Row, first, rows, run
@@ -90,6 +91,7 @@ class QueueControl:
     outside: Outside
     bell: Bell
     scanner: Scanner
+    on_the_way: OnTheWay = field(default_factory=OnTheWay)
 
     # ---- for the running server
 
@@ -164,11 +166,24 @@ class QueueControl:
     async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
         """Let every recipient of a message that is not final fail, its credit released; how many these were.
 
-        Only if it is a message of that account, when one is named.
+        Only if it is a message of that account, when one is named; and none that this process is delivering just now.
         """
-        count, accounts = await self.engine.write(lambda c: _cancel(c, self.outside, message_id, reason, account_id))
+        with self.on_the_way.cancelling(message_id):
+            count, accounts = await self.engine.write(lambda c: self._cancel(c, message_id, reason, account_id))
         self.bell.ring(accounts)
         return count
+
+    def _cancel(self, c: apsw.Connection, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
+        _must_exist(c, message_id, account_id)
+        waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
+        if not waiting:
+            raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
+        left = [recipient for recipient in waiting if recipient.id not in self.on_the_way]
+        if not left:
+            text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
+            raise Refused(Code.CONFLICT, text)
+        cancelled = [_cancelled(recipient, reason, self.outside.now()) for recipient in left]
+        return len(left), record(c, self.outside, cancelled)
 
 
 def _summary(c: apsw.Connection, now: int, pools: int, domains: int) -> list[WaitingMail]:
@@ -242,17 +257,6 @@ def _must_exist(c: apsw.Connection, message_id: str, account_id: str | None = No
     row = first(c, _ANY_RECIPIENT, {"message_id": message_id})
     if row is None or account_id not in (None, row[0]):
         raise Refused(Code.NOT_FOUND, f"there is no message {message_id!r}")
-
-
-def _cancel(
-    c: apsw.Connection, outside: Outside, message_id: str, reason: str, account_id: str | None
-) -> tuple[int, set[str]]:
-    _must_exist(c, message_id, account_id)
-    waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
-    if not waiting:
-        raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
-    cancelled = [_cancelled(recipient, reason, outside.now()) for recipient in waiting]
-    return len(waiting), record(c, outside, cancelled)
 
 
 def _cancelled(recipient: DueRecipient, reason: str, now: int) -> Outcome:

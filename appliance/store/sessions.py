@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import apsw
 
 from appliance.dashboard_model import Session
+from appliance.model import User
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
@@ -15,7 +16,8 @@ MOST = 100  # sessions of one user; the one that was renewed longest ago makes r
 _COLUMNS = "id, user_id, generation, address, user_agent, created_at, renewed_at, expires_at"
 _BEGIN = f"""
 INSERT INTO sessions ({_COLUMNS})
-VALUES (:id, :user_id, 0, :address, :user_agent, :now, :now, :expires_at)
+SELECT :id, id, 0, :address, :user_agent, :now, :now, :expires_at FROM users
+WHERE id = :user_id AND token_epoch = :epoch
 RETURNING {_COLUMNS}
 """  # noqa: S608 - the names of our own columns, as below
 _MAKE_ROOM = """
@@ -52,15 +54,15 @@ class Sessions:
     engine: Engine
     outside: Outside
 
-    async def begin(self, user_id: str, address: str, user_agent: str) -> Session:
-        """A new session."""
-        row = {"id": self.outside.identifier("ses"), "user_id": user_id}
+    async def begin(self, user: User, address: str, user_agent: str) -> Session | None:
+        """A new session; none if the password was changed since the user was read, for then it was for the old one."""
+        row = {"id": self.outside.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
 
-        def work(c: apsw.Connection) -> Session:
-            (found,) = rows(c, _BEGIN, {**row, **self._times()})
-            run(c, _MAKE_ROOM, {"user_id": user_id, "most": MOST})
-            return Session(*found)
+        def work(c: apsw.Connection) -> Session | None:
+            found = first(c, _BEGIN, {**row, **self._times()})
+            run(c, _MAKE_ROOM, {"user_id": user.id, "most": MOST})
+            return None if found is None else Session(*found)
 
         return await self.engine.write(work)
 

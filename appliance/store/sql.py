@@ -8,6 +8,8 @@ import apsw
 
 Row = tuple[Any, ...]
 
+NEWEST = "~"  # comes after every id: where a list with the newest first begins
+
 MOST_ROWS = 16  # of one statement; more of them gain nothing
 # Few different lengths, because each is a statement of its own to be kept prepared; but the short ones all.
 _LENGTHS = (*range(1, 9), MOST_ROWS)

@@ -10,7 +10,7 @@ from appliance.errors import Code, Refused
 from appliance.events import PING_TYPE, ping_envelope
 from appliance.outside import Outside
 from appliance.store.engine import Engine
-from appliance.store.sql import Row, first, rows, run
+from appliance.store.sql import NEWEST, Row, first, rows, run
 from appliance.store.webhook_posts import INSERT_POSTS
 from appliance.store.webhooks import enabled_webhook
 from appliance.webhook_model import Delivery, PostStatus, Trigger, Webhook
@@ -33,8 +33,6 @@ _NOTE_PING = """
 INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:account_id, :now)
 ON CONFLICT (account_id) DO UPDATE SET pinged_at = excluded.pinged_at
 """
-
-NEWEST = "x"  # above every id
 
 
 @dataclass(frozen=True, slots=True)

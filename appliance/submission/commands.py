@@ -65,9 +65,12 @@ def path(argument: str, keyword: str) -> Path | None:
     parameters: dict[str, str | None] = {}
     for word in (match[2] or "").split():
         parameter = _ESMTP_PARAMETER.fullmatch(word)
-        if parameter is None or parameter[1].upper() in parameters:
+        if parameter is None:
             return None
-        parameters[parameter[1].upper()] = parameter[2]
+        # The same once more is no contradiction: smtplib adds SMTPUTF8 and BODY to those it was given already.
+        name, value = parameter[1].upper(), parameter[2]
+        if (parameters.setdefault(name, value) or "").upper() != (value or "").upper():
+            return None
     return Path(match[1], parameters)
 
 

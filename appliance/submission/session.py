@@ -63,6 +63,7 @@ class Session(SMTP):
         self._work: Action | None = None
         self._news = trio.Event()  # there is work, or the connection is gone
         self._handshake = trio.CancelScope()
+        self._last_moment: asyncio.TimerHandle | None = None
         self._lost = False
         self._client_done = False  # it will send nothing more
         self._blocked = False  # it does not read what we write
@@ -102,6 +103,8 @@ class Session(SMTP):
     def connection_lost(self, error: Exception | None) -> None:
         """Nobody is there any more; a message that is being stored is stored all the same."""
         self._lost = True
+        if self._last_moment is not None:
+            self._last_moment.cancel()  # which lets go of the transport now, not when its time would have come
         self._dialogue.close()
         self._news.set()
 
@@ -279,7 +282,8 @@ class Session(SMTP):
         else:
             transport.write_eof()
             self._resume()
-        self.loop.call_later(limits.LAST_LINGER if self._dialogue.stopping else limits.LINGER, transport.abort)
+        linger = limits.LAST_LINGER if self._dialogue.stopping else limits.LINGER
+        self._last_moment = self.loop.call_later(linger, transport.abort)
 
     def _end(self, last_word: bytes) -> None:
         self._dialogue.goodbye(last_word)

@@ -18,7 +18,7 @@ from appliance.outside import Outside
 from appliance.store import Store
 from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
-from appliance.web.json_body import decode_body
+from appliance.web.json_body import check_content_type, decode_body
 from appliance.web.tokens import Claims
 
 T = TypeVar("T")
@@ -100,8 +100,7 @@ def client_address() -> str:
 
 async def json_request(decoder: msgspec.json.Decoder[T]) -> T:
     """The current request's body, checked."""
-    if request.mimetype != "application/json":
-        raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
+    check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
     body = await request.get_data()
     assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
     return decode_body(body, decoder)

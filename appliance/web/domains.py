@@ -7,6 +7,7 @@ can publish that key, which no other account has.
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -31,6 +32,7 @@ from appliance.web.templates import DeletedAnswer
 
 DNS_TIME = 12.0  # seconds for all records together
 CHECKS = 10  # domains looked up at once, for everybody
+OWN_CHECKS = 3  # of them for one account: a domain whose DNS never answers must not take all of them
 
 
 class DomainStatus(StrEnum):
@@ -97,6 +99,7 @@ class Lookups:
     keys: SigningKeys
     _making: trio.Lock = field(default_factory=trio.Lock)
     _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(CHECKS))
+    _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
 
     async def records(self, account_id: str, domain: str) -> list[DnsRecord]:
         """What to publish for a domain; its keys are made if it has none."""
@@ -105,10 +108,11 @@ class Lookups:
         host = dns_records.sending_host(self.config)
         return dns_records.records(domain, host, keys, self.services.outside.now())
 
-    async def check(self, wanted: list[DnsRecord]) -> list[Checked]:
+    async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[Checked]:
         """The same as DNS shows it now."""
+        own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(OWN_CHECKS))
         with trio.move_on_after(DNS_TIME):
-            async with self._limiter:
+            async with own, self._limiter:
                 resolver, host = DnsResolver(self.config.dns.resolvers), dns_records.sending_host(self.config)
                 return await check(resolver, host, wanted)
         return [Checked(record, Status.UNKNOWN, note="DNS did not answer in time") for record in wanted]
@@ -139,13 +143,13 @@ def blueprint(services: Services, config: Config, keys: SigningKeys) -> Blueprin
         user = await services.customer()
         found = domains.find(user.account_id, _spelled(name))
         wanted = await lookups.records(user.account_id, found.name)
-        return _answer(found, await lookups.check(wanted))
+        return _answer(found, await lookups.check(user.account_id, wanted))
 
     @routes.post("/v1/domains/<name>/verify")
     async def verify(name: str) -> Response:
         user = await services.customer()
         found = domains.find(user.account_id, _spelled(name))
-        checked = await lookups.check(await lookups.records(user.account_id, found.name))
+        checked = await lookups.check(user.account_id, await lookups.records(user.account_id, found.name))
         if any(_proves(each.record) and each.status is Status.OK for each in checked):
             found = await domains.prove(user.account_id, found.name)
             services.auth.forget()

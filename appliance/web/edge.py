@@ -34,6 +34,7 @@ from appliance.web.answer import (
 from appliance.web.auth import Authenticator, check_may_read
 from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
 from appliance.web.emails import message_json
+from appliance.web.json_body import check_content_type
 from appliance.web.quick_http import QuickRequest
 
 V1_BODY = 64 * 1024  # bytes
@@ -41,7 +42,6 @@ V1_BODY = 64 * 1024  # bytes
 Send = Callable[[Any], Awaitable[None]]
 Scope = dict[str, Any]
 
-_JSON_TYPE = re.compile(rb'application/json(?:\s*;\s*charset\s*=\s*"?utf-8"?)?\s*', re.IGNORECASE)
 _KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 # As far as Quart's router gets along with it: an empty or overlong label would make it fail.
 _HOST = re.compile(
@@ -140,7 +140,7 @@ class Edge:
         self._check_serving()
         self._rate.take(caller.idempotency_scope)
         length = declared_length(headers, self._settings.max_body)
-        _check_content_type(headers)
+        check_content_type(headers.get(b"content-type", b""))
         key = _idempotency_key(headers, doubled)
         self._door.check_open(caller)
         async with RequestBody(
@@ -256,11 +256,6 @@ def _check_host(headers: dict[bytes, bytes]) -> None:
         raise Refused(Code.INVALID_REQUEST, "Host: must be a host name or an IP address, with or without a port")
 
 
-def _check_content_type(headers: dict[bytes, bytes]) -> None:
-    if not _JSON_TYPE.fullmatch(headers.get(b"content-type", b"")):
-        raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
-
-
 def _doubled(headers: Headers) -> frozenset[bytes]:
     """Which headers are there twice: whoever stands between us and the client may have looked at the other one."""
     times = Counter(name for name, _ in headers)
@@ -335,12 +330,14 @@ class _AsgiExchange(_Exchange):
         await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})
 
     def passing_on(self, request_id: str) -> Send:
-        """Quart's way out, on which every answer gets its request id and our headers."""
-        ours = [(b"x-request-id", request_id.encode("ascii")), *SECURITY_HEADERS]
+        """Quart's way out, on which every answer gets its request id, and our headers where it has not its own."""
 
         async def send(event: Any) -> None:
             if event["type"] == "http.response.start":
-                await self._start(event["status"], [*event["headers"], *ours])
+                given = {name for name, _ in event["headers"]}
+                ours = [header for header in SECURITY_HEADERS if header[0] not in given]
+                identified = (b"x-request-id", request_id.encode("ascii"))
+                await self._start(event["status"], [*event["headers"], identified, *ours])
             else:
                 await self._send(event)
 

@@ -14,6 +14,7 @@ from appliance.events import rfc3339
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.message.opened import OpenedMessage, open_message
 from appliance.model import MessageStatus, RecipientStatus, Source
+from appliance.provisioning import domain_name
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, page_limit, request_id
 from appliance.web.described import PAGING_BACK, for_customers, parameter
@@ -145,7 +146,7 @@ def _filter() -> MailFilter:
     return MailFilter(
         status=_choice("status", MessageStatus),
         source=_choice("source", Source),
-        recipient=_text("recipient", MAILBOX_LENGTH, _in_lower_case),
+        recipient=_text("recipient", MAILBOX_LENGTH, _in_a_labels),
         sender=_text("from", MAILBOX_LENGTH, _in_lower_case),
         tag=_text("tag", TAG_LENGTH, str),
     )
@@ -154,6 +155,16 @@ def _filter() -> MailFilter:
 def _in_lower_case(text: str) -> str:
     """As the store compares: ASCII letters only."""
     return text.encode().lower().decode()
+
+
+def _in_a_labels(text: str) -> str:
+    """The same for a recipient, whose domain the store knows in A-labels; what is no domain is nobody's."""
+    local, at, domain = text.rpartition("@")
+    try:
+        domain = domain_name(domain)
+    except Refused:
+        domain = _in_lower_case(domain)
+    return _in_lower_case(local) + at + domain
 
 
 def _choice(name: str, choices: type[Choice]) -> Choice | None:

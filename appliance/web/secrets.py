@@ -1,24 +1,13 @@
 """In charge of what lists of credentials and of API keys have in common."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from appliance.errors import Code, Refused
 from appliance.events import rfc3339
 
-MOST = 100  # of either kind that work at once, for one account
-
 T = TypeVar("T")
-
-
-class Revocable(Protocol):
-    """A secret that works until it is revoked."""
-
-    @property
-    def revoked_at(self) -> int | None:
-        """When it stopped working."""
 
 
 class RevokedAnswer(msgspec.Struct):
@@ -26,12 +15,6 @@ class RevokedAnswer(msgspec.Struct):
 
     revoked: bool
     request_id: str
-
-
-def check_room(what: str, existing: Sequence[Revocable]) -> None:
-    """Refuse one more than an account may have."""
-    if sum(each.revoked_at is None for each in existing) >= MOST:
-        raise Refused(Code.CONFLICT, f"An account may have {MOST} {what} at once. Revoke one first.")
 
 
 def page_before(

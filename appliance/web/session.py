@@ -125,8 +125,10 @@ def blueprint(services: Services, tokens: Tokens, cookies: SessionCookies, guess
             guesses.failed(address, email)
             await trio.sleep(FAILURE_DELAY)
             raise Refused(Code.UNAUTHORIZED, WRONG_LOGIN)
+        session = await sessions.begin(user, address, user_agent())
+        if session is None:  # hashing takes its time, and meanwhile the password was changed
+            raise Refused(Code.UNAUTHORIZED, WRONG_LOGIN)
         guesses.succeeded(address, email)
-        session = await sessions.begin(user.id, address, user_agent())
         return with_cookie(token_answer(user, session.id), session)
 
     @routes.post("/v1/auth/refresh")
@@ -172,7 +174,8 @@ def blueprint(services: Services, tokens: Tokens, cookies: SessionCookies, guess
             await trio.sleep(FAILURE_DELAY)
             raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")
         new_hash = await trio.to_thread.run_sync(hash_password, wanted.new_password, limiter=hashing)
-        await services.store.accounts.set_password(user.id, new_hash)
+        if not await services.store.accounts.set_password(user.id, new_hash, user.token_epoch):
+            raise Refused(Code.UNAUTHORIZED, SESSION_ENDED)  # another change came first, and ended this session
         services.auth.forget()
         return with_cookie(answer(ChangedObject(True, request_id())), None)
 

@@ -20,6 +20,7 @@ from appliance.web import (
     health,
     mail_log,
     openapi,
+    pages,
     session,
     sessions,
     smtp_credentials,
@@ -79,5 +80,6 @@ def build(
         suppressions.blueprint(services),
         webhook.blueprint(services, WebhookParts(WebhookSecrets(key, outside), check_webhook_url, attempts)),
         webhook_deliveries.blueprint(services, attempts),
+        pages.blueprint(),
     ]
     return Edge(door, store, outside, auth, entrance.rate, config.http, stopping, create_app(blueprints))

@@ -10,7 +10,7 @@ from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING_BACK, for_customers, identifier
 from appliance.web.labels import Label, check_label
-from appliance.web.secrets import RevokedAnswer, check_room, page_before, time_or_none
+from appliance.web.secrets import RevokedAnswer, page_before, time_or_none
 
 
 class SmtpCredentialRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,8 +67,7 @@ def blueprint(services: Services) -> Blueprint:
     async def create() -> Response:
         user, body = await services.customer(), await json_request(BODY)
         name = check_label(body.name)
-        check_room("SMTP credentials", access.credentials(user.account_id))
-        username, password = await access.create_credential(user.account_id, name)
+        username, password = await access.create_credential(user.account_id, name, by_owner=True)
         (made,) = [each for each in access.credentials(user.account_id) if each.username == username]
         created_at = rfc3339(made.created_at)
         return answer(NewSmtpCredentialAnswer(username, password, name, created_at, request_id()), 201)

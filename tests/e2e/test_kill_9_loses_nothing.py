@@ -18,6 +18,7 @@ from appliance.model import RecipientStatus
 from appliance.store import FILE_NAME
 from appliance.store.outcomes import message_result
 from tests.e2e.raw import Client, request, sending
+from tests.often import often_started
 from tests.running import Running, appliance
 
 ROUNDS = 30
@@ -192,6 +193,22 @@ def wait_until_all_are_final(running: Running) -> None:
             time.sleep(0.1)
 
 
+def one_round(running: Running, clients: Clients, seconds: float) -> None:
+    """A start, some load, a kill, and a look at what is there."""
+    running.start()
+    clients.retry(running)
+    threads = [threading.Thread(target=clients.send_until_killed, args=(running,)) for _ in range(SENDERS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    running.kill()
+    for thread in threads:
+        thread.join()
+    assert clients.wrong == []
+    with database(running) as connection:
+        check_what_is_there(connection, clients)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kill_9_loses_nothing(tmp_path: Path) -> None:
@@ -199,20 +216,10 @@ def test_kill_9_loses_nothing(tmp_path: Path) -> None:
     choose = random.Random(SEED)
     clients = Clients(random.Random(SEED))
     with appliance(tmp_path, credit=CREDITS) as running:
-        for number in range(ROUNDS):
-            if number:
-                running.start()
-                clients.retry(running)
-            threads = [threading.Thread(target=clients.send_until_killed, args=(running,)) for _ in range(SENDERS)]
-            for thread in threads:
-                thread.start()
-            time.sleep(choose.uniform(0.0, LONGEST))
-            running.kill()
-            for thread in threads:
-                thread.join()
-            assert clients.wrong == []
-            with database(running) as connection:
-                check_what_is_there(connection, clients)
+        running.kill()
+        with often_started(running) as again:
+            for _ in range(ROUNDS):
+                one_round(again, clients, choose.uniform(0.0, LONGEST))
         running.start()
         clients.retry(running)
         wait_until_all_are_final(running)

@@ -66,6 +66,7 @@ def are_stored(running: Running, ids: list[str]) -> bool:
 def storage_held(running: Running) -> Iterator[None]:
     """Another process in the middle of a write: whatever is to be stored meanwhile waits."""
     connection = apsw.Connection(str(running.data_dir / FILE_NAME))
+    connection.set_busy_timeout(5_000)  # the program writes by itself, too
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -5,7 +5,8 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model import Account, LedgerKind, Role
 from appliance.store import Store
-from appliance.store.accounts import MAX_CREDITS
+from appliance.store.accounts import _LEDGER, MAX_CREDITS
+from appliance.store.sql import rows
 from tests.store.samples import CREDITS, HASH
 
 
@@ -104,11 +105,29 @@ async def test_counting_can_stop_and_begin_again(store: Store, account: Account)
     assert ledger(store, account)[-1] == (LedgerKind.GRANT, -4, 3)
 
 
+async def test_the_ledger_adds_up_after_a_time_without_limit(store: Store, account: Account) -> None:
+    """What was left when counting stopped is taken out, once, so the lines still come to the balance."""
+    for _ in range(2):
+        await store.accounts.set_unlimited(account.id)
+    await store.accounts.set_credits(account.id, 7)
+    entries = ledger(store, account)
+    assert [(amount, balance) for _, amount, balance in entries] == [(CREDITS, CREDITS), (-CREDITS, 0), (7, 7)]
+
+
 async def test_the_ledger_shows_its_newest_lines(store: Store, account: Account) -> None:
     """As many as asked for, the newest first."""
     for amount in (1, 2, 3):
         await store.accounts.change_credits(account.id, amount)
-    assert [entry.amount for entry in store.accounts.ledger(account.id, most=2)] == [3, 2]
+    newest = store.accounts.ledger(account.id, most=2)
+    assert [entry.amount for entry in newest] == [3, 2]
+    assert [entry.amount for entry in store.accounts.ledger(account.id, before=newest[-1].id)] == [1, CREDITS]
+
+
+async def test_an_old_page_of_the_ledger_is_found_by_its_id(store: Store, account: Account) -> None:
+    """Nothing newer is read through on the way: a long ledger would hold the event loop."""
+    wanted = {"account_id": account.id, "before": "led_", "most": 1}
+    ((*_, plan),) = store.engine.read(lambda c: rows(c, f"EXPLAIN QUERY PLAN {_LEDGER}", wanted))
+    assert plan == "SEARCH credit_ledger USING PRIMARY KEY (account_id=? AND id<?)"
 
 
 async def test_suspension_and_cap_are_switched(store: Store, account: Account) -> None:
@@ -132,6 +151,18 @@ async def test_a_new_password_ends_every_token(store: Store, account: Account) -
     changed = store.accounts.user(user.id)
     assert changed is not None
     assert (changed.password_hash, changed.token_epoch) == ("another hash", 1)
+
+
+async def test_a_password_is_changed_once_by_who_knew_it(store: Store, account: Account) -> None:
+    """Of two who knew the old one only the first succeeds; the operator need not know it."""
+    user = store.accounts.user_by_email(account.email)
+    assert user is not None
+    assert await store.accounts.set_password(user.id, "the owner's", user.token_epoch)
+    assert not await store.accounts.set_password(user.id, "the thief's", user.token_epoch)
+    changed = store.accounts.user(user.id)
+    assert changed is not None
+    assert changed.password_hash == "the owner's"
+    assert await store.accounts.set_password(user.id, "the operator's")
 
 
 # ---- the first of all

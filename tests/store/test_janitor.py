@@ -32,7 +32,9 @@ async def test_sessions_go_when_nobody_renews_them(store: Store, account: Accoun
     """A session is kept until it expires, counted from its last renewal."""
     user = store.accounts.user_by_email(account.email)
     assert user is not None
-    old, young = [await store.sessions.begin(user.id, "192.0.2.1", "curl") for _ in range(2)]
+    old, young = [await store.sessions.begin(user, "192.0.2.1", "curl") for _ in range(2)]
+    assert old is not None
+    assert young is not None
     clock.now += LIFETIME // 2
     await store.sessions.extend(young.id)
     assert await store.janitor.sweep() == 0

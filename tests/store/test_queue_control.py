@@ -11,6 +11,7 @@ from appliance.errors import Code, Refused
 from appliance.model import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus, WaitingMail
 from appliance.outside import Outside
 from appliance.store import Store, open_store, queue_control
+from appliance.store import on_the_way as on_the_way_module
 from appliance.store.sql import rows
 from tests import mail
 
@@ -250,6 +251,46 @@ async def test_a_failed_recipient_is_settled_unless_cancelled(house: House) -> N
         await house.store.queue_control.cancel(message.id, "too late")
     assert refused.value.code is Code.CONFLICT
     assert house.store.accounts.named("acme").credits == 99
+
+
+async def test_what_is_on_its_way_is_not_cancelled(house: House) -> None:
+    """A recipient whose server is being asked keeps its credit reserved until the answer is on disk."""
+    message = await house.deferred("a@one.example", "b@one.example")
+    going, waiting = message.recipients
+    control = house.store.queue_control
+    control.on_the_way.set_out([going.id])
+    assert await control.cancel(message.id, "enough") == 1
+    assert control.waiting(message.id) == {going.id}
+    with pytest.raises(Refused) as refused:
+        await control.cancel(message.id, "enough")
+    assert refused.value.code is Code.CONFLICT
+    assert "being handed to a server" in refused.value.text
+    assert house.store.accounts.named("acme").credits == 99
+    control.on_the_way.arrived([going.id, waiting.id])
+    assert await control.cancel(message.id, "enough") == 1
+
+
+async def test_nothing_sets_out_while_its_cancel_is_being_written(house: House) -> None:
+    """Delivery is told in time, also when the cancel comes to nothing, and asks the store afterwards."""
+    message = await house.accept("a@one.example")
+    on_the_way = house.store.queue_control.on_the_way
+    assert not on_the_way.was_recalled(message.id)
+    with on_the_way.cancelling(message.id):
+        with pytest.raises(Refused), on_the_way.cancelling(message.id):
+            raise Refused(Code.TEMPORARY_FAILURE, "the storage is busy")
+        assert on_the_way.is_being_cancelled(message.id)
+    assert not on_the_way.is_being_cancelled(message.id)
+    assert on_the_way.was_recalled(message.id)
+
+
+async def test_only_so_many_cancels_are_remembered(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten: nothing that was in hand then is in hand unasked by now."""
+    monkeypatch.setattr(on_the_way_module, "RECALLED", 2)
+    on_the_way = house.store.queue_control.on_the_way
+    for message_id in ("one", "two", "three"):
+        with on_the_way.cancelling(message_id):
+            pass
+    assert [on_the_way.was_recalled(message_id) for message_id in ("one", "two", "three")] == [False, True, True]
 
 
 async def test_an_answer_after_the_cancel_changes_nothing(house: House) -> None:

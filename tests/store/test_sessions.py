@@ -2,6 +2,7 @@
 
 import pytest
 
+from appliance.dashboard_model import Session
 from appliance.model import Account, User
 from appliance.store import Store
 from appliance.store.sessions import LIFETIME, MOST
@@ -18,9 +19,16 @@ def user(store: Store, account: Account) -> User:
     return found
 
 
+async def begin(store: Store, user: User) -> Session:
+    """A new session, which must be given."""
+    begun = await store.sessions.begin(user, *WHERE)
+    assert begun is not None
+    return begun
+
+
 async def test_each_renewal_is_the_next_generation(store: Store, user: User, clock: Clock) -> None:
     """A session goes on under the same id, for as long as it was at first, from where it was used last."""
-    begun = await store.sessions.begin(user.id, *WHERE)
+    begun = await begin(store, user)
     clock.now += LIFETIME - 1_000_000
     renewal = await store.sessions.renew(begun.id, 0, "192.0.2.2", "wget")
     assert renewal.session is not None
@@ -32,7 +40,7 @@ async def test_each_renewal_is_the_next_generation(store: Store, user: User, clo
 
 async def test_an_old_generation_ends_the_session(store: Store, user: User) -> None:
     """Whoever comes with it has a copy; afterwards the newest generation is no good either."""
-    begun, other = await store.sessions.begin(user.id, *WHERE), await store.sessions.begin(user.id, *WHERE)
+    begun, other = await begin(store, user), await begin(store, user)
     await store.sessions.renew(begun.id, 0, *WHERE)
     reused = await store.sessions.renew(begun.id, 0, *WHERE)
     assert (reused.session, reused.reused) == (None, True)
@@ -43,7 +51,7 @@ async def test_an_old_generation_ends_the_session(store: Store, user: User) -> N
 
 async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> None:
     """A number that was never given renews nothing, and ends nothing."""
-    begun = await store.sessions.begin(user.id, *WHERE)
+    begun = await begin(store, user)
     renewal = await store.sessions.renew(begun.id, 5, *WHERE)
     assert (renewal.session, renewal.reused) == (None, False)
     assert store.sessions.of(user.id) == [begun]
@@ -51,7 +59,7 @@ async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> Non
 
 async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock) -> None:
     """It is neither shown nor renewed, and makes no user, before the janitor comes by."""
-    begun = await store.sessions.begin(user.id, *WHERE)
+    begun = await begin(store, user)
     assert store.accounts.user_of_session(begun.id) == user
     clock.now += LIFETIME
     assert (await store.sessions.renew(begun.id, 0, *WHERE)).session is None
@@ -61,7 +69,7 @@ async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock
 
 async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:
     """Somebody else's is as absent as one that never was."""
-    begun = await store.sessions.begin(user.id, *WHERE)
+    begun = await begin(store, user)
     assert not await store.sessions.end(begun.id, "usr_other")
     assert await store.sessions.end(begun.id, user.id)
     assert not await store.sessions.end(begun.id, user.id)
@@ -70,16 +78,23 @@ async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:
 async def test_a_new_password_ends_them_all(store: Store, user: User) -> None:
     """The password and the sessions go together."""
     for _ in range(3):
-        await store.sessions.begin(user.id, *WHERE)
+        await begin(store, user)
     await store.accounts.set_password(user.id, "another hash")
+    assert store.sessions.of(user.id) == []
+
+
+async def test_no_session_begins_under_an_old_password(store: Store, user: User) -> None:
+    """A login whose password was right when it was looked at, and is not any more, comes to nothing."""
+    await store.accounts.set_password(user.id, "another hash")
+    assert await store.sessions.begin(user, *WHERE) is None
     assert store.sessions.of(user.id) == []
 
 
 async def test_the_one_renewed_longest_ago_makes_room(store: Store, user: User) -> None:
     """A user has a hundred sessions at most."""
-    begun = [await store.sessions.begin(user.id, *WHERE) for _ in range(MOST)]
+    begun = [await begin(store, user) for _ in range(MOST)]
     await store.sessions.renew(begun[0].id, 0, *WHERE)
-    newest = await store.sessions.begin(user.id, *WHERE)
+    newest = await begin(store, user)
     left = {each.id for each in store.sessions.of(user.id)}
     assert len(left) == MOST
     assert {newest.id, begun[0].id} <= left

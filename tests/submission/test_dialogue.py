@@ -72,6 +72,8 @@ def test_a_login_in_the_clear_if_the_operator_says_so() -> None:
         (b"MAIL FROM:<a@example.com> BODY=7BIT", b"250 2.1.0 "),
         (b"MAIL FROM:<a@example.com> BODY=BINARYMIME", b"501 5.5.4 "),
         (b"MAIL FROM:<a@example.com> SIZE=1 SIZE=2", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> SIZE=1 SIZE", b"501 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> body=8bitmime SMTPUTF8 SMTPUTF8 BODY=8BITMIME", b"250 2.1.0 "),
         (b"MAIL FROM:<a@example.com> AUTH=<>", b"250 2.1.0 "),
         (b"MAIL FROM:<a@example.com> RET=HDRS", b"555 5.5.4 "),
     ],

@@ -196,7 +196,7 @@ async def test_slow_receivers(serve: Serve, status: int | None, body: bytes, wor
     posted = await post_to(Receiver(serve), seconds=SHORT)
     assert (posted.status, posted.body[:5], posted.error) == (status, body, words)
     assert not posted.accepted
-    assert SHORT * 1000 <= posted.duration_ms < SHORT * 1000 + 500
+    assert SHORT * 1000 <= posted.duration_ms < SHORT * 1000 + 3_000
 
 
 @pytest.mark.parametrize("end", [hang_up, break_off])

@@ -146,7 +146,7 @@ def test_credits_are_changed(admin: Caller, new_account: NewAccount) -> None:
     error(post(admin, path, {"change": 5}), 409, "conflict")
     customer = owner(caller)
     amounts = [(each["kind"], each["amount"]) for each in customer.get("/v1/credits").json()["entries"]]
-    assert amounts == [("reserve", -1), ("grant", 3), ("adjust", -15), ("grant", 5), ("grant", 10)]
+    assert amounts == [("adjust", -2), ("reserve", -1), ("grant", 3), ("adjust", -15), ("grant", 5), ("grant", 10)]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,13 @@ def test_a_strange_change_of_credits_is_400(admin: Caller, new_account: NewAccou
     caller = new_account(credit=10)
     error(post(admin, f"/v1/admin/accounts/{caller.account.account_id}/credits", body), 400, "invalid_request")
     assert caller.credits() == 10
+
+
+def test_half_a_credit_is_refused_in_plain_words(admin: Caller, new_account: NewAccount) -> None:
+    """The text says what kind of number is wanted."""
+    path = f"/v1/admin/accounts/{new_account().account.account_id}/credits"
+    text = error(post(admin, path, {"change": 1.5}), 400, "invalid_request")
+    assert text == "change: expected a whole number, got a number"
 
 
 @pytest.mark.parametrize("method", ["GET", "suspend", "resume", "credits"])

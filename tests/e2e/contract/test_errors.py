@@ -69,7 +69,6 @@ def test_a_wrong_method_is_405_and_told_the_right_ones(customer: Caller, path: s
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/email",
         "/Emails",
         "/emails/a/b",
@@ -78,7 +77,6 @@ def test_a_wrong_method_is_405_and_told_the_right_ones(customer: Caller, path: s
         "/v1/nothing",
         "/v1/templates/a/b",
         "/v2/emails",
-        "//",
         "/%00",
     ],
 )
@@ -86,6 +84,14 @@ def test_a_wrong_method_is_405_and_told_the_right_ones(customer: Caller, path: s
 def test_an_unknown_path_is_404(customer: Caller, method: str, path: str) -> None:
     """Where there is nothing, every method gives 404."""
     error(customer.request(method, path), 404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["/", "/dashboard", "/dashboard/messages", "/static/x/main.js"])
+def test_a_page_takes_no_other_method(customer: Caller, path: str) -> None:
+    """The dashboard's addresses are read and nothing else."""
+    response = customer.request("POST", path)
+    error(response, 405, "invalid_request")
+    assert response.headers["allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/templates", "/v1/suppressions"])

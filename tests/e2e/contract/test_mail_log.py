@@ -33,6 +33,9 @@ def mailed(running: Any, client: Any) -> tuple[Caller, dict[str, str]]:
         "plain": caller.delivered(to="Ada@Example.NET", tags=["order"])["id"],
         "partial": caller.delivered(to=["ok@one.example", "bounce@two.example"], tags=["order", 'a"b'])["id"],
         "failed": caller.delivered(to="bounce@example.net", from_="Shop <ORDERS@example.com>")["id"],
+        "other letters": caller.delivered(
+            to="Zoë@Bücher.example", from_='"Eve <eve@evil.example>" <sender@example.com>'
+        )["id"],
         "test": caller.using(bearer(account.test_key)).send(to="ada@example.net")["id"],
     }
     caller.final(ids["test"])
@@ -42,13 +45,13 @@ def mailed(running: Any, client: Any) -> tuple[Caller, dict[str, str]]:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({}, ["test", "failed", "partial", "plain"]),
-        ({"status": "delivered"}, ["test", "plain"]),
+        ({}, ["test", "other letters", "failed", "partial", "plain"]),
+        ({"status": "delivered"}, ["test", "other letters", "plain"]),
         ({"status": "partial"}, ["partial"]),
         ({"status": "failed"}, ["failed"]),
         ({"status": "queued"}, []),
         ({"source": "test"}, ["test"]),
-        ({"source": "api"}, ["failed", "partial", "plain"]),
+        ({"source": "api"}, ["other letters", "failed", "partial", "plain"]),
         ({"source": "smtp"}, []),
         ({"recipient": "ada@example.net"}, ["test", "plain"]),
         ({"recipient": "ADA@example.net", "source": "api"}, ["plain"]),
@@ -56,8 +59,16 @@ def mailed(running: Any, client: Any) -> tuple[Caller, dict[str, str]]:
         ({"recipient": "@two.example"}, ["partial"]),
         ({"recipient": "nobody@two.example"}, []),
         ({"from": "orders@example.com"}, ["failed"]),
-        ({"from": "sender@example.com"}, ["test", "partial", "plain"]),
-        ({"from": "example.com"}, ["test", "failed", "partial", "plain"]),
+        ({"from": "sender@example.com"}, ["test", "other letters", "partial", "plain"]),
+        ({"from": "example.com"}, ["test", "other letters", "failed", "partial", "plain"]),
+        ({"from": "@example.com"}, ["test", "other letters", "failed", "partial", "plain"]),
+        ({"from": "eve@evil.example"}, []),
+        ({"from": "evil.example"}, []),
+        ({"recipient": "BÜCHER.example"}, ["other letters"]),
+        ({"recipient": "xn--bcher-kva.example"}, ["other letters"]),
+        ({"recipient": "Zoë@bücher.example"}, ["other letters"]),
+        ({"recipient": "zoë@XN--bcher-kva.example"}, ["other letters"]),
+        ({"recipient": "oë@bücher.example"}, []),
         ({"from": "ample.com"}, []),
         ({"from": "example.co"}, []),
         ({"tag": "order"}, ["partial", "plain"]),

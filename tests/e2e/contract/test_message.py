@@ -151,7 +151,7 @@ def test_reading_needs_no_idempotency_key(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    "message_id", ["msg_0", "0", "%00", "%FF", "msg_" + "0" * 32, "x" * 5000, "..", "%2e%2e", "a%2Fb", ""]
+    "message_id", ["msg_0", "0", "%00", "%FF", "msg_" + "0" * 32, "x" * 5000, "...", "%2e%2e", "a%2Fb", ""]
 )
 def test_an_unknown_message_is_not_found(caller: Caller, message_id: str) -> None:
     """Any id that is no message's gives 404."""

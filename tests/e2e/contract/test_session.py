@@ -8,7 +8,7 @@ import jwt
 import pytest
 
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, at_once, bearer, error, message
+from tests.e2e.contract.service import Caller, at_once, bearer, error, message, owner
 from tests.running import PASSWORD
 
 NEW_PASSWORD = "a new and longer password"
@@ -103,8 +103,14 @@ def test_what_is_no_login_is_400(caller: Caller, content: bytes) -> None:
 
 
 def test_a_login_is_json(caller: Caller) -> None:
-    """A form is not a login."""
+    """A form is not a login, nor is JSON that says it is not in UTF-8."""
     error(caller.client.post("/v1/auth/login", data=NOBODY), 400, "invalid_request")
+    for content_type in ("application/json; charset=latin-1", "application/json; charset=utf-8; x=y", "text/json", ""):
+        wrong = caller.client.post("/v1/auth/login", content=b"{}", headers={"Content-Type": content_type})
+        assert error(wrong, 400, "invalid_request").startswith("Content-Type:")
+    right = {"Content-Type": 'Application/JSON ; charset="UTF-8"'}
+    refused = caller.client.post("/v1/auth/login", content=b"{}", headers=right)
+    assert error(refused, 400, "invalid_request").startswith("email:")
 
 
 def test_a_refresh_gives_another_token(caller: Caller) -> None:
@@ -142,6 +148,20 @@ def test_a_new_password_ends_every_token(new_account: NewAccount) -> None:
     error(caller.login(), 401, "unauthorized")
     assert works(caller, caller.login(NEW_PASSWORD).json()["token"])
     assert caller.post(message()).status_code == 202
+
+
+def test_of_many_changes_at_once_one_counts(new_account: NewAccount) -> None:
+    """Whoever comes second came with a password that is not the current one any more."""
+    caller = new_account()
+    customer = owner(caller)
+
+    def change(number: int) -> int:
+        body = {"current_password": PASSWORD, "new_password": f"the new password {number}"}
+        return customer.request("POST", "/v1/auth/password", json=body).status_code
+
+    answers = at_once(change, range(4))
+    assert sorted(answers) == [200, 401, 401, 401]
+    assert caller.login(f"the new password {answers.index(200)}").status_code == 200
 
 
 def test_the_current_password_is_needed(new_account: NewAccount) -> None:

@@ -8,6 +8,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from urllib.parse import urlsplit
 
+import apsw
+
+from appliance.store import FILE_NAME
 from appliance.submission.certificate import CERTIFICATE
 from tests.running import Running
 
@@ -137,3 +140,13 @@ def serves(running: Running, source: str = "127.0.0.9") -> None:
     with Raw(running, "smtps", source=source) as client:
         client.log_in()
         assert client.transact().startswith(b"250 2.0.0 queued as msg_")
+
+
+def messages(running: Running) -> int:
+    """How many submitted messages are in the store."""
+    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
+    try:
+        ((number,),) = connection.execute("SELECT count(*) FROM messages WHERE source = 'smtp'")
+        return int(number)
+    finally:
+        connection.close()

@@ -4,6 +4,7 @@ import re
 import smtplib
 from collections.abc import Iterator
 from dataclasses import replace
+from email.message import EmailMessage
 
 import pytest
 import trio
@@ -63,6 +64,15 @@ def test_over_tls(running: Running) -> None:
     assert len(ids) == 5
     for each in ids:
         assert b"Hello, Ada." in stored(running, each)
+
+
+def test_what_smtplib_says_twice(running: Running) -> None:
+    """Its `send_message` adds SMTPUTF8 to the options of whoever asks for it, too; that is one wish, not two."""
+    message = EmailMessage()
+    message["From"], message["To"] = "Shop <shop@example.com>", "jürgen@example.net"
+    message.set_content("Hello.")
+    with smtp(running) as client:
+        assert not client.send_message(message, mail_options=["SMTPUTF8"])
 
 
 def test_what_is_offered(running: Running) -> None:

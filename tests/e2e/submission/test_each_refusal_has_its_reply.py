@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import apsw
 import pytest
 
-from appliance.store import FILE_NAME
-from tests.e2e.submission.client import MESSAGE, Raw
+from tests.e2e.submission.client import MESSAGE, Raw, messages
 from tests.running import Running, add_account, appliance
 
 HEADER = b"From: shop@example.com\r\nTo: ada@example.net\r\n"
@@ -39,16 +37,6 @@ def another(running: Running, name: str, **options: object) -> Running:
     return replace(running, account=add_account(running.data_dir, name, domain=f"{name}.example", **options))
 
 
-def stored(running: Running) -> int:
-    """How many messages there are."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
-    try:
-        ((number,),) = connection.execute("SELECT count(*) FROM messages")
-        return int(number)
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize(
     ("message", "reply"),
     [
@@ -67,10 +55,10 @@ def stored(running: Running) -> int:
 )
 def test_what_is_wrong_with_a_message(running: Running, message: bytes, reply: bytes) -> None:
     """It is refused after its end with the reason, nothing is stored, and the session goes on."""
-    before = stored(running)
+    before = messages(running)
     with session(running) as client:
         assert client.transact(message).startswith(reply)
-        assert stored(running) == before
+        assert messages(running) == before
         assert client.transact().startswith(b"250 2.0.0 queued as msg_")
 
 

@@ -9,12 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import apsw
 import pytest
 
-from appliance.store import FILE_NAME
 from appliance.submission.certificate import CERTIFICATE
-from tests.e2e.submission.client import endpoint
+from tests.e2e.submission.client import endpoint, messages
 from tests.e2e.submission.test_real_clients_submit import have_nodemailer, needs
 from tests.running import Running, appliance
 
@@ -36,16 +34,6 @@ def settings(running: Running, client: str) -> str:
     text = match[1].replace("mail.example.com", "localhost").replace("587", str(endpoint(running)[1]))
     text = re.sub(r"\bUSERNAME\b", running.account.username, text)
     return re.sub(r"\bPASSWORD\b", running.account.password, text)
-
-
-def messages(running: Running) -> int:
-    """How many there are in the store."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
-    try:
-        ((number,),) = connection.execute("SELECT count(*) FROM messages WHERE source = 'smtp'")
-        return int(number)
-    finally:
-        connection.close()
 
 
 def run(running: Running, *command: str, given: str = "") -> None:

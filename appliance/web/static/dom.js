@@ -1,0 +1,57 @@
+// In charge of building elements. Text always goes in as text: nothing here, or anywhere, takes markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+    else if (name === "href" && !/^[/#]/.test(value)) throw new Error(`not a page of ours: ${value}`);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** An element: h("p", {class: "quiet"}, "text", h("b", null, "more")). */
+export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
+
+/** The same for drawings. */
+export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
+
+/** Several nodes as one. */
+export function fragment(...children) {
+  return fill(document.createDocumentFragment(), null, children);
+}
+
+/** A path with its parts encoded: path("/dashboard/messages", id). */
+export const path = (base, ...parts) => [base, ...parts.map(encodeURIComponent)].join("/");
+
+/** A path with a query; what is empty is left out. */
+export function query(base, values) {
+  const given = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""));
+  const text = given.toString();
+  return text ? `${base}?${text}` : base;
+}
+
+/** Say something in passing, on the screen and to screen readers. */
+export function toast(text) {
+  const line = h("p", null, text);
+  document.querySelector(".toasts").replaceChildren(line);
+  setTimeout(() => line.remove(), 4000);
+}
+
+/** Put a text into the clipboard; without HTTPS browsers offer only the old way. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { value: text, "aria-hidden": "true" });
+    (document.querySelector("dialog[open]") ?? document.body).append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  toast("Copied");
+}

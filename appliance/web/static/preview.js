@@ -1,0 +1,56 @@
+// In charge of showing mail that somebody else wrote: in a frame where nothing runs, nothing is loaded, nothing leads out.
+//
+// The frame's sandbox and its own policy (see pages.py) forbid all that already. What is taken out here would only be
+// refused there, with a report each time.
+import { h } from "./dom.js";
+
+const DROPPED = "script, iframe, frame, object, embed, link, meta, base, applet, portal, audio, video, source, track";
+const LEADING = new Set(["src", "srcset", "href", "xlink:href", "background", "poster", "action", "formaction", "ping", "data", "lowsrc", "dynsrc"]);
+const IMAGE = /^data:image\/(png|jpe?g|gif|webp|bmp)[;,]/i;
+
+// These would act while the text is parsed, before anything can be taken out. A wbr is as empty, and does nothing.
+const EARLY = /<(\/?)(?:base|link|meta)\b/gi;
+// What mail programs begin with.
+const BASIC = "body { margin: 12px; font: 14px/1.5 Arial, sans-serif; overflow-wrap: anywhere; }";
+
+const harmless = (style) => style.replace(/@import[^;]*;?/gi, "").replace(/(?:image-set|url)\((?!\s*['"]?data:image\/)[^)]*\)/gi, "none");
+
+function clean(parsed) {
+  for (const each of parsed.querySelectorAll(DROPPED)) each.remove();
+  for (const each of parsed.querySelectorAll("style")) each.textContent = harmless(each.textContent);
+  for (const each of parsed.querySelectorAll("*")) {
+    for (const { name, value } of [...each.attributes]) {
+      if (name.startsWith("on")) each.removeAttribute(name);
+      else if (name === "style") each.setAttribute("style", harmless(value));
+      else if (LEADING.has(name) && !IMAGE.test(value)) {
+        each.removeAttribute(name);
+        if (name === "href") each.setAttribute("title", value);
+      }
+    }
+  }
+  const basic = parsed.createElement("style");
+  basic.textContent = BASIC;
+  parsed.head.prepend(basic);
+  return parsed.documentElement;
+}
+
+/** A frame, and the way to put other mail into it: {frame, show(html)}. */
+export function preview(title, html = "") {
+  let wanted = html;
+  const frame = h("iframe", { class: "preview", src: "/dashboard/preview", sandbox: "allow-same-origin", title, onload: fill });
+  function fill() {
+    const page = frame.contentDocument;
+    if (!page?.documentElement) return;
+    const parsed = new frame.contentWindow.DOMParser().parseFromString(wanted.replace(EARLY, "<$1wbr"), "text/html");
+    page.replaceChild(page.adoptNode(clean(parsed)), page.documentElement);
+    // Of the body: the whole document is never smaller than the frame, which would only ever grow.
+    frame.height = Math.min(Math.max(Math.ceil(page.body.getBoundingClientRect().height) + 32, 160), 900);
+  }
+  return {
+    frame,
+    show(other) {
+      wanted = other;
+      fill();
+    },
+  };
+}

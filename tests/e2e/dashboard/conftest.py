@@ -1,0 +1,31 @@
+"""In charge of the one program and the one browser that the tests of the dashboard share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.dashboard.browser import DESKTOP, MISSING, Browser, chromium
+from tests.e2e.dashboard.stage import Stage, staged
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A program with a world around it."""
+    with staged(tmp_path_factory.mktemp("dashboard")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def _chromium(stage: Stage) -> Iterator[Browser]:
+    if MISSING:
+        pytest.skip(MISSING)
+    with chromium(stage.url) as started:
+        yield started
+
+
+@pytest.fixture
+def browser(_chromium: Browser) -> Browser:
+    """The browser, as it is after a start."""
+    _chromium.size(*DESKTOP)
+    _chromium.theme("light")
+    return _chromium

@@ -1,0 +1,108 @@
+"""In charge of what the browser looks at: the real program in a small world on loopback, beside a test that waits."""
+
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import trio
+
+from appliance.model import Role
+from tests.e2e.delivery.world import World, delays, world
+from tests.fakes.mx import FakeMx
+from tests.running import PASSWORD, Provisioned, add_account
+
+T = TypeVar("T")
+
+GREYLISTED = b"451 4.7.1 Greylisted, please come back in five minutes\r\n"
+UNKNOWN = b"550 5.1.1 No such user here\r\n"
+
+
+@dataclass
+class Stage:
+    """A running world in a thread of its own, and accounts to look at it with."""
+
+    world: World
+    token: trio.lowlevel.TrioToken
+    _names: "count[int]" = field(default_factory=lambda: count(1))
+
+    @property
+    def url(self) -> str:
+        """Where the program answers."""
+        return self.world.running.url
+
+    def run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Do something in the world."""
+        return trio.from_thread.run(work, *arguments, trio_token=self.token)
+
+    def account(self, name: str = "", **options: Any) -> Provisioned:
+        """A new account with one of everything."""
+        return add_account(self.world.running.data_dir, name or f"account{next(self._names)}", **options)
+
+    def newcomer(self) -> str:
+        """The login of an account with nothing in it, made by an administrator."""
+        name = f"newcomer{next(self._names)}"
+        email = f"{name}@example.org"
+        wanted = {"name": name, "email": email, "password": PASSWORD, "credits": 1000}
+        operator = self.account(role=Role.ADMIN)
+        self.ask(operator, "POST", "/v1/admin/accounts", wanted)
+        return email
+
+    def ask(self, account: Provisioned, method: str, path: str, body: Any = None, agent: str = "test") -> Any:
+        """One request of an account's owner."""
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=30, headers={"User-Agent": agent}) as client:
+            logged_in = client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
+            token = {"Authorization": f"Bearer {logged_in.json()['token']}"}
+            answer = client.request(method, path, json=body, headers=token)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def send(self, account: Provisioned, *recipients: str, **fields: Any) -> str:
+        """Send one message; its id."""
+        body = {"from": f"Shop <shop@{account.domain}>", "to": list(recipients), "subject": "Hello", "text": "Hello.\n"}
+        headers = {**account.bearer, "Idempotency-Key": f"key {next(self._names)}"}
+        answer = httpx.post(f"{self.url}/emails", json={**body, **fields}, headers=headers, trust_env=False, timeout=30)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def tried(self, *messages: str) -> None:
+        """Wait until every recipient of these was tried."""
+        self.run(self.world.tried, *messages)
+
+
+@contextmanager
+def staged(directory: Path) -> Iterator[Stage]:
+    """The world, with three domains: good.test takes mail, grey.test later, bad.test knows nobody."""
+    begun: queue.Queue[Stage | BaseException] = queue.Queue()
+    ended = trio.Event()
+
+    async def play() -> None:
+        async with world(directory, delays("4m", "10m", "1h")) as made:
+            await made.domain("good.test", FakeMx())
+            await made.domain("grey.test", FakeMx(answers={"RCPT": GREYLISTED}))
+            await made.domain("bad.test", FakeMx(answers={"RCPT": UNKNOWN}))
+            await made.domain("example.net", FakeMx())
+            begun.put(Stage(made, trio.lowlevel.current_trio_token()))
+            await ended.wait()
+
+    def run() -> None:
+        try:
+            trio.run(play)
+        except BaseException as error:  # whatever it was, the test has to know
+            begun.put(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    stage = begun.get(timeout=60)
+    if isinstance(stage, BaseException):
+        raise stage
+    try:
+        yield stage
+    finally:
+        stage.token.run_sync_soon(ended.set)
+        thread.join(30)

@@ -1,0 +1,142 @@
+"""Every page can be used without eyes, mouse or colours: names, headings, order, contrast, in light and dark.
+
+The rules are our own (rules.js), the ones that a machine can check: those of axe-core would be a dependency of another
+language, for the same findings.
+"""
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from appliance.model import Role
+from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
+from tests.e2e.dashboard.stage import Stage
+from tests.running import Provisioned
+
+RULES = (Path(__file__).parent / "rules.js").read_text()
+PAGES = {
+    "overview": "",
+    "list": "/messages",
+    "message": "/messages/{message}",
+    "domains": "/domains",
+    "records": "/domains/example.com",
+    "templates": "/templates",
+    "editor": "/templates/welcome",
+    "webhook": "/webhook",
+    "suppressions": "/suppressions",
+    "keys": "/keys",
+    "account": "/account",
+    "admin": "/admin",
+    "nothing": "/nothing",
+}
+
+
+@pytest.fixture(scope="module")
+def owner(stage: Stage) -> Provisioned:
+    """An administrator with something on every page."""
+    account = stage.account(role=Role.ADMIN)
+    stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hi {{name}}", "text": "Hi", "html": "<p>Hi</p>"})
+    stage.ask(account, "POST", "/v1/suppressions", {"address": "a@good.test"})
+    return account
+
+
+@pytest.fixture(scope="module")
+def message(stage: Stage, owner: Provisioned) -> str:
+    """A message with every kind of recipient."""
+    to = ("a@good.test", "b@bad.test", "c@grey.test", "ok@good.test", "more@good.test")
+    sent = stage.send(owner, *to, html="<p>Hello</p>", tags=["order"])
+    stage.tried(stage.send(owner, "ada@good.test"))
+    return sent
+
+
+def broken(browser: Browser) -> list[str]:
+    """Which rules the page breaks."""
+    return list(browser.script(RULES))
+
+
+def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
+    """All pages, light and dark, wide and narrow: no finding, and nothing wider than the screen."""
+    browser.open("/dashboard/login")
+    assert broken(browser) == []
+    browser.log_in(owner.email)
+    findings = []
+    for name, path in PAGES.items():
+        browser.size(*DESKTOP)
+        browser.open("/dashboard" + path.format(message=message))
+        if name == "records":
+            browser.see("DNS records to publish")
+        for size in (DESKTOP, PHONE):
+            browser.size(*size)
+            for theme in ("light", "dark"):
+                browser.theme(theme)
+                findings += [f"{name}, {theme}, {size[0]}: {each}" for each in broken(browser)]
+            if browser.script("return document.documentElement.scrollWidth") > size[0]:
+                findings.append(f"{name}: wider than {size[0]}")
+    assert findings == []
+
+
+def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned) -> None:
+    """A dialog has a name, holds the focus, closes with Escape, and the focus is back where it was."""
+    browser.log_in(owner.email)
+    browser.click("Send a test")
+    browser.one("//dialog[@open]")
+    assert broken(browser) == []
+    assert browser.script("return document.activeElement.closest('dialog') !== null")
+    browser.type(Keys.ESCAPE)
+    browser.until(lambda: browser.count("dialog") == 0, "the end of the dialog")
+    assert browser.script("return document.activeElement.textContent") == "Send a test"
+
+
+def test_keys_are_enough(browser: Browser, owner: Provisioned) -> None:
+    """From the first key on: skip the rail, go to a section with two keys, see the list of keys."""
+    browser.log_in(owner.email)
+    browser.open("/dashboard")
+    browser.type(Keys.TAB)
+    assert browser.script("return document.activeElement.className") == "skip"
+    browser.script("document.activeElement.blur()")
+    browser.type("g")
+    browser.type("m")
+    browser.see("Messages", "h1")
+    assert browser.script("return document.activeElement.tagName") == "H1"
+    browser.type("?")
+    assert "Next and previous row" in browser.one("//dialog").text
+
+
+def test_a_chart_is_told_in_words(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
+    """The chart has its numbers in its name, tells each bar by the arrow keys, and is a table as well."""
+    browser.log_in(owner.email)
+    chart = browser.one("//*[name()='svg' and @role='img']")
+    assert "recipients sent" in str(chart.get_attribute("aria-label"))
+    browser.script("arguments[0].focus()", chart)
+    browser.type(Keys.ARROW_LEFT)
+    assert " sent, " in browser.one("//*[contains(@class, 'readout')]").text
+    browser.click_summary("Show as a table")
+    assert browser.count("figure tbody tr") >= 1
+
+
+def test_a_phone_shows_everything(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
+    """At 390 pixels the rail is a bar at the bottom, and the story of a message can be read."""
+    browser.size(*PHONE)
+    browser.log_in(owner.email)
+    bar = browser.one("//header[contains(@class, 'rail')]").rect
+    assert bar["y"] + bar["height"] >= PHONE[1] - 1
+    assert bar["height"] < 80
+    browser.go("Messages")
+    browser.open(f"/dashboard/messages/{message}")
+    browser.see("Greylisted")
+
+
+def test_light_and_dark_can_be_switched(browser: Browser, owner: Provisioned) -> None:
+    """The switch turns the colours over and is remembered."""
+    browser.log_in(owner.email)
+    background = "return getComputedStyle(document.body).backgroundColor"
+    light = browser.script(background)
+    browser.click("Switch between light and dark")
+    dark = browser.script(background)
+    assert dark != light
+    browser.open("/dashboard/account")
+    assert browser.script(background) == dark
+    browser.click("Switch between light and dark")
+    assert browser.script(background) == light
+    browser.script("localStorage.clear()")

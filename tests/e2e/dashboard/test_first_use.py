@@ -1,0 +1,87 @@
+"""Somebody who has never seen the product gets from the login to a delivered message, by what the pages say alone."""
+
+import subprocess
+
+from tests.e2e.dashboard.browser import Browser
+from tests.e2e.dashboard.stage import Stage
+
+
+def publish(stage: Stage, browser: Browser) -> None:
+    """Do as the page says: put each record that it shows into the DNS."""
+    records = browser.script("""return [...document.querySelectorAll(".record")].map((each) =>
+        [...each.querySelectorAll("code")].slice(0, 2).map((code) => code.textContent))""")
+    assert len(records) >= 3
+    stage.world.publish("mail.example.com", A=["192.0.2.25"])
+    for name, value in records:
+        pieces = " ".join(f'"{value[at : at + 200]}"' for at in range(0, len(value), 200))
+        stage.world.publish(name, TXT=[pieces])
+
+
+def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser) -> None:
+    """Log in, add a domain, publish its records, create a key, paste the line that is shown, and watch it arrive."""
+    email = stage.newcomer()
+    browser.log_in(email)
+    browser.see("First steps")
+    browser.click("Add a domain")
+    browser.fill("Add a domain", "Shop.Example")
+    browser.click("Add domain")
+    browser.see("shop.example", "h1")
+    browser.see("Not verified yet")
+    browser.click("Check now")
+    browser.see("missing")
+    publish(stage, browser)
+    browser.click("Check now")
+    browser.see("Verified: you can send from it.")
+    assert browser.count(".record .badge.missing") == 0
+    browser.picture("domain")
+
+    browser.go("Keys & credentials")
+    browser.see("No key yet")
+    browser.fill("Name of the key", "web shop")
+    browser.click("Create key")
+    browser.see("shown only this once")
+    line = browser.script("return document.querySelector('.secret pre').textContent")
+    assert "ma_live_" in line
+    browser.click("I have saved it")
+    browser.see("web shop", "td")
+    assert "ma_live_" in browser.text()
+    key = line.split("Bearer ")[1].split('"')[0]
+    assert key not in browser.driver.page_source
+
+    browser.go("Messages")
+    browser.see("No messages yet")
+    pasted = ["sh", "-c", line.replace("curl ", "curl -sS --noproxy '*' ")]
+    sent = subprocess.run(pasted, capture_output=True, text=True, timeout=20)
+    assert '"status":"queued"' in sent.stdout.replace(" ", ""), (sent.stdout, sent.stderr)
+    browser.see("somebody@example.net", "a").click()  # it came by itself
+    browser.see("It works", "h1")
+    browser.see("Delivered at")
+    browser.see("mx0.example.net")
+
+
+def test_a_test_is_sent_and_watched(stage: Stage, browser: Browser) -> None:
+    """The button of the overview sends a test, and its page becomes delivered without a reload."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.click("Send a test")
+    browser.fill("To", "me@good.test")
+    browser.click("Send")
+    browser.see("Delivered at")
+    browser.see("by a test")
+    browser.driver.back()
+    browser.see("Overview", "h1")
+
+
+def test_what_the_api_says_stands_beside_the_field(stage: Stage, browser: Browser) -> None:
+    """A refusal is told in the API's own words at the field that caused it, with a request id to copy."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.go("Domains")
+    browser.fill("Add a domain", "not a domain")
+    browser.click("Add domain")
+    error = browser.one("//*[contains(@class, 'error')]")
+    assert "req_" in error.text
+    browser.one("//button[@aria-label='Copy request id']")
+    browser.fill("Add a domain", account.domain)
+    browser.click("Add domain")
+    browser.see("already")

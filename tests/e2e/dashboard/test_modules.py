@@ -1,0 +1,77 @@
+"""Modules of the dashboard whose answers can be checked one by one, run where they run: in the browser."""
+
+from typing import Any
+
+import pytest
+
+from appliance.message.template import Template, placeholders, render
+from tests.e2e.dashboard.browser import Browser
+
+VALUES = {"name": "Ada & <b>'Co'</b> \"x\" {{number}} $& $1", "number": "4711", "a.b-c_d": "deep"}
+SOURCES = [
+    "Hello {{name}}!",
+    "{{ name }}{{number}} {{  a.b-c_d  }}",
+    "{{name} {{ }} {{1x}} {{na me}} {{{name}}} {{name}}}",
+    "{{\tname}} {{name\n}} {{nämé}} {{x" + "y" * 64 + "}}",
+    "<a href='{{name}}'>{{number}}</a>",
+]
+SECTIONS = [["Messages", "/dashboard/messages"], ["Domains", "/dashboard/domains"]]
+
+
+@pytest.fixture(scope="module")
+def call(_chromium: Browser) -> Any:
+    """Calls a function of a module with these arguments."""
+    browser = _chromium
+    browser.open("/dashboard/login")
+    base = browser.script("return document.querySelector('script[type=module]').src.replace('main.js', '')")
+
+    def ask(module: str, function: str, *arguments: Any) -> Any:
+        source = """const [url, name, given, done] = arguments;
+            import(url).then((module) => done(module[name](...given)), (error) => done(String(error)))"""
+        return browser.driver.execute_async_script(source, f"{base}{module}.js", function, list(arguments))
+
+    return ask
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_preview_is_what_will_be_sent(call: Any, source: str) -> None:
+    """The editor finds the same variables as the server, and fills them in alike, in the text as in the HTML."""
+    found = call("filling", "variables", source)
+    assert found == sorted(placeholders(source))
+    sent = render(Template("x", 1, source, source, None), {name: VALUES[name] for name in found}, None)
+    assert call("filling", "filled", source, VALUES) == sent.text
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("msg_198131573da2ed18cb6a371765d30832", "/dashboard/messages/msg_198131573da2ed18cb6a371765d30832"),
+        (" Ada <ADA@Example.NET> ", "/dashboard/messages?recipient=ada%40example.net"),
+        ("example.net", "/dashboard/messages?recipient=example.net"),
+        ("doma", "/dashboard/domains"),
+        ("order", "/dashboard/messages?tag=order"),
+        ("a&b=c", "/dashboard/messages?tag=a%26b%3Dc"),
+        ("  ", None),
+    ],
+)
+def test_the_command_field_knows_what_is_meant(call: Any, text: str, first: str | None) -> None:
+    """An id, an address, a domain, a page's name, or else a tag: the likeliest place comes first."""
+    places = call("command", "places", text, SECTIONS)
+    assert (places[0][1] if places else None) == first
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(3, "3 ms"), (1500, "1.5 s"), (59_400, "59 s"), (245_000, "4 min 5 s"), (3_700_000, "1 h 1 min"), (None, "–")],
+)
+def test_lengths_of_time_are_short(call: Any, milliseconds: int | None, text: str) -> None:
+    """At most two units, and none that nobody needs."""
+    assert call("time", "span", milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("highest", "top"), [(0, 4), (5, 6), (11, 12), (123, 160), (999, 1000), (1_234_567, 1_600_000)]
+)
+def test_a_scale_ends_at_a_round_number(call: Any, highest: int, top: int) -> None:
+    """The scale reaches over the highest bar, not far, and its half is a whole number."""
+    assert call("chart", "ceiling", highest) == top

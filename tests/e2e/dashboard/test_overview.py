@@ -1,0 +1,75 @@
+"""The overview tells the numbers, over days as over hours."""
+
+import math
+import time
+
+import apsw
+import pytest
+from selenium.webdriver.common.by import By
+
+from appliance.store import FILE_NAME
+from tests.e2e.dashboard.browser import Browser
+from tests.e2e.dashboard.stage import Stage
+from tests.running import Provisioned
+
+HOURS = 24 * 30
+INSERT = "INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients) VALUES (?, ?, ?, ?, ?)"
+
+
+@pytest.fixture(scope="module")
+def busy(stage: Stage) -> Provisioned:
+    """An account with a month behind it: a day's work each day, some bounces, and one bad hour."""
+    account = stage.account()
+    now = int(time.time()) // 3600
+    rows = []
+    for back in range(1, HOURS):
+        sent = round(60 + 50 * math.sin((now - back) / 24 * 2 * math.pi - 2) + (now - back) * 7 % 13)
+        bounced, failed = sent // 30, 25 if back == 61 else 0
+        for kind, bucket, count in (
+            ("sent", 0, sent),
+            ("delivered", 66, (sent - bounced - failed) // 2),
+            ("delivered", 80, sent - bounced - failed - (sent - bounced - failed) // 2),
+            ("bounced", 0, bounced),
+            ("failed", 0, failed),
+        ):
+            rows.append((account.account_id, now - back, kind, bucket, count))
+    connection = apsw.Connection(str(stage.world.running.data_dir / FILE_NAME))
+    connection.set_busy_timeout(5_000)
+    with connection:
+        connection.executemany(INSERT, rows)
+    connection.close()
+    stage.tried(stage.send(account, "night@grey.test"))
+    return account
+
+
+def numbers(browser: Browser) -> dict[str, str]:
+    """The tiles."""
+    tiles = browser.driver.find_elements(By.CSS_SELECTOR, ".tile")
+    return {tile.find_element(By.TAG_NAME, "dt").text: tile.find_element(By.TAG_NAME, "dd").text for tile in tiles}
+
+
+def test_the_numbers_are_those_of_the_api(stage: Stage, browser: Browser, busy: Provisioned) -> None:
+    """Tiles and bars show what /v1/stats says, for each length of time; the address keeps which."""
+    browser.log_in(busy.email)
+    browser.see("Last 7 days")
+    browser.picture("overview")
+    for days, bars in ((7, 24 * 6), (30, 30), (90, 30)):
+        if days > 7:
+            browser.click(f"{days} days")
+            browser.see(f"Last {days} days")
+            assert browser.path() == f"/dashboard?days={days}"
+        totals = stage.ask(busy, "GET", f"/v1/stats?days={days}")["totals"]
+        shown = numbers(browser)
+        assert shown["Sent"] == f"{totals['sent']:,}"
+        assert shown["Delivered"].startswith(f"{totals['delivered']:,}")
+        assert shown["Failed"] == f"{totals['failed']:,}"
+        assert browser.count(".bar-sent") >= bars
+    browser.driver.back()
+    browser.see("Last 30 days")
+
+
+def test_what_waits_is_told_by_provider(stage: Stage, browser: Browser, busy: Provisioned) -> None:
+    """The deferred message stands in its provider's row."""
+    browser.log_in(busy.email)
+    row = browser.see("grey.test", "tr")
+    assert row.text.split()[-1] == "1"

@@ -1,0 +1,147 @@
+"""The pages as any client gets them: from this server alone, small, kept by browsers, and closed to other sites."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.dashboard.browser import Browser
+from tests.e2e.dashboard.stage import Stage
+
+WEB = Path(__file__).parents[3] / "appliance" / "web"
+SOURCES = sorted(path for path in [*(WEB / "static").rglob("*"), *(WEB / "templates").iterdir()] if path.is_file())
+FIRST_PAGE = 50_000  # bytes of our own code, uncompressed
+PARTS = {
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self' data:",
+    "connect-src 'self'",
+    "frame-src 'self'",
+    "frame-ancestors 'none'",
+    "base-uri 'none'",
+    "form-action 'self'",
+}
+
+
+def fetch(stage: Stage, path: str, **headers: str) -> httpx.Response:
+    """One request of somebody who is not logged in."""
+    return httpx.get(stage.url + path, headers=headers, trust_env=False, timeout=30)
+
+
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/messages/msg_1", "/dashboard/login", "/dashboard/admin"])
+def test_a_page_is_closed_to_other_sites(stage: Stage, path: str) -> None:
+    """Every page has a policy without inline script and style, and may not be framed."""
+    answer = fetch(stage, path)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert set(answer.headers["content-security-policy"].split("; ")) == PARTS
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", answer.text)
+
+
+def test_the_preview_may_do_nothing(stage: Stage) -> None:
+    """The page that mail is put into runs no script, loads nothing, and stands in our own frames only."""
+    policy = set(fetch(stage, "/dashboard/preview").headers["content-security-policy"].split("; "))
+    assert {"sandbox allow-same-origin", "default-src 'none'", "img-src data:", "frame-ancestors 'self'"} <= policy
+    assert not any(part.startswith(("script-src", "connect-src", "frame-src")) for part in policy)
+
+
+def test_the_root_leads_to_the_dashboard(stage: Stage) -> None:
+    """A browser that is given the bare URL ends up there."""
+    answer = fetch(stage, "/")
+    assert (answer.status_code, answer.headers["location"]) == (302, "/dashboard")
+
+
+def test_the_api_stays_as_it_is(stage: Stage) -> None:
+    """Unknown paths are the error object, and answers of the API keep their policy; unknown pages are pages."""
+    for path in ("/nothing", "/v1/nothing", "/dashboards"):
+        answer = fetch(stage, path)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+        assert "frame-src" not in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+    lost = fetch(stage, "/dashboard/nothing")
+    assert (lost.status_code, lost.headers["content-type"]) == (404, "text/html; charset=utf-8")
+
+
+def test_files_are_kept_by_their_content(stage: Stage) -> None:
+    """A file's address changes with its content, so browsers keep it; under an old address they ask again."""
+    page = fetch(stage, "/dashboard").text
+    (address,) = re.findall(r'src="(/static/[^"]+/main\.js)"', page)
+    answer = fetch(stage, address)
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert answer.headers["content-type"].startswith("text/javascript")
+    again = fetch(stage, address, **{"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert fetch(stage, "/static/000000000000/main.js").headers["cache-control"] == "no-cache"
+    same = fetch(stage, "/dashboard", **{"If-None-Match": fetch(stage, "/dashboard").headers["etag"]})
+    assert same.status_code == 304
+
+
+@pytest.mark.parametrize("name", ["../pages.py", "%2e%2e/pages.py", "..%2fpages.py", "nothing.js", "pages"])
+def test_only_files_of_the_site_are_served(stage: Stage, name: str) -> None:
+    """What is not among the static files is not there, however it is asked for."""
+    assert fetch(stage, f"/static/x/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(WEB)))
+def test_sources_keep_the_house_rules(path: Path) -> None:
+    """No file names another host, makes markup of text, evaluates text, or has grown beyond what one can read."""
+    text = path.read_text()
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)(?!example\.com)", text)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+    assert len(text.splitlines()) <= 250
+    assert path.suffix in {".js", ".css", ".svg", ".html"}
+    if path.suffix in {".js", ".css"}:
+        assert re.match(r"(//|/\*) In charge of ", text)
+
+
+def test_the_first_page_is_small(stage: Stage, browser: Browser) -> None:
+    """All that a first visit to the overview loads, beside the API's answers, is under 50 kB."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
+    browser.open("/dashboard")
+    loaded = browser.script("""return performance.getEntries().filter((each) => each.decodedBodySize !== undefined)
+        .filter((each) => !each.name.includes("/v1/")).map((each) => [each.name, each.decodedBodySize])""")
+    browser.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": False})
+    assert all(name.startswith(stage.url) for name, _ in loaded)
+    assert len({name for name, _ in loaded}) > 8
+    assert sum(dict(loaded).values()) < FIRST_PAGE, loaded
+
+
+def test_two_windows_share_a_session(stage: Stage, browser: Browser) -> None:
+    """Each reload renews by a cookie that is good once; two windows that do so at a time do not end the session."""
+    account = stage.account()
+    browser.log_in(account.email)
+    first = browser.driver.current_window_handle
+    browser.driver.switch_to.new_window("tab")
+    try:
+        for _ in range(3):
+            browser.open("/dashboard/keys")
+            browser.script("const other = open('/dashboard/domains'); setTimeout(() => other.close(), 400)")
+            browser.open("/dashboard/templates")
+            browser.see("Templates", "h1")
+    finally:
+        browser.driver.close()
+        browser.driver.switch_to.window(first)
+    browser.open("/dashboard/account")
+    browser.see("Account", "h1")
+
+
+def test_a_server_that_is_away_is_told_and_nobody_is_logged_out(stage: Stage, browser: Browser) -> None:
+    """While nothing answers the page says so; afterwards one goes on where one was."""
+    away = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    browser.log_in(stage.account().email)
+    browser.driver.execute_cdp_cmd("Network.enable", {})
+    browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", away)
+    try:
+        browser.one("//nav//a[normalize-space()='Suppressions']").click()
+        browser.see("does not answer")
+    finally:
+        back = {**away, "offline": False, "downloadThroughput": -1, "uploadThroughput": -1}
+        browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", back)
+    browser.driver.refresh()
+    browser.see("Suppressions", "h1")

@@ -1,0 +1,138 @@
+"""What is set up in the browser: keys, templates, suppressions, the account, other accounts, the queue."""
+
+import httpx
+from selenium.webdriver.common.by import By
+
+from appliance.model import Role
+from tests.e2e.dashboard.browser import Browser
+from tests.e2e.dashboard.stage import Stage
+from tests.running import PASSWORD, Provisioned
+
+
+def read(stage: Stage, account: Provisioned) -> int:
+    """The status of a request with the account's key."""
+    path = f"{stage.url}/emails/msg_{'0' * 32}"
+    return httpx.get(path, headers=account.bearer, trust_env=False, timeout=30).status_code
+
+
+def test_a_key_is_revoked(stage: Stage, browser: Browser) -> None:
+    """After a question, a revoked key is refused at once."""
+    account = stage.account()
+    assert read(stage, account) == 404
+    browser.log_in(account.email)
+    browser.go("Keys & credentials")
+    browser.click(f"Revoke the key …{account.full_key[-4:]}")
+    browser.click("Revoke it")
+    browser.see("revoked")
+    assert read(stage, account) == 401
+
+
+def test_a_template_is_written_with_its_preview(stage: Stage, browser: Browser) -> None:
+    """What is typed is shown at once, values escaped; it is saved in versions, and sent as a test."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.go("Templates")
+    browser.click("New template")
+    browser.fill("Alias", "order-shipped")
+    browser.fill("Subject", "Order {{number}}")
+    browser.fill("HTML", "<h1 style='color:#4f46e5'>Hello {{ name }}</h1>\n<p>Order {{number}} is on its way.</p>")
+    browser.fill("Plain text", "Hello {{name}}")
+    browser.fill("name", "Ada & <b>Co</b>")
+    browser.fill("number", "4711")
+    browser.see("Order 4711")
+    frame = browser.one("//iframe")
+    browser.driver.switch_to.frame(frame)
+    assert browser.driver.find_element(By.TAG_NAME, "h1").text == "Hello Ada & <b>Co</b>"
+    colour = browser.driver.find_element(By.TAG_NAME, "h1").value_of_css_property("color")
+    assert colour == "rgba(79, 70, 229, 1)"
+    browser.driver.switch_to.default_content()
+    assert int(str(frame.get_attribute("height"))) < 300  # it does not grow with each key
+    browser.picture("template")
+    browser.click("Create template")
+    browser.see("Version 1")
+    browser.fill("Plain text", "Hello {{name}}, order {{number}}")
+    browser.open("/dashboard/templates/order-shipped")
+    browser.see("have not saved")
+    browser.click("Save as a new version")
+    browser.see("Version 2")
+    browser.fill("name", "Ada")
+    browser.fill("number", "4712")
+    browser.click("Send a test")
+    browser.fill("To", "me@good.test")
+    browser.click("Send")
+    browser.see("Order 4712", "h1")
+    browser.see("order-shipped", "a")
+    assert browser.forbidden() == []
+
+
+def test_an_address_is_suppressed_and_released(stage: Stage, browser: Browser) -> None:
+    """The list can be added to and taken from."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.go("Suppressions")
+    browser.fill("Suppress an address", "ada@good.test")
+    browser.fill("Reason", "asked us to stop")
+    browser.click("Suppress")
+    browser.see("asked us to stop", "td")
+    message = stage.send(account, "ada@good.test")
+    browser.open(f"/dashboard/messages/{message}")
+    browser.see("suppressed")
+    browser.go("Suppressions")
+    browser.click("Release ada@good.test")
+    browser.see("Nobody is suppressed")
+
+
+def test_the_password_is_changed_and_everybody_is_logged_out(stage: Stage, browser: Browser) -> None:
+    """A wrong current password is told; a right one ends the session, and the new one logs in."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.go("Account")
+    browser.see("this one")
+    browser.fill("Current password", "wrong")
+    browser.fill("New password", "a new and longer password")
+    browser.click("Change password")
+    browser.one("//form//*[contains(@class, 'error')]")
+    browser.fill("Current password", PASSWORD)
+    browser.click("Change password")
+    browser.see("Log in", "h1")
+    browser.log_in(account.email, "a new and longer password")
+    browser.open("/dashboard/account")
+    browser.see("Account", "h1")  # the cookie renewed the session after the reload
+    browser.click("Log out everywhere")
+    browser.one("//dialog//button[normalize-space()='Log out everywhere']").click()
+    browser.see("Log in", "h1")
+    browser.open("/dashboard/keys")
+    browser.see("Log in", "h1")
+    assert browser.path() == "/dashboard/login?next=%2Fdashboard%2Fkeys"
+
+
+def test_an_administrator_suspends_and_holds(stage: Stage, browser: Browser) -> None:
+    """Accounts are suspended and given credits, pools are held and released; a customer sees no such page."""
+    customer = stage.account()
+    stage.tried(stage.send(customer, "night@grey.test"))
+    operator = stage.account(role=Role.ADMIN)
+    browser.log_in(operator.email)
+    browser.go("Admin")
+    browser.click(f"Credits of {customer.name}")
+    browser.fill("Amount", "500")
+    browser.click("Save")
+    browser.see("1,000,499", "td")
+    browser.click(f"Suspend {customer.name}")
+    browser.click("Suspend it")
+    browser.one(f"//button[@aria-label='Resume {customer.name}']")
+    browser.click("Hold mail to grey.test")
+    browser.fill("Reason", "they move")
+    browser.click("Hold it")
+    browser.see("they move", "td")
+
+    browser.log_in(customer.email)
+    browser.see("This account is suspended")
+    browser.see("they move")
+    assert "Admin" not in browser.text()
+    browser.open("/dashboard/admin")
+    browser.see("Only an administrator may do this.")
+
+    browser.log_in(operator.email)
+    browser.go("Admin")
+    browser.click("Resume mail to grey.test")
+    browser.one("//button[@aria-label='Hold mail to grey.test']")

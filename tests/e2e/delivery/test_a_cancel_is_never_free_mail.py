@@ -1,0 +1,69 @@
+"""Cancelling: what is cancelled does not arrive, and what arrives is paid for, however close the two come."""
+
+from pathlib import Path
+
+import httpx
+import trio
+
+from tests.e2e.delivery.world import CREDITS, World, world
+from tests.fakes.mx import FakeMx
+
+MESSAGES = 30
+
+
+async def cancel(made: World, token: dict[str, str], message_id: str) -> int:
+    """The status of one POST to cancel."""
+    async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30) as client:
+        return (await client.post(f"/v1/emails/{message_id}/cancel", headers=token)).status_code
+
+
+async def test_a_cancel_right_after_the_send_is_not_free_mail(tmp_path: Path) -> None:
+    """Sent and cancelled in one breath, each message is either cancelled and never arrives, or arrives and costs."""
+    async with world(tmp_path) as made:
+        server, answers = FakeMx(), {}
+        await made.domain("one.test", server)
+        token = await trio.to_thread.run_sync(made.running.login)
+
+        async def send_and_cancel(number: int) -> None:
+            message_id = await made.send(f"r{number}@one.test")
+            answers[message_id] = await cancel(made, token, message_id)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(MESSAGES):
+                nursery.start_soon(send_and_cancel, number)
+        await made.final(*answers)
+        await made.until(lambda: len(server.messages) >= list(answers.values()).count(409))
+        arrived = {address for message in server.messages for address in message.recipients}
+        for message_id, answer in answers.items():
+            found = made.recipient(message_id)
+            told = (answer, found.status, found.billing, found.address in arrived)
+            assert told in ((200, "failed", "released", False), (409, "delivered", "settled", True))
+        assert made.credits() == CREDITS - len(server.messages)
+
+
+async def test_what_a_server_is_being_given_is_not_cancelled(tmp_path: Path) -> None:
+    """While one server thinks about it, only the other recipient is given up; afterwards the answer counts."""
+    asked, may_answer = trio.Event(), trio.Event()
+
+    async def think(stream: trio.abc.Stream) -> None:
+        asked.set()
+        await may_answer.wait()
+        await stream.send_all(b"250 2.0.0 queued\r\n")
+
+    async with world(tmp_path) as made:
+        slow = FakeMx(answers={".": think})
+        await made.domain("slow.test", slow)
+        await made.domain("away.test", None)
+        token = await trio.to_thread.run_sync(made.running.login)
+        message_id = await made.send("ada@slow.test", "bob@away.test")
+        await asked.wait()
+        await made.until(lambda: made.recipients(message_id)["bob@away.test"].status == "deferred")
+        assert await cancel(made, token, message_id) == 200
+        assert made.recipients(message_id)["bob@away.test"].status == "failed"
+        assert made.recipients(message_id)["ada@slow.test"].status == "queued"
+        assert await cancel(made, token, message_id) == 409
+        may_answer.set()
+        await made.final(message_id)
+        assert made.status(message_id) == "partial"
+        assert sorted(made.events(message_id)) == ["email.delivered", "email.failed"]
+        assert made.credits() == CREDITS - 1

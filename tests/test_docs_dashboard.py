@@ -1,0 +1,28 @@
+"""In charge of holding docs/dashboard.md to the dashboard that there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from appliance.web.pages import SECTIONS, Section
+
+DOCS = Path(__file__).parent.parent / "docs"
+TEXT = (DOCS / "dashboard.md").read_text()
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+def test_every_page_is_told(section: Section) -> None:
+    """Each section of the rail has its row among the pages, and its key among the keys."""
+    assert f"| {section.title} |" in TEXT
+    keys = re.search(r"^\| `g` and then ([^|]*) \|", TEXT, re.MULTILINE)
+    assert keys is not None
+    assert f"`{section.key}`" in keys[1]
+
+
+def test_pictures_are_there_and_small() -> None:
+    """Each picture that is shown exists and weighs little; none lies about unused."""
+    shown = set(re.findall(r"images/([\w-]+\.png)", TEXT))
+    there = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}
+    assert shown == set(there)
+    assert max(there.values()) < 200_000

@@ -1,0 +1,41 @@
+"""In charge of looking domains up for many: one account's dead DNS is no other account's trouble."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from appliance.config import load
+from appliance.dns_check import Checked, Status
+from appliance.dns_records import DnsRecord, Kind
+from appliance.web import domains
+from appliance.web.domains import CHECKS, DNS_TIME, Lookups
+
+DEAD = DnsRecord(Kind.SPF, "dead.example", "v=spf1 -all", "")
+QUICK = DnsRecord(Kind.SPF, "quick.example", "v=spf1 -all", "")
+
+
+async def dns(_resolver: object, _host: str, wanted: list[DnsRecord]) -> list[Checked]:
+    """A DNS that answers for one of them at once, and for the other never."""
+    if DEAD in wanted:
+        await trio.sleep_forever()
+    return [Checked(record, Status.OK) for record in wanted]
+
+
+async def test_dead_dns_takes_nobody_elses_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """However often one account asks for a domain that does not answer, another's is looked up at once."""
+    monkeypatch.setattr(domains, "check", dns)
+    nothing: Any = None
+    lookups = Lookups(nothing, load(None, {}, tmp_path), nothing)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2 * CHECKS):
+            nursery.start_soon(lookups.check, "acc_one", [DEAD])
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        assert [each.status for each in await lookups.check("acc_other", [QUICK])] == [Status.OK]
+        assert trio.current_time() == began
+    assert trio.current_time() == began + DNS_TIME
