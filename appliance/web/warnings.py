@@ -19,10 +19,11 @@ class WarningCode(StrEnum):
     DOMAIN_PENDING = "domain_pending"
     POOL_HELD = "pool_held"
     DISK_LOW = "disk_low"
+    WEBHOOK_FAILING = "webhook_failing"
 
 
 class WarningObject(msgspec.Struct):
-    """One warning; `subject` names the domain or the pool it is about."""
+    """One warning; `subject` names the domain, the pool or the URL it is about."""
 
     code: WarningCode
     text: str
@@ -38,6 +39,7 @@ def warner(store: Store, free_space: FreeSpace) -> Warner:
     async def find(account: Account) -> list[WarningObject]:
         return [
             *_of_account(account, free_space),
+            *_of_webhook(store, account),
             *_of_domains(store, account),
             *await _of_pools(store, account),
         ]
@@ -73,6 +75,15 @@ def _of_domains(store: Store, account: Account) -> list[WarningObject]:
         for domain in domains
         if not domain.usable
     ]
+
+
+def _of_webhook(store: Store, account: Account) -> list[WarningObject]:
+    """A receiver whose last word was a failure: one post that failed on the way to a success is nobody's worry."""
+    webhook = store.webhooks.of(account.id)
+    if webhook is None or not webhook.enabled or (webhook.last_failure_at or 0) <= (webhook.last_success_at or 0):
+        return []
+    text = "The webhook's receiver does not take its events; they are tried again for a while. Its history says why."
+    return [WarningObject(WarningCode.WEBHOOK_FAILING, text, webhook.url)]
 
 
 async def _of_pools(store: Store, account: Account) -> list[WarningObject]:

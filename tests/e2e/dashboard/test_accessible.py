@@ -112,7 +112,7 @@ def test_a_chart_is_told_in_words(stage: Stage, browser: Browser, owner: Provisi
     browser.type(Keys.ARROW_LEFT)
     assert " sent, " in browser.one("//*[contains(@class, 'readout')]").text
     browser.click_summary("Show as a table")
-    assert browser.count("figure tbody tr") >= 1
+    browser.until(lambda: browser.count("figure tbody tr"), "the table")
 
 
 def test_a_phone_shows_everything(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
