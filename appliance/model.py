@@ -188,6 +188,17 @@ class StoredTemplate:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateVersion:
+    """What a template was at one time."""
+
+    version: int
+    subject: str | None
+    text: str | None
+    html: str | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredDkimKey:
     """A signing key of a domain; the private half is sealed."""
 

@@ -219,7 +219,12 @@ def test_a_chosen_python_replaces_the_environment_of_another(tree: Tree) -> None
 # Testing
 
 
-ALL_CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy", "-m pytest -n 3 --dist loadfile --no-loadscope-reorder"]
+ALL_CHECKS = [
+    "-m ruff check .",
+    "-m ruff format --check .",
+    "-m mypy",
+    "-m pytest -n 3 --dist loadfile --no-loadscope-reorder",
+]
 
 
 def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) -> None:

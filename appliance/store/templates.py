@@ -6,7 +6,7 @@ from typing import Any
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model import StoredTemplate
+from appliance.model import StoredTemplate, TemplateVersion
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
@@ -34,6 +34,12 @@ _TEMPLATES = """
 SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at
 FROM templates t JOIN template_versions v USING (account_id, alias, version)
 WHERE t.account_id = :account_id AND t.deleted = 0
+"""
+_VERSIONS = """
+SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
+FROM template_versions v JOIN templates t USING (account_id, alias)
+WHERE v.account_id = :account_id AND v.alias = :alias AND t.deleted = 0 AND v.version < :before
+ORDER BY v.version DESC LIMIT :most
 """
 _DELETE = """
 UPDATE templates SET deleted = 1, updated_at = :now
@@ -66,6 +72,11 @@ class Templates:
         wanted = {"account_id": account_id, "after": after, "most": most}
         query = _TEMPLATES + "AND t.alias > :after ORDER BY t.alias LIMIT :most"
         return self.engine.read(lambda c: [StoredTemplate(*row) for row in rows(c, query, wanted)])
+
+    def versions(self, account_id: str, alias: str, before: int, most: int) -> list[TemplateVersion]:
+        """What was saved under an alias, the newest first, from the version before `before`."""
+        wanted = {"account_id": account_id, "alias": alias, "before": before, "most": most}
+        return self.engine.read(lambda c: [TemplateVersion(*row) for row in rows(c, _VERSIONS, wanted)])
 
     async def delete(self, account_id: str, alias: str) -> None:
         """Remove a template from use; messages keep naming the version they were made with."""

@@ -16,6 +16,8 @@ from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING, for_customers, parameter
 
+NO_TEMPLATE = "There is no template with this alias."
+
 # For the schema only: the rules themselves stand in check_template, where each has a sentence of its own.
 _LINE = {"pattern": LINE_PATTERN}
 _BODY = {"pattern": BODY_PATTERN}
@@ -87,7 +89,7 @@ def blueprint(services: Services) -> Blueprint:
         user, _ = await services.user()
         stored = services.store.templates.current(user.account_id, alias) if ALIAS.fullmatch(alias) else None
         if stored is None:
-            raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+            raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         return answer(TemplateAnswer(**_fields(stored), request_id=request_id()))
 
     @routes.put("/v1/templates/<alias>")
@@ -103,7 +105,7 @@ def blueprint(services: Services) -> Blueprint:
     async def delete(alias: str) -> Response:
         user, _ = await services.user()
         if not ALIAS.fullmatch(alias):
-            raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+            raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         await services.store.templates.delete(user.account_id, alias)
         return answer(DeletedAnswer(True, request_id()))
 
@@ -124,7 +126,9 @@ def _fields(stored: StoredTemplate) -> dict[str, Any]:
     }
 
 
-_ALIAS = parameter("alias", "path", "The template's alias.", {"type": "string", "pattern": f"^{ALIAS.pattern}$"})
+ALIAS_PARAMETER = parameter(
+    "alias", "path", "The template's alias.", {"type": "string", "pattern": f"^{ALIAS.pattern}$"}
+)
 
 OPERATIONS = (
     for_customers(
@@ -141,7 +145,7 @@ OPERATIONS = (
         "Read the current version of a template.",
         (200, TemplateAnswer, "The template."),
         Code.NOT_FOUND,
-        parameters=(_ALIAS,),
+        parameters=(ALIAS_PARAMETER,),
     ),
     for_customers(
         "put",
@@ -150,7 +154,7 @@ OPERATIONS = (
         (200, TemplateAnswer, "The template as stored."),
         Code.CONFLICT,
         body=TemplateRequest,
-        parameters=(_ALIAS,),
+        parameters=(ALIAS_PARAMETER,),
     ),
     for_customers(
         "delete",
@@ -158,6 +162,6 @@ OPERATIONS = (
         "Remove a template from use.",
         (200, DeletedAnswer, "Deleted."),
         Code.NOT_FOUND,
-        parameters=(_ALIAS,),
+        parameters=(ALIAS_PARAMETER,),
     ),
 )

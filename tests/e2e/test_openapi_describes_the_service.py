@@ -155,6 +155,7 @@ def test_every_success_is_described(
     check(running, "POST", "/v1/auth/password", fickle.login(), passwords)
     check(running, "PUT", "/v1/templates/a", customer, {"text": "t"})
     check(running, "GET", "/v1/templates/a", customer)
+    check(running, "GET", "/v1/templates/a/versions", customer)
     check(running, "GET", "/v1/templates", customer)
     check(running, "DELETE", "/v1/templates/a", customer)
     check(running, "POST", "/v1/suppressions", customer, {"address": "a@example.net"})

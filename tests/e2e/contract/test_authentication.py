@@ -18,6 +18,7 @@ from tests.running import PASSWORD, Provisioned, Running
 V1 = [
     ("GET", "/v1/templates"),
     ("GET", "/v1/templates/welcome"),
+    ("GET", "/v1/templates/welcome/versions"),
     ("PUT", "/v1/templates/welcome"),
     ("DELETE", "/v1/templates/welcome"),
     ("GET", "/v1/suppressions"),

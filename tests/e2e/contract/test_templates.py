@@ -112,6 +112,27 @@ def test_a_put_makes_a_new_version(caller: Caller, customer: Caller) -> None:
     assert put(customer, alias, text="three").json()["version"] == 3
 
 
+def test_versions_are_told_newest_first(customer: Caller) -> None:
+    """Whatever was saved can be read again, a page at a time, until the template is deleted."""
+    alias = saved(customer, text="one")
+    for text in ("two", "three"):
+        assert put(customer, alias, text=text, subject="s").status_code == 200
+    path = f"/v1/templates/{alias}/versions"
+    first = customer.get(path, params={"limit": 2}).json()
+    assert [(each["version"], each["text"], each["subject"]) for each in first["versions"]] == [
+        (3, "three", "s"),
+        (2, "two", "s"),
+    ]
+    rest = customer.get(path, params={"limit": 2, "before": first["next"]}).json()
+    (oldest,) = rest["versions"]
+    assert (oldest["version"], oldest["text"], oldest["subject"], oldest["html"]) == (1, "one", None, None)
+    assert rest["next"] is None
+    error(customer.get(path, params={"before": "x"}), 400, "invalid_request")
+    error(customer.get(path, params={"limit": 0}), 400, "invalid_request")
+    assert customer.request("DELETE", f"/v1/templates/{alias}").status_code == 200
+    error(customer.get(path), 404, "not_found")
+
+
 def test_a_message_remembers_alias_and_version(caller: Caller, customer: Caller) -> None:
     """What was sent can be traced to the version it was made with, also after the next one."""
     alias = saved(customer, subject="s", text="t")

@@ -3,6 +3,7 @@ import { del, get, put } from "../api.js";
 import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
 import { escaped, filled, variables } from "../filling.js";
+import { loader, paged } from "../lists.js";
 import { button, code, head, notice, section } from "../pieces.js";
 import { preview } from "../preview.js";
 import { style } from "../styles.js";
@@ -11,6 +12,7 @@ import { when } from "../time.js";
 const NEW = "new";
 const START = { alias: "", subject: "Welcome, {{name}}", text: "Hello {{name}}!\n\nGood to have you here.\n", html: "<h1>Hello {{name}}!</h1>\n<p>Good to have you here.</p>\n" };
 const FIELDS = ["subject", "text", "html"];
+const COLUMNS = [{ title: "Version" }, { title: "Subject", class: "break" }, { title: "Saved", class: "side" }, { title: "", class: "side" }];
 
 /** What was typed and not saved, kept in this window: a reload or a wrong click loses nothing. */
 function drafts(alias) {
@@ -47,10 +49,25 @@ function viewer(values) {
   };
 }
 
+/** What was saved before; each can be put into the editor again, and saved as the newest. */
+function versions(first, load, take) {
+  const shown = (each) => [
+    String(each.version), each.subject ?? "", when(each.created_at),
+    each.version === first.items[0].version ? "in use"
+      : button("Edit", () => take(each), "tiny", { "aria-label": `Put version ${each.version} into the editor` }),
+  ];
+  return section("Versions", paged("Versions", COLUMNS, first, shown, load));
+}
+
 export default async function template(page) {
   const [name] = page.params;
   const isNew = name === NEW;
-  const [stored] = await Promise.all([isNew ? START : get(path("/v1/templates", name), page.signal), style("message"), style("template")]);
+  const load = loader(page.signal, `${path("/v1/templates", name)}/versions`, "versions", "before");
+  const [stored, earlier] = await Promise.all([
+    isNew ? START : get(path("/v1/templates", name), page.signal),
+    isNew ? null : load(),
+    style("message"), style("template"),
+  ]);
   const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
   const draft = drafts(name);
   const begun = draft.read();
@@ -115,5 +132,9 @@ export default async function template(page) {
     h("div", { class: "split editor" },
       h("div", { class: "card" }, editor),
       h("div", { class: "stack" }, h("h2", null, "Preview"), shown.content, h("h2", null, "Variables"), h("p", { class: "quiet small" }, "Found in the template. Values typed here are for the preview and for tests."), samples)),
+    !isNew && versions(earlier, load, async (each) => {
+      draft.keep(Object.fromEntries(FIELDS.map((field) => [field, each[field] ?? ""])));
+      await page.reload();
+    }),
     !isNew && section("Send with it", code(JSON.stringify({ from: "you@your-domain.example", to: "ada@example.net", template: name, variables: Object.fromEntries(names.map((each) => [each, "…"])) }, null, 2), "the request's body")));
 }
