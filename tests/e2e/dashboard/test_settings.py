@@ -27,6 +27,11 @@ def test_a_key_is_revoked(stage: Stage, browser: Browser) -> None:
     assert read(stage, account) == 401
 
 
+def edited(browser: Browser) -> object:
+    """The plain text in the editor."""
+    return browser.script("return document.querySelector('textarea[name=text]')?.value")
+
+
 def test_a_template_is_written_with_its_preview(stage: Stage, browser: Browser) -> None:
     """What is typed is shown at once, values escaped; it is saved in versions, and sent as a test."""
     account = stage.account()
@@ -55,10 +60,10 @@ def test_a_template_is_written_with_its_preview(stage: Stage, browser: Browser) 
     browser.see("have not saved")
     browser.click("Save as a new version")
     browser.see("Version 2")
-    browser.one("//button[@aria-label='Put version 1 into the editor']").click()
-    browser.see("have not saved")
-    assert browser.one("//textarea[@name='text']").get_attribute("value") == "Hello {{name}}"
+    browser.click("Put version 1 into the editor")
+    browser.until(lambda: edited(browser) == "Hello {{name}}", "the first version")
     browser.click("Drop it")
+    browser.until(lambda: edited(browser) == "Hello {{name}}, order {{number}}", "the second version")
     browser.fill("name", "Ada")
     browser.fill("number", "4712")
     browser.click("Send a test")
