@@ -47,7 +47,7 @@ def test_a_slow_receiver_delays_no_other_account(new_customer: NewCustomer) -> N
     for number in range(1, 11):
         began = time.time()
         quick.sender.send()
-        assert quick.posts(number)[-1].at - began < 3
+        assert quick.posts(number)[-1].at - began < 1
     assert len(slow.receiver.at(slow.path)) < MANY
     slow.request("DELETE")
 
@@ -61,7 +61,7 @@ def test_a_receiver_that_takes_too_long_is_cut_off(customer: Customer) -> None:
     assert delivery["status"] == "pending"
     assert delivery["response_status"] is delivery["response_body"] is None
     assert "5 s" in str(delivery["error"])
-    assert 4_900 < int(str(delivery["duration_ms"])) < 9_000
+    assert 4_900 < int(str(delivery["duration_ms"])) < 5_900
     customer.request("DELETE")
 
 
