@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Literal, TypeVar, TypeVarTuple, Unpack
 
 import msgspec
@@ -11,6 +12,7 @@ import trio
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox
+from appliance.measures import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
 from appliance.message.addresses import Address
 from appliance.message.compose import compose
 from appliance.message.draft import Draft, draft
@@ -20,6 +22,7 @@ from appliance.message.template import Template
 from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
 from appliance.store import KeyTaken, Store
+from appliance.trail import TRAIL
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -293,7 +296,13 @@ class FrontDoor:
 
     async def _accept(self, new: NewMessage) -> None:
         """On disk when this returns; delivery has its word."""
+        began = perf_counter()
         charged = await self._store.messages.accept(new)
+        ACCEPT_SECONDS.add(perf_counter() - began)
+        ACCEPTED.add(new.source)
+        RECIPIENTS.add(new.source, len(new.recipients))
+        if TRAIL.keep:
+            _note(new)
         if new.simulated:
             self._deliveries.simulated.set()
         else:
@@ -315,6 +324,18 @@ class FrontDoor:
     async def _off_loop(self, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
         """Do work in a thread that would hold up everybody else."""
         return await trio.to_thread.run_sync(work, *arguments, limiter=self._large)
+
+
+def _note(new: NewMessage) -> None:
+    TRAIL.note(
+        "accepted",
+        message_id=new.id,
+        request_id=new.request_id,
+        account_id=new.account_id,
+        source=new.source.value,
+        recipients=len(new.recipients),
+        bytes=len(new.mime),
+    )
 
 
 def _is_laborious(request: SendRequest) -> bool:

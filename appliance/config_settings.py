@@ -62,6 +62,15 @@ class Mode(StrEnum):
     SANDBOX = "sandbox"
 
 
+class LogLevel(StrEnum):
+    """From which events on the log has lines."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 class RelayTls(StrEnum):
     """How a relay is spoken to."""
 
@@ -133,6 +142,9 @@ class Server:
         many(HOST_NAME), [], "Further names of this service; webhook URLs to them are refused"
     )
     shutdown_timeout: float = _key(_TIMEOUT, "60s", "How long a stop waits for work in flight")
+    log_level: LogLevel = _key(
+        choice(LogLevel), "info", "debug, info (plain course of things), warning (handled trouble) or error"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +197,11 @@ class Dns:
 
     resolvers: tuple[Endpoint, ...] = _key(
         many(RESOLVER), [], 'For MX, webhooks and checks alike, e.g. ["127.0.0.1:5353"]; empty: the system\'s'
+    )
+    blocklists: tuple[str, ...] = _key(
+        many(HOST_NAME),
+        ["zen.spamhaus.org", "bl.spamcop.net"],
+        "Asked by `appliance doctor --blocklists` about this machine's addresses",
     )
 
 
@@ -277,6 +294,22 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Metrics:
+    """What Prometheus asks for."""
+
+    bind: tuple[Endpoint, ...] = _key(
+        many(BIND), [], 'Addresses that serve /metrics, e.g. ["127.0.0.1:9180"], to whoever asks; [] for none'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """What is written to stderr."""
+
+    messages: bool = _key(BOOLEAN, True, "A line for each message accepted and each attempt at a recipient")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Every setting; `source` is the file it came from, None and `embedded` when there was none."""
 
@@ -287,6 +320,8 @@ class Config:
     delivery: Delivery
     webhooks: Webhooks
     limits: Limits
+    metrics: Metrics
+    log: Logs
     source: Path | None = None
     embedded: bool = False
 
@@ -299,6 +334,8 @@ SECTIONS: dict[str, type[Any]] = {
     "delivery": Delivery,
     "webhooks": Webhooks,
     "limits": Limits,
+    "metrics": Metrics,
+    "log": Logs,
 }
 
 

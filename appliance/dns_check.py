@@ -121,7 +121,7 @@ async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checke
         return Checked(record, Status.MISSING)
     if len(found) > 1:
         return Checked(record, Status.DIFFERS, found, "more than one SPF record: receivers take that for none")
-    addresses = await _addresses(resolver, host)
+    addresses = await addresses_of(resolver, host)
     if not addresses:
         return Checked(record, Status.DIFFERS, found, f"{host} has no address in DNS, so nothing lets it in")
     allowed = _Allowed()
@@ -135,7 +135,8 @@ def _is_spf(text: str) -> bool:
     return text.lower() == "v=spf1" or text.lower().startswith("v=spf1 ")
 
 
-async def _addresses(resolver: Resolver, host: str) -> list[Address]:
+async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
+    """All addresses of a host, or the address that it is; raises LookupFailed when nobody can say."""
     try:
         return [ip_address(host)]
     except ValueError:

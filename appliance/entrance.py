@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from appliance.accept import Deliveries, FrontDoor
-from appliance.config import Config, Mode
+from appliance.config import Config, Limits, Mode
 from appliance.credentials import Credentials
 from appliance.disk import FreeSpace
 from appliance.guesses import Guesses
@@ -20,6 +20,12 @@ class Entrance:
     credentials: Credentials
     guesses: Guesses
     rate: RequestRate
+
+    def adopt(self, limits: Limits) -> None:
+        """Work by these limits from now on."""
+        self.rate.per_second = limits.requests_per_second
+        self.door.free_space.min_bytes = limits.min_free_disk
+        self.door.free_space.min_percent = limits.min_free_disk_percent
 
 
 def build(config: Config, outside: Outside, store: Store, deliveries: Deliveries) -> Entrance:

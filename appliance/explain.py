@@ -19,6 +19,7 @@ class PoolView:
     name: str | None = None
     hold: PoolHold | None = None
     state: PoolState | None = None
+    pause: PoolHold | None = None  # of all mail
 
 
 # ---- times
@@ -89,20 +90,30 @@ _FINAL = {
 def _deferred(tried: TriedRecipient, at: int, pool: PoolView, now: int, allowed: int) -> str:
     number = tried.recipient.attempt_count + 1
     words = f"deferred: try {number} of {allowed} at {clock(at, now)} (in {span(at - now)}){_because(tried)}"
-    return f"{words}; it will wait then, for pool {pool.name} is held: {pool.hold.reason}" if pool.hold else words
+    held = _held(pool)
+    return f"{words}; it will wait then, for {held}" if held else words
 
 
 def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: int) -> str:
     number = tried.recipient.attempt_count + 1
     before = f"; it is try {number} of {allowed}{_because(tried)}" if tried.attempts else ""
-    return f"waiting: {'the sandbox takes it next' if tried.simulated else _why(pool, now)}{before}"
+    if tried.simulated:
+        return f"waiting: {_held(PoolView(pause=pool.pause)) or 'the sandbox takes it next'}{before}"
+    return f"waiting: {_why(pool, now)}{before}"
+
+
+def _held(pool: PoolView) -> str | None:
+    """That mail may not go at all, and who can change that."""
+    if pool.pause is not None:
+        return f"all mail is paused: {pool.pause.reason} (`appliance resume` lets it go)"
+    return None if pool.hold is None else f"pool {pool.name} is held: {pool.hold.reason}"
 
 
 def _why(pool: PoolView, now: int) -> str:
     """What a due recipient waits for, the greatest obstacle first."""
     state, name = pool.state, f"pool {pool.name}"
-    if pool.hold is not None:
-        return f"{name} is held: {pool.hold.reason}"
+    if held := _held(pool):
+        return held
     if pool.name is None:
         return "its mail servers have not been looked up yet"
     if state is None:

@@ -390,6 +390,15 @@ class WaitingMail:
 
 
 @dataclass(frozen=True, slots=True)
+class AllWaiting:
+    """How much mail waits in all, by recipients, simulated mail too."""
+
+    due: int
+    deferred: int
+    oldest_at: int | None  # when the oldest message of it was accepted
+
+
+@dataclass(frozen=True, slots=True)
 class PoolHold:
     """A pool whose mail is held, and why."""
 

@@ -8,6 +8,13 @@ from appliance.events import rfc3339
 from appliance.model import PoolHold, PoolState, WaitingMail
 
 
+class Pause(Struct):
+    """Since when all mail is paused, and why."""
+
+    since: str
+    reason: str
+
+
 class WaitingDestination(Struct):
     """How much waits for one domain: `waiting` is due, `deferred` was tried and is tried again later."""
 
@@ -35,10 +42,15 @@ class WaitingPool(Struct):
     destinations: list[WaitingDestination]
 
 
+def pause_of(hold: PoolHold | None) -> Pause | None:
+    """How a hold of all mail is told."""
+    return None if hold is None else Pause(rfc3339(hold.held_at), hold.reason)
+
+
 def by_pool(
     mail: Iterable[WaitingMail], holds: Mapping[str, PoolHold], states: Iterable[PoolState]
 ) -> list[WaitingPool]:
-    """Every pool with mail, the largest first, then those that are held without any."""
+    """Every pool with mail, the largest first, then those that are held without any; no hold is that of all mail."""
     standing = {state.pool: state for state in states}
     pools: dict[str | None, WaitingPool] = {}
     for each in mail:

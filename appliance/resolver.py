@@ -114,6 +114,9 @@ class Resolver(Protocol):
     async def tlsa(self, name: str) -> Answer[Tlsa]:
         """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
 
+    async def ptr(self, name: str) -> Answer[str]:
+        """The host names at a name such as `1.2.0.192.in-addr.arpa`."""
+
     def remembers_addresses(self, name: str) -> bool:
         """Whether both questions for a host's addresses would be answered from memory, without any wait."""
 
@@ -131,6 +134,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "A": lambda record: IPv4Address(record.address),
     "AAAA": lambda record: IPv6Address(record.address),
     "TXT": lambda record: b"".join(record.strings).decode("utf-8", "replace"),
+    "PTR": lambda record: _host(record.target),
     "TLSA": lambda record: Tlsa(record.usage, record.selector, record.mtype, record.cert),
 }
 
@@ -246,6 +250,10 @@ class DnsResolver:
     async def tlsa(self, name: str) -> Answer[Tlsa]:
         """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
         return await self._lookup(name, "TLSA")
+
+    async def ptr(self, name: str) -> Answer[str]:
+        """The host names at a name such as `1.2.0.192.in-addr.arpa`."""
+        return await self._lookup(name, "PTR")
 
     def remembers_addresses(self, name: str) -> bool:
         """Whether both questions for a host's addresses would be answered from memory, without any wait."""

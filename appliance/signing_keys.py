@@ -50,13 +50,13 @@ class SigningKeys:
     async def _fresh(self, account_id: str, domain: str, algorithm: Algorithm, taken: list[str]) -> StoredDkimKey:
         private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm)
         selector = dkim_keys.selector(algorithm, self.outside.now() // 1_000_000, taken)
-        sealed = seal(self._sealing_key(), dkim_keys.to_der(private), _context(account_id, domain, selector))
+        sealed = seal(_sealing_key(self.key), dkim_keys.to_der(private), _context(account_id, domain, selector))
         return StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private))
 
     async def _open(self, account_id: str, domain: str, stored: StoredDkimKey) -> SigningKey:
         context = _context(account_id, domain, stored.selector)
         if (opened := self._opened.get(context)) is None:
-            der = unseal(self._sealing_key(), stored.private_key, context)
+            der = open_sealed(self.key, account_id, domain, stored.selector, stored.private_key)
             # In a thread: an RSA key is checked while it is read, which takes a tenth of a second.
             private = await trio.to_thread.run_sync(dkim_keys.from_der, der)
             opened = SigningKey(domain, stored.selector, Algorithm(stored.algorithm), private)
@@ -65,8 +65,14 @@ class SigningKeys:
             self._opened[context] = opened
         return opened
 
-    def _sealing_key(self) -> bytes:
-        return derive(self.key, "DKIM keys")
+
+def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
+    """A signing key out of its seal, as DER; raises SealBroken when the installation's key is another."""
+    return unseal(_sealing_key(key), sealed, _context(account_id, domain, selector))
+
+
+def _sealing_key(key: bytes) -> bytes:
+    return derive(key, "DKIM keys")
 
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:

@@ -1,24 +1,33 @@
 """In charge of the life of the process: what runs, in which order it starts and ends, and what ends it."""
 
 import ctypes
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
 
 import trio
 
 from appliance import entrance
 from appliance.accept import Deliveries
-from appliance.config import Config
+from appliance.config import Config, ConfigError, load
 from appliance.deliver import pool, station
 from appliance.errors import Refused
 from appliance.inbox import Inbox
 from appliance.keyfile import load_or_create
-from appliance.log import get_logger
+from appliance.live import LiveSettings
+from appliance.log import get_logger, set_level
+from appliance.metrics import server as metrics
+from appliance.metrics.readings import Readings
+from appliance.notify import ServiceManager, service_manager
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.single import only_server
 from appliance.store import CommitUnknown, Store, open_store
 from appliance.submission import server as submission
+from appliance.trail import TRAIL
 from appliance.web import server, site
+from appliance.web.edge import Edge
 from appliance.webhook import office
 
 FORCED_AFTER = 5.0  # seconds past shutdown_timeout until workers are no longer waited for
@@ -28,6 +37,8 @@ SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, a
 
 BOOKS_EVERY = 10.0  # seconds between two entries of what was counted and used
 SLICE_PAUSE = 0.05  # seconds between slices of the janitor's work, so that senders come first
+
+SERVING = "serving"  # what `systemctl status` shows
 
 OnReady = Callable[[Store, list[str]], Awaitable[None]]  # what to do once every listener is open
 
@@ -49,15 +60,22 @@ async def _run(config: Config, outside: Outside, on_ready: OnReady | None) -> No
     key = load_or_create(config.server.data_dir)
     failures: list[CommitUnknown] = []
     stopping = trio.Event()
+    manager = service_manager(os.environ)
+    manager.status("opening the database")
     # Signals before anything listens: one that comes early must not kill a half-started process.
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, trio.CancelScope() as life:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals, trio.CancelScope() as life:
 
         def storage_failed(error: CommitUnknown) -> None:
             failures.append(error)
             life.cancel()
 
         async with open_store(config.server.data_dir, outside, on_failure=storage_failed) as store:
-            await _run_all(config, outside, store, key, stopping, signals, on_ready)
+            TRAIL.keep = config.log.messages
+            try:
+                await _run_all(config, outside, store, key, manager, stopping, signals, on_ready)
+            finally:
+                TRAIL.write()  # what came in with the last moments, too
+                TRAIL.keep = False
     if failures:
         raise StorageFailed(str(failures[0])) from failures[0]
     log.info("stopped")
@@ -79,24 +97,29 @@ async def _run_all(
     outside: Outside,
     store: Store,
     key: bytes,
+    manager: ServiceManager,
     stopping: trio.Event,
     signals: AsyncIterator[int],
     on_ready: OnReady | None,
 ) -> None:
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
+    live, ready = LiveSettings(config), trio.Event()
     inbox, wake_simulated = Inbox(), Wake()
     shared = entrance.build(config, outside, store, Deliveries(inbox, wake_simulated))
     webhooks = office.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
+    live.join(lambda new: partial(_adopt, new, shared, edge))
     async with trio.open_nursery() as workers:
+        workers.start_soon(_heed_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
         workers.start_soon(station.build(config, outside, store, key, inbox).run)
         workers.start_soon(webhooks.run)
         workers.start_soon(_sweep, store)
         workers.start_soon(_keep_books, store, shared)
+        workers.start_soon(TRAIL.run)
+        told = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside))
         async with trio.open_nursery() as listeners:
-            listeners.start_soon(_stop_on_signal, signals, stopping)
             urls = await listeners.start(
                 server.serve,
                 edge,
@@ -104,9 +127,13 @@ async def _run_all(
                 lambda: outside.identifier("req"),
                 stopping,
                 config.server.shutdown_timeout,
+                live,
             )
-            smtp = await listeners.start(submission.serve, config, outside, shared, stopping)
-            _announce(config, urls, smtp)
+            smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
+            _announce(config, urls, smtp, told)
+            manager.ready(SERVING)
+            workers.start_soon(manager.beat)
+            ready.set()
             if on_ready is not None:
                 await on_ready(store, urls)
             await stopping.wait()
@@ -114,15 +141,48 @@ async def _run_all(
         workers.cancel_scope.cancel()
 
 
-def _announce(config: Config, http: list[str], smtp: list[str]) -> None:
-    log.info("ready", http=http, smtp=smtp, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
+def _announce(config: Config, http: list[str], smtp: list[str], told: list[str]) -> None:
+    where = {"http": http, "smtp": smtp} | ({"metrics": told} if told else {})
+    log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], stopping: trio.Event) -> None:
+def _adopt(config: Config, shared: entrance.Entrance, edge: Edge) -> None:
+    set_level(config.server.log_level)
+    shared.adopt(config.limits)
+    edge.adopt(config.http)
+
+
+async def _heed_signals(
+    signals: AsyncIterator[int], live: LiveSettings, manager: ServiceManager, ready: trio.Event, stopping: trio.Event
+) -> None:
+    """Stop or reload. It goes on during a stop: a signal nobody takes would end the process where it stands."""
     async for number in signals:
-        log.info("stopping", signal=signal.Signals(number).name)
-        stopping.set()
+        name = signal.Signals(number).name
+        if stopping.is_set():
+            log.info("stopping already", signal=name)
+        elif number != signal.SIGHUP or live.config.embedded:
+            # Without a file there is nothing to read again: SIGHUP is then the terminal's end.
+            log.info("stopping", signal=name)
+            manager.stopping("finishing what is in flight")
+            stopping.set()
+        elif ready.is_set():
+            _reload(live, manager)
+        # else: what is being started with was read a moment ago
+
+
+def _reload(live: LiveSettings, manager: ServiceManager) -> None:
+    """Read the settings and the certificates again; what cannot be used changes nothing."""
+    manager.reloading()
+    try:
+        changes = live.take_over(load(live.config.source, {}, Path.cwd()))
+    except (ConfigError, OSError) as error:  # a certificate's fault is an OSError
+        log.error("not reloaded; the settings in force stay", reason=str(error))
+        manager.ready(f"{SERVING}; the last reload failed: {error}")
         return
+    log.info("reloaded", changed=changes.adopted)
+    if changes.need_restart:
+        log.warning("changed settings need a restart", settings=changes.need_restart)
+    manager.ready(SERVING)
 
 
 async def _sweep(store: Store) -> None:

@@ -101,6 +101,9 @@ class DuePost(Struct, frozen=True, gc=False):
     id: str
     attempt: int  # how many there were
     body: bytes
+    event_id: str = ""
+    message_id: str | None = None  # a ping is about no message
+    recipient_id: str | None = None
 
 
 class PostResult(Struct, frozen=True, gc=False):

@@ -25,7 +25,7 @@ class WebhookSecrets:
 
     def __post_init__(self) -> None:
         """Derive what seals."""
-        self._sealing_key = derive(self.key, "webhook secrets")
+        self._sealing_key = _sealing_key(self.key)
 
     def fresh(self, webhook_id: str) -> tuple[str, SealedSecret]:
         """A new secret for a webhook: to be shown, and to be stored."""
@@ -40,6 +40,15 @@ class WebhookSecrets:
                 self._opened.clear()
             self._opened[webhook.secret] = secret
         return secret
+
+
+def open_sealed(key: bytes, webhook_id: str, sealed: bytes) -> bytes:
+    """A secret out of its seal; raises SealBroken when the installation's key is another."""
+    return unseal(_sealing_key(key), sealed, _context(webhook_id))
+
+
+def _sealing_key(key: bytes) -> bytes:
+    return derive(key, "webhook secrets")
 
 
 def _context(webhook_id: str) -> bytes:

@@ -1,4 +1,5 @@
-# In charge of the virtual environment that packaging/run and packaging/test share. Sourced, with $root set.
+# In charge of the virtual environment that packaging/run and packaging/test share, and of the one that
+# packaging/build-binary has for itself. Sourced, with $root set.
 #
 # Until a Python is found only what the shell itself can do is used, so that the advice comes through on a bare machine.
 
@@ -43,7 +44,7 @@ prepare_venv() {
     version=$found
     if [ -z "$found" ] || [ -n "${PYTHON-}" ]; then find_python; fi
     if [ "$found" = "$version" ]; then return; fi
-    say "setting up .venv with Python $version ..."
+    say "setting up ${venv#"$root/"} with Python $version ..."
     rm -rf "$venv"
     "$python" -m venv "$venv" || die "could not make $venv"
 }
@@ -78,13 +79,14 @@ prepare_run() {
     printf '%s\n' "$wanted" >"$stamp"
 }
 
-prepare_test() {
+# prepare_more NAME: besides what runs the program, the packages of requirements-NAME.txt.
+prepare_more() {
     prepare_run
-    stamp=$venv/.installed-test
-    wanted=$(fingerprint packaging/requirements-test.txt)
+    stamp=$venv/.installed-$1
+    wanted=$(fingerprint "packaging/requirements-$1.txt")
     if is_installed "$stamp" "$wanted"; then return; fi
     rm -f "$stamp"
-    say "installing the packages of packaging/requirements-test.txt ..."
-    install_hashed "$root/packaging/requirements-test.txt"
+    say "installing the packages of packaging/requirements-$1.txt ..."
+    install_hashed "$root/packaging/requirements-$1.txt"
     printf '%s\n' "$wanted" >"$stamp"
 }

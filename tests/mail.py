@@ -3,6 +3,8 @@
 from appliance.model import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.webhook_model import EventType, WebhookSettings
+from appliance.webhook_secrets import WebhookSecrets
 
 MIME = b"From: shop@example.com\r\nSubject: Hello\r\n\r\nHello.\r\n"
 SECOND = 1_000_000  # microseconds
@@ -11,6 +13,14 @@ SECOND = 1_000_000  # microseconds
 async def account(store: Store, name: str = "acme", balance: int | None = 100) -> str:
     """A new account's id."""
     return (await store.accounts.create(name, f"{name}@example.org", "no hash", Role.CUSTOMER, balance)).id
+
+
+async def webhook(store: Store, outside: Outside, account_id: str, key: bytes) -> None:
+    """A webhook of that account, its secret sealed under this key."""
+    new_id = outside.identifier("whk")
+    _, sealed = WebhookSecrets(key, outside).fresh(new_id)
+    settings = WebhookSettings("https://hooks.example.net/", tuple(EventType), True)
+    await store.webhooks.save(account_id, settings, new_id, sealed)
 
 
 async def accept(

@@ -26,6 +26,7 @@ PASSWORD_HASH = hash_password(PASSWORD)
 NO_DNS = "127.0.0.1:9"  # where nobody answers: no question of a test leaves the machine
 START_TIMEOUT = 40.0  # seconds; a busy machine is nobody's fault
 STOP_TIMEOUT = 20.0
+PROGRAM = (sys.executable, "-m", "appliance")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,19 @@ async def provision(
     return Provisioned(account.id, name, email, username, password, send_key, full_key, test_key, domain)
 
 
+def command(config_file: Path, *words: str) -> Any:
+    """The JSON of a real command, in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-m", "appliance", *words, "--json", "--config", str(config_file)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
 def add_account(data_dir: Path, name: str, **options: Any) -> Provisioned:
     """Create an account in a database, whether or not a server runs on it."""
 
@@ -91,6 +105,7 @@ class Running:
     process: subprocess.Popen[bytes] | None = None
     url: str = ""
     smtp: list[str] = field(default_factory=list)  # what listens for submission
+    program: tuple[str, ...] = PROGRAM
 
     def start(self) -> None:
         """Start it and wait until it listens; the port may differ from last time."""
@@ -114,7 +129,7 @@ class Running:
     def spawn(self, log: IO[bytes]) -> None:
         """Start the process."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "appliance", "serve", "--config", str(self.config_file)],
+            [*self.program, "serve", "--config", str(self.config_file)],
             stderr=log,
             stdout=log,
             cwd=self.directory,
@@ -137,6 +152,19 @@ class Running:
             self.process.kill()
         if self.process is not None:
             self.process.wait()
+
+    def hang_up(self, said: str) -> dict[str, Any]:
+        """Send SIGHUP, and wait for the event that says what came of it."""
+        assert self.process is not None
+        begin = self.log_file.stat().st_size
+        self.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while time.monotonic() < deadline:
+            for line in self.log_file.read_bytes()[begin:].splitlines(keepends=True):
+                if line.endswith(b"\n") and (event := json.loads(line))["event"] == said:
+                    return dict(event)
+            time.sleep(0.02)
+        raise RuntimeError(f"nobody said {said!r}:\n" + self.log_file.read_text())
 
     def complaints(self) -> list[str]:
         """The lines of its log that are not the plain course of things."""
@@ -191,6 +219,8 @@ def appliance(
     requests_per_second: int = 0,
     credit: int | None = 1_000_000,
     account: Provisioned | None = None,
+    environment: dict[str, str] | None = None,
+    program: tuple[str, ...] = PROGRAM,
 ) -> Iterator[Running]:
     """A running appliance with one account (made here unless given); killed at the end if it has not ended by then."""
     data_dir = directory / "data"
@@ -208,7 +238,9 @@ def appliance(
         )
     )
     account = account or add_account(data_dir, "demo", credit=credit)
-    running = Running(directory, config_file, data_dir, account, directory / "appliance.log")
+    running = Running(
+        directory, config_file, data_dir, account, directory / "appliance.log", environment or {}, program=program
+    )
     try:
         running.start()
         yield running

@@ -23,6 +23,9 @@ from appliance.store import Store, open_store
 from tests.test_docs_cli import documented
 
 ROOT = Path(__file__).parent.parent
+# Commands whose JSON is held to the document in tests of their own: they need DNS, mail, a backup, or another root.
+ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
+ELSEWHERE |= {"doctor", "install", "uninstall"}
 ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at"}
 
 
@@ -525,8 +528,8 @@ def test_the_json_is_as_documented(acme: Shell) -> None:
         "key revoke": [key_id],
     }
     for command, _ in leaves(main):
-        if command in ("serve", "account create", "domain verify", "explain") or command.startswith("queue "):
-            continue  # the last three in tests of their own: they need DNS, or mail
+        if command in ELSEWHERE or command.startswith("queue "):
+            continue
         name = [] if command == "account list" else ["acme"]
         answer = acme.json(*command.split(), *name, *last.get(command, []), stdin="a password")
         assert fields(answer) == fields(documented(command)), command

@@ -16,6 +16,7 @@ BOTTOM = frozenset(
     {
         "__version__",
         "bell",
+        "certificate",
         "config",
         "config_settings",
         "config_values",
@@ -31,9 +32,13 @@ BOTTOM = frozenset(
         "inbox",
         "joint",
         "keyfile",
+        "listening",
+        "live",
         "log",
+        "measures",
         "model",
         "networks",
+        "notify",
         "outside",
         "own_addresses",
         "passwords",
@@ -44,18 +49,30 @@ BOTTOM = frozenset(
         "resolver",
         "sealed",
         "single",
+        "systemd",
+        "trail",
+        "trust",
         "webhook_model",
         "webhook_secrets",
-        "trust",
     }
 )
 # Who may import whom, besides the bottom. A new part gets its floor here, on purpose.
 ARROWS: dict[str, frozenset[str]] = {
     "__main__": frozenset({"cli"}),
     "cli": frozenset(
-        {"supervisor", "first_start", "provisioning", "store", "signing_keys", "dns_records", "dns_check"}
+        {
+            "supervisor",
+            "first_start",
+            "provisioning",
+            "store",
+            "backup",
+            "doctor",
+            "signing_keys",
+            "dns_records",
+            "dns_check",
+        }
     ),
-    "supervisor": frozenset({"accept", "entrance", "web", "submission", "deliver", "webhook", "store"}),
+    "supervisor": frozenset({"accept", "entrance", "web", "submission", "deliver", "webhook", "metrics", "store"}),
     "web": frozenset(
         {
             "accept",
@@ -77,6 +94,9 @@ ARROWS: dict[str, frozenset[str]] = {
     "dns_records": frozenset({"message"}),
     "dns_check": frozenset({"dns_records"}),
     "webhook": frozenset({"message", "store"}),
+    "backup": frozenset({"store", "signing_keys"}),
+    "metrics": frozenset({"store"}),
+    "doctor": frozenset({"store", "signing_keys", "dns_records", "dns_check"}),
     "first_start": frozenset({"store"}),
     "provisioning": frozenset({"message"}),
     "accept": frozenset({"message", "store"}),

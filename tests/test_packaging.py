@@ -13,13 +13,24 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGING = ROOT / "packaging"
-SCRIPTS = ["packaging/run", "packaging/test", "packaging/lock", ".ci/run"]
-REQUIREMENTS = ["requirements.txt", "requirements-build.txt", "requirements-test.txt"]
+SCRIPTS = [
+    "packaging/run",
+    "packaging/test",
+    "packaging/lock",
+    "packaging/build-binary",
+    "packaging/build-deb",
+    "packaging/debian/postinst",
+    "packaging/debian/prerm",
+    "packaging/debian/postrm",
+    ".ci/run",
+]
+REQUIREMENTS = ["requirements.txt", "requirements-build.txt", "requirements-binary.txt", "requirements-test.txt"]
 
 # Stands in for Python: knows what setup.sh asks of one, and writes down every installation.
 FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in
+*ENABLE_SHARED*) [ -z "$FAKE_STATIC" ] ;;
 *version_info*) [ -n "$FAKE_VERSION" ] && echo "$FAKE_VERSION" ;;
 *ensurepip*) [ -z "$FAKE_WITHOUT_VENV" ] ;;
 "-c import pip") [ -z "$FAKE_WITHOUT_PIP" ] ;;
@@ -33,6 +44,14 @@ case "$*" in
     [ "${last##*/}" != "$FAKE_FAILING" ] || exit 1
     printf '#!/bin/sh\\npwd\\necho "$@"\\n' >"${0%/*}/appliance"
     chmod +x "${0%/*}/appliance" ;;
+"-m PyInstaller "*)
+    echo PyInstaller >>"$FAKE_LOG"
+    [ "$FAKE_FAILING" != PyInstaller ] || exit 1
+    mkdir -p "$FAKE_DIST/appliance.d"
+    for made in appliance appliance.d/appliance-onedir; do
+        echo packed >"$FAKE_DIST/$made"
+        chmod +x "$FAKE_DIST/$made"
+    done ;;
 "-m "*)
     echo "$*" >>"$FAKE_LOG"
     [ "$2" != "$FAKE_FAILING" ] ;;
@@ -50,7 +69,12 @@ class Tree:
 
     def sh(self, script: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run one of the scripts as a user does, from some other directory."""
-        settings = {"PATH": str(self.tools), "FAKE_LOG": str(self.log), "FAKE_VERSION": "3.11.2"} | environ
+        settings = {
+            "PATH": str(self.tools),
+            "FAKE_LOG": str(self.log),
+            "FAKE_VERSION": "3.11.2",
+            "FAKE_DIST": str(self.root / "dist"),
+        } | environ
         return subprocess.run(
             [shell(), str(self.root / script), *arguments],
             env=settings,
@@ -254,6 +278,54 @@ def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith(f"failed: {failing}")
     assert tree.installed()[-4:] == ALL_CHECKS
+
+
+# Building the single binary
+
+
+@pytest.fixture
+def workshop(tree: Tree) -> Tree:
+    """The project's tree with a program to pack, on a machine with the tools for that."""
+    (tree.root / "appliance").mkdir()
+    (tree.root / "appliance" / "cli.py").write_text("one\n")
+    for name in ("find", "mv", "objdump", "sort", "touch", "wc"):
+        (tree.tools / name).symlink_to(shutil.which(name) or "/bin/true")
+    return tree
+
+
+def test_the_binary_is_built_once(workshop: Tree) -> None:
+    """In an environment of its own, and again only when something that goes into it has changed."""
+    ran = workshop.sh("packaging/build-binary")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.splitlines()[-1] == "built dist/appliance (7 bytes)"
+    assert workshop.installed() == ["venv", *RUN_INSTALLS, "pip requirements-binary.txt", "PyInstaller"]
+    assert not (workshop.root / ".venv").exists()
+    assert (workshop.root / "dist/appliance.d/appliance").exists()
+    assert workshop.sh("packaging/build-binary").stderr == "dist/appliance is up to date\n"
+    assert workshop.installed() == []
+    (workshop.root / "appliance" / "cli.py").write_text("two\n")
+    workshop.sh("packaging/build-binary")
+    assert workshop.installed() == ["PyInstaller"]
+
+
+def test_a_build_that_failed_is_done_again(workshop: Tree) -> None:
+    """It ends with one line, and what was there before is not taken for the result."""
+    ran = workshop.sh("packaging/build-binary", FAKE_FAILING="PyInstaller")
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, "the build failed (see above)")
+    workshop.installed()
+    assert workshop.sh("packaging/build-binary").returncode == 0
+    assert workshop.installed() == ["PyInstaller"]
+
+
+def test_what_a_build_lacks_is_said_in_one_line(workshop: Tree) -> None:
+    """A Python without its shared library, and a machine without objdump, are each told with what to install."""
+    ran = workshop.sh("packaging/build-binary", FAKE_STATIC="yes")
+    assert ran.returncode == 1
+    assert ran.stderr.endswith("Python 3.11.2 has no shared library; on Debian: apt-get install libpython3.11\n")
+    (workshop.tools / "objdump").unlink()
+    ran = workshop.sh("packaging/build-binary")
+    assert ran.stderr == "objdump is needed; on Debian: apt-get install binutils\n"
+    assert "PyInstaller" not in workshop.installed()
 
 
 # The files themselves

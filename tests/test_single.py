@@ -1,10 +1,12 @@
 """In charge of the lock on a data directory."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from appliance.single import AlreadyRunning, only_server
+from appliance.single import AlreadyRunning, is_running, only_server
 
 
 def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> None:
@@ -13,3 +15,34 @@ def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> Non
         pytest.fail("two servers at once")
     with only_server(tmp_path):
         assert (tmp_path / "appliance.lock").stat().st_mode & 0o077 == 0
+
+
+def test_whether_a_server_runs_can_be_seen(tmp_path: Path) -> None:
+    """Before, during and after; and looking creates nothing."""
+    assert not is_running(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with only_server(tmp_path):
+        assert is_running(tmp_path)
+    assert not is_running(tmp_path)
+
+
+def test_a_look_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+    """Somebody who looks all the time holds the lock for moments only: a start in between succeeds."""
+    with only_server(tmp_path):
+        pass
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            is_running(tmp_path)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(50):
+            with only_server(tmp_path):
+                pass
+    finally:
+        stop.set()
+        thread.join()

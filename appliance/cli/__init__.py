@@ -10,11 +10,15 @@ import click
 
 from appliance import __version__
 from appliance.cli.account import account
+from appliance.cli.backup import backup, restore, verify
 from appliance.cli.credential import credential
+from appliance.cli.doctor import doctor
 from appliance.cli.domain import domain
 from appliance.cli.explain import explain
+from appliance.cli.install import install, uninstall
 from appliance.cli.key import key
 from appliance.cli.options import config_option
+from appliance.cli.pause import pause, resume
 from appliance.cli.queue import queue
 from appliance.cli.serve import serve
 
@@ -54,13 +58,34 @@ def main() -> None:
       appliance key create acme --scope full
 
     \b
-    To see what becomes of mail:
+    To have it run for good, under systemd:
+      sudo appliance install --hostname mail.example.com
+
+    \b
+    To see what becomes of mail, and what keeps it from arriving:
       appliance queue
       appliance explain MESSAGE
+      appliance doctor
 
     Every command tells more with --help. Exit codes: 0 done, 1 refused (one line says why), 2 wrong usage.
     """
 
 
-for _command in (serve, account, domain, credential, key, queue, explain):
+for _command in (
+    serve,
+    account,
+    domain,
+    credential,
+    key,
+    queue,
+    explain,
+    pause,
+    resume,
+    backup,
+    verify,
+    restore,
+    doctor,
+    install,
+    uninstall,
+):
     main.add_command(_command)

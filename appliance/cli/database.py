@@ -29,6 +29,22 @@ def refusals() -> Iterator[None]:
         raise click.ClickException(refusal.text) from None
 
 
+@contextmanager
+def explained(settings: "Config") -> Iterator[None]:
+    """Turn a failure that an operator can mend into one line and exit code 1."""
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except Exception as error:
+        from appliance.cli import failures  # here, because it is seldom needed and slow to import
+
+        reason = failures.explain(error, settings)
+        if reason is None:
+            raise
+        raise click.ClickException(reason) from None
+
+
 def load_settings() -> "Config":
     """The settings this command works with."""
     from appliance import config
@@ -52,7 +68,7 @@ def run(
     `or_nothing`, and does not leave files behind.
     """
     settings = settings or load_settings()
-    _check_owner(settings.server.data_dir)
+    check_owner(settings.server.data_dir)
     return _run(settings, work, or_nothing, create)
 
 
@@ -66,20 +82,10 @@ def _run(settings: "Config", work: "Callable[[Store], Awaitable[T]]", or_nothing
         async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
             return await work(store)
 
-    try:
+    with explained(settings), refusals():
         if not create and not os.path.lexists(settings.server.data_dir / FILE_NAME):
             return _nothing(settings, or_nothing)
-        with refusals():
-            return trio.run(opened)
-    except click.ClickException:
-        raise
-    except Exception as error:
-        from appliance.cli import failures  # here, because it is seldom needed and slow to import
-
-        reason = failures.explain(error, settings)
-        if reason is None:
-            raise
-        raise click.ClickException(reason) from None
+        return trio.run(opened)
 
 
 def _nothing(settings: "Config", or_nothing: T | None) -> T:
@@ -90,7 +96,18 @@ def _nothing(settings: "Config", or_nothing: T | None) -> T:
     return or_nothing
 
 
-def _check_owner(data_dir: Path) -> None:
+def existing(settings: "Config") -> Path:
+    """The data directory, which must have a database, and be the user's own."""
+    from appliance.store import FILE_NAME
+
+    data_dir = settings.server.data_dir
+    check_owner(data_dir)
+    if not os.path.lexists(data_dir / FILE_NAME):
+        raise click.ClickException(f"there is no database in {data_dir}")
+    return data_dir
+
+
+def check_owner(data_dir: Path) -> None:
     """Keep root from leaving files there that the server's user could not open."""
     if os.geteuid() != 0 or not data_dir.exists():
         return

@@ -1,13 +1,13 @@
 """In charge of saying in one line why the program cannot start or go on, for every cause an operator can mend."""
 
 import errno
-import socket
 from collections.abc import Iterator
 
 from appliance.config import Config, ConfigError, Endpoint
 from appliance.keyfile import KeyFileError
+from appliance.listening import bind_error, binds
 from appliance.single import AlreadyRunning
-from appliance.store import FILE_NAME, NewerDatabase
+from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused
 from appliance.store.faults import DatabaseFault
 
 # What the operating system says about an address that cannot be had, without saying which one.
@@ -34,7 +34,7 @@ def _line(error: BaseException, config: Config) -> str | None:
     data_dir = config.server.data_dir
     if isinstance(error, KeyFileError | ConfigError | AlreadyRunning):
         return str(error)
-    if isinstance(error, NewerDatabase):
+    if isinstance(error, NewerDatabase | UpgradeRefused):
         return f"{data_dir / FILE_NAME}: {error}"
     if isinstance(error, DatabaseFault):
         return f"{data_dir / FILE_NAME}: the database cannot be used: {error}"
@@ -55,20 +55,7 @@ def _system_line(error: OSError, config: Config) -> str:
 
 def _refused_address(code: int | None, config: Config) -> tuple[str, Endpoint] | None:
     """Which of the addresses to listen on cannot be had, and the key that names it."""
-    binds = (("http.bind", config.http.bind), ("smtp.bind", config.smtp.bind), ("smtp.bind_tls", config.smtp.bind_tls))
-    for key, addresses in binds:
-        for address in addresses:
-            if _bind_error(address) == code:
-                return key, address
-    return None
-
-
-def _bind_error(address: Endpoint) -> int | None:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:
-            return error.errno
+    for key, address in binds(config):
+        if bind_error(address) == code:
+            return key, address
     return None

@@ -63,7 +63,8 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     import msgspec
 
     from appliance.outside import Outside
-    from appliance.queue_report import by_pool
+    from appliance.queue_report import by_pool, pause_of
+    from appliance.store.pools import EVERY
 
     async def work(store: "Store") -> "tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]]":
         # One more than is shown, to see whether there are more.
@@ -71,13 +72,17 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
 
     nothing: tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]] = ([], {}, [])
     mail, holds, states = database.run(work, or_nothing=nothing)
+    pause = pause_of(holds.pop(EVERY, None))
     found = [msgspec.structs.asdict(pool) for pool in by_pool(mail, holds, states)]
     for pool in found:
         pool["destinations"] = [msgspec.structs.asdict(each) for each in pool["destinations"]]
     shown, more = found[:pools], len(found) > pools
     if as_json:
-        show(True, {"pools": shown, "more": more}, "")
+        paused = {} if pause is None else {"paused": msgspec.structs.asdict(pause)}
+        show(True, paused | {"pools": shown, "more": more}, "")
         return
+    if pause is not None:
+        click.echo(f"All mail is paused: {pause.reason}. `appliance resume` lets it go.")
     now = Outside().now()
     rows = [row for pool in shown for row in _rows(pool, now)]
     show_list(False, "pools", rows, COLUMNS, "Nothing waits.")

@@ -46,6 +46,7 @@ def _run(config_file: Path | None) -> None:
         settings = config.load(config_file, os.environ, Path.cwd())
     except config.ConfigError as error:
         raise click.ClickException(str(error)) from None
+    log.set_level(settings.server.log_level)
     try:
         _serve(settings)
     except (Exception, BaseExceptionGroup) as error:
@@ -107,10 +108,12 @@ async def _greet(settings: "Config", store: "Store", url: str) -> None:
 
 
 def _program() -> str:
-    """How to call this program from a shell: by its name, unless it was started out of a virtual environment."""
-    script = Path(sys.executable).with_name("appliance")
+    """How to call this program from a shell: by its name, unless it was started from where no shell looks."""
     if shutil.which("appliance"):
         return "appliance"
+    if getattr(sys, "frozen", False):
+        return shlex.quote(sys.executable)
+    script = Path(sys.executable).with_name("appliance")
     return shlex.quote(str(script)) if script.exists() else f"{shlex.quote(sys.executable)} -m appliance"
 
 

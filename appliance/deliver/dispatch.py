@@ -13,6 +13,7 @@ from appliance.deliver.courier import Courier, Parcel
 from appliance.deliver.flights import GRACE, SESSIONS, Flights
 from appliance.deliver.gates import Gates
 from appliance.deliver.in_hand import InHand
+from appliance.deliver.observed import observe
 from appliance.deliver.preparing import Preparing
 from appliance.deliver.recorder import Recorder, Result
 from appliance.deliver.selection import Selection, in_turn, parcels
@@ -175,6 +176,7 @@ class Dispatch:
         if not on_disk:
             return
         self.store.queue_control.on_the_way.arrived(recipient.id for recipient in result.parcel.recipients)
+        observe(result.outcomes)
         for outcome in result.outcomes:
             again = outcome.next_attempt_at
             if again is not None and (self._due_at is None or again < self._due_at):

@@ -15,6 +15,7 @@ from appliance.deliver.gates import Gates
 from appliance.deliver.in_hand import InHand
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.selection import Turns
+from appliance.measures import OPEN
 from appliance.model import Outcome
 from appliance.outside import Outside
 from appliance.store import Store
@@ -55,6 +56,7 @@ class Flights:
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Hold the nursery of what is in flight, to its end; cancelling it does not end it, but `end` does."""
+        OPEN["deliver"] = lambda: self._flying
         with self._landing:
             async with trio.open_nursery() as self._air:
                 task_status.started()

@@ -10,9 +10,10 @@ from appliance.deliver.providers import Pool, Pools
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.log import get_logger
-from appliance.model import PoolState
+from appliance.model import PoolHold, PoolState
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.store.pools import EVERY
 
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
 STATE_EVERY = 1.0  # seconds between two words to the shell about the pools
@@ -24,6 +25,13 @@ UNROUTED = ""  # in the place of a pool, for domains whose pool we do not know y
 log = get_logger("deliver")
 
 
+class _Everything:
+    """In the place of the names of pools that are held: all there are."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 @dataclass(slots=True)
 class Gates:
     """A gate for each pool that has mail or something to remember."""
@@ -31,12 +39,13 @@ class Gates:
     store: Store
     outside: Outside
     pools: Pools
-    held: frozenset[str] = frozenset()
+    held: Container[str] = frozenset()
     _gates: dict[str, Gate] = field(default_factory=dict)
     _pool_of: dict[str, str] = field(default_factory=dict)  # by domain, as last routed
     _pool_at: dict[str, Pool] = field(default_factory=dict)  # by host, since many suffixes have to be tried
     _learnt: dict[str, str] = field(default_factory=dict)  # domains to tell the shell about
     _being_held: set[str] = field(default_factory=set)  # pools whose hold is not on record yet
+    _pause: PoolHold | None = None  # the hold of all of them
 
     def __len__(self) -> int:
         return len(self._gates)
@@ -71,7 +80,12 @@ class Gates:
 
     def read_holds(self) -> None:
         """See which pools are held by now, by the operator or by us."""
-        self.held = frozenset(self.store.pools.holds()) | self._being_held
+        holds = self.store.pools.holds()
+        pause = holds.get(EVERY)
+        if pause != self._pause:
+            self._pause = pause
+            _tell_of(pause)
+        self.held = frozenset(holds) | self._being_held if pause is None else _Everything()
 
     async def hold(self, gate: Gate) -> None:
         """Hold a pool from this moment on, and put it on record; who releases it finds the gate open."""
@@ -80,7 +94,7 @@ class Gates:
         if pool in self.held:
             return
         self._being_held.add(pool)
-        self.held |= {pool}
+        self.read_holds()
         log.error("a pool is held: its servers refuse us as a sender", pool=pool, reason=reason)
         while True:
             try:
@@ -119,6 +133,13 @@ class Gates:
         rested = [pool for pool, gate in self._gates.items() if gate.is_at_rest(now) and pool not in in_hand]
         for pool in rested:
             del self._gates[pool]
+
+
+def _tell_of(pause: PoolHold | None) -> None:
+    if pause is None:
+        log.info("delivery is resumed")
+    else:
+        log.warning("delivery is paused: `appliance resume` lets mail go", reason=pause.reason)
 
 
 def _state(gate: Gate) -> PoolState:

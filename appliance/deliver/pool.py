@@ -2,6 +2,7 @@
 
 import trio
 
+from appliance.deliver.observed import observe
 from appliance.deliver.sandbox import simulate
 from appliance.errors import Refused
 from appliance.log import get_logger
@@ -10,6 +11,7 @@ from appliance.store import Store
 
 BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
+PAUSE_LOOK = 1.0  # seconds between two looks whether a pause of all mail is over
 
 log = get_logger("deliver")
 
@@ -17,6 +19,9 @@ log = get_logger("deliver")
 async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
     """Simulate whatever is due, for ever. State is in the store, so a restart simply goes on."""
     while True:
+        if store.pools.paused() is not None:
+            await wake.wait(PAUSE_LOOK)
+            continue
         try:
             worked = await deliver_due(store, outside, attempts_allowed)
         except Refused as refused:
@@ -34,7 +39,9 @@ async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> 
     due = store.queue.due(simulated=True, most=BATCH)
     now = outside.now()
     if due:
-        await store.queue.record([simulate(recipient, now, attempts_allowed) for recipient in due])
+        outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]
+        await store.queue.record(outcomes)
+        observe(outcomes)
     return len(due)
 
 

@@ -6,6 +6,7 @@ from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import Dispatch
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.gates import Gates
+from appliance.deliver.observed import name_pools
 from appliance.deliver.policy_fetch import PolicyFetcher
 from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
@@ -25,6 +26,7 @@ from appliance.trust import trusting_context
 
 def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inbox) -> Dispatch:
     """Delivery to the world, ready to run."""
+    name_pools(config.delivery.pools)
     delivery, own = config.delivery, OwnAddresses(frozenset(config.delivery.own_addresses))
     resolver = DnsResolver(config.dns.resolvers)
     own_names = frozenset({config.server.hostname})

@@ -12,7 +12,6 @@ from appliance.outside import Outside
 from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts
-from appliance.store.connection import open_writer
 from appliance.store.dkim import DkimKeys
 from appliance.store.domains import Domains
 from appliance.store.engine import CommitUnknown, Engine, GroupCommit, Inline
@@ -21,7 +20,7 @@ from appliance.store.janitor import Janitor
 from appliance.store.lanes import Lanes
 from appliance.store.mail_log import MailLog
 from appliance.store.messages import Messages
-from appliance.store.migrate import NewerDatabase, migrate
+from appliance.store.migrate import NewerDatabase
 from appliance.store.outcomes import Queue
 from appliance.store.pools import Pools
 from appliance.store.queue_control import QueueControl
@@ -31,11 +30,12 @@ from appliance.store.sessions import Sessions
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
+from appliance.store.upgrade import UpgradeRefused, bring_up_to_date
 from appliance.store.webhook_history import WebhookHistory
 from appliance.store.webhook_posts import WebhookPosts
 from appliance.store.webhooks import Webhooks
 
-__all__ = ["CommitUnknown", "KeyTaken", "NewerDatabase", "Store", "open_store"]
+__all__ = ["CommitUnknown", "KeyTaken", "NewerDatabase", "Store", "UpgradeRefused", "open_store"]
 
 FILE_NAME = "appliance.db"
 
@@ -85,9 +85,7 @@ async def open_store(
     whose result nobody knows is told to `on_failure`, which must end the process.
     """
     path = data_dir / FILE_NAME
-    connection = open_writer(path)
-    migrate(connection, outside.now())
-    connection.close()
+    bring_up_to_date(path, outside.now(), is_server=not inline)
     writer = Inline(path) if inline else GroupCommit(path, on_failure or _raise)
     engine, bell, scanner = Engine(path, writer), Bell(), Scanner(path, inline=inline)
     try:

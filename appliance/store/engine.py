@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -23,6 +24,7 @@ import outcome
 import trio
 
 from appliance.errors import Code, Refused
+from appliance.measures import BATCH_SIZE, COMMIT_SECONDS
 from appliance.store.connection import BUSY_TIMEOUT, open_reader, open_writer
 
 T = TypeVar("T")
@@ -322,6 +324,7 @@ class GroupCommit:
             return False
         step, jobs = task
         failure = None
+        began = perf_counter()
         try:
             step(self._connection, jobs)
         except CommitUnknown as error:
@@ -329,6 +332,8 @@ class GroupCommit:
         except Exception as error:  # a bug of ours must not leave everybody waiting for ever
             failure = CommitUnknown(repr(error))
             failure.__cause__ = error
+        COMMIT_SECONDS.add(perf_counter() - began)
+        BATCH_SIZE.add(len(jobs))
         self._trio.run_sync_soon(self._answer, jobs, failure)
         return True
 

@@ -16,7 +16,7 @@ from appliance.model import (
     RememberedSend,
     Source,
 )
-from appliance.outside import Outside
+from appliance.outside import Outside, identifier_time
 from appliance.store.accepting import accept
 from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows
@@ -36,6 +36,7 @@ SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_
 FROM recipients WHERE message_id = :id ORDER BY id
 """
 _TO_SEND = "SELECT mime, signature FROM message_bodies WHERE message_id = :id"
+_NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
 _MIME = "SELECT mime FROM message_bodies WHERE message_id = :id"
 
 LARGE = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
@@ -81,6 +82,11 @@ class Messages:
         """The message's bytes, while they are kept."""
         row = self.engine.read(lambda c: first(c, _MIME, {"id": message_id}))
         return None if row is None else bytes(row[0])
+
+    def newest_at(self) -> int | None:
+        """When the newest message was accepted, whosever it is."""
+        ((newest,),) = self.engine.read(lambda c: rows(c, _NEWEST, {}))
+        return None if newest is None else identifier_time(newest)
 
 
 # ---- reading

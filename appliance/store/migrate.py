@@ -1,6 +1,7 @@
 """In charge of bringing a database file to this version's schema, one numbered step at a time."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 
@@ -19,6 +20,11 @@ _RECORD = "INSERT INTO migrations (number, name, applied_at) VALUES (:number, :n
 
 class NewerDatabase(Exception):
     """The file was written by a later version of the appliance; opening it would lose what we do not know of."""
+
+    def __init__(self, schema: int, newest: int) -> None:
+        super().__init__(
+            f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +45,16 @@ def migrations() -> list[Migration]:
     return sorted(found, key=lambda migration: migration.number)
 
 
-def migrate(connection: apsw.Connection, now: int) -> None:
-    """Apply what is missing. Each step and its record commit together, under the write lock of one process."""
+def newest_known() -> int:
+    """The number of the last step this version knows."""
+    return max((step.number for step in migrations()), default=0)
+
+
+def migrate(connection: apsw.Connection, now: int, before: Callable[[int], None] | None = None) -> None:
+    """Apply what is missing. Each step and its record commit together, under the write lock of one process.
+
+    `before` is told the schema of a database that was in use and has steps to take; if it raises, none is taken.
+    """
     known = migrations()
     connection.execute("BEGIN IMMEDIATE")
     with_rollback = True
@@ -48,10 +62,12 @@ def migrate(connection: apsw.Connection, now: int) -> None:
         connection.execute(_RECORD_TABLE)
         applied = {number for (number,) in connection.execute("SELECT number FROM migrations")}
         _refuse_newer(applied, known)
-        for step in known:
-            if step.number not in applied:
-                connection.execute(step.sql)
-                connection.execute(_RECORD, {"number": step.number, "name": step.name, "applied_at": now})
+        missing = [step for step in known if step.number not in applied]
+        if before is not None and applied and missing:
+            before(max(applied))
+        for step in missing:
+            connection.execute(step.sql)
+            connection.execute(_RECORD, {"number": step.number, "name": step.name, "applied_at": now})
         connection.execute("COMMIT")
         with_rollback = False
     finally:
@@ -62,6 +78,4 @@ def migrate(connection: apsw.Connection, now: int) -> None:
 def _refuse_newer(applied: set[int], known: list[Migration]) -> None:
     newest = max((step.number for step in known), default=0)
     if applied and max(applied) > newest:
-        raise NewerDatabase(
-            f"the database is at schema {max(applied)}, this version knows only {newest}: run the newer appliance"
-        )
+        raise NewerDatabase(max(applied), newest)

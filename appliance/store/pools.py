@@ -12,7 +12,10 @@ from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows, run
 
+EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
+
 _HOLDS = "SELECT pool, reason, held_at FROM pool_holds ORDER BY pool"
+_PAUSE = "SELECT pool, reason, held_at FROM pool_holds WHERE pool = :pool"
 _HOLD = """
 INSERT INTO pool_holds (pool, reason, held_at) VALUES (:pool, :reason, :now) ON CONFLICT (pool) DO NOTHING
 """
@@ -29,6 +32,9 @@ _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
 _LEARN = """
 INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
 ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at
+"""
+_ANY_IS_WAITING = """
+SELECT 1 FROM recipients WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT 1
 """
 _IS_WAITING = """
 SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
@@ -50,6 +56,11 @@ class Pools:
         """The pools whose mail is held, by name."""
         found = [PoolHold(*row) for row in self.engine.read(lambda c: rows(c, _HOLDS, {}))]
         return {hold.pool: hold for hold in found}
+
+    def paused(self) -> PoolHold | None:
+        """The hold of all mail, if there is one."""
+        row = self.engine.read(lambda c: first(c, _PAUSE, {"pool": EVERY}))
+        return None if row is None else PoolHold(*row)
 
     async def hold(self, pool: str, reason: str) -> None:
         """Hold a pool's mail until somebody releases it; a hold that is there keeps its reason."""
@@ -79,13 +90,16 @@ class Pools:
         await self.engine.write(work)
 
     def views(self, domains: Iterable[str]) -> dict[str, PoolView]:
-        """By domain, the pool its mail goes through, as far as it is known."""
+        """By domain, the pool its mail goes through, as far as it is known, and whether all mail is paused."""
         holds, states = self.holds(), {state.pool: state for state in self.states()}
         names = {domain: self.destination(domain) for domain in domains}
-        return {domain: PoolView(name, holds.get(name or ""), states.get(name or "")) for domain, name in names.items()}
+        return {
+            domain: PoolView(name, holds.get(name or ""), states.get(name or ""), holds.get(EVERY))
+            for domain, name in names.items()
+        }
 
     async def holding(self, account_id: str) -> list[PoolHold]:
-        """The holds that keep mail of this account back."""
+        """The holds that keep mail of this account back; a pause of all mail is one of them."""
         holds = self.holds()
         if not holds:
             return []
@@ -99,4 +113,6 @@ class Pools:
 
 
 def _is_waiting(c: apsw.Connection, account_id: str, pool: str) -> bool:
+    if pool == EVERY:
+        return first(c, _ANY_IS_WAITING, {"account_id": account_id}) is not None
     return first(c, _IS_WAITING, {"account_id": account_id, "pool": pool}) is not None

@@ -13,7 +13,7 @@ import apsw
 
 from appliance.bell import Bell
 from appliance.errors import Code, Refused
-from appliance.model import DueRecipient, Outcome, RecipientStatus, WaitingMail
+from appliance.model import AllWaiting, DueRecipient, Outcome, RecipientStatus, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.engine import Engine
 from appliance.store.on_the_way import OnTheWay
@@ -23,6 +23,7 @@ from appliance.store.sql import Row, first, rows, run
 
 SLICE = 1_000  # recipients made due in one transaction: some ten milliseconds
 LANES = 1_000  # looked for at a time
+CANCELLED_TOGETHER = 50  # messages in one transaction
 SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its recipients are given
 
 _VERSION = "PRAGMA data_version"
@@ -49,6 +50,15 @@ WITH lanes AS (
 SELECT pool, '' AS domain, waiting, deferred, oldest, next_attempt_at FROM by_pool
 UNION ALL
 SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHERE place <= :domains
+"""
+
+_TOTALS = """
+SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
+FROM recipients WHERE next_attempt_at IS NOT NULL
+"""
+_WAITING_MESSAGES = """
+SELECT DISTINCT message_id FROM recipients
+WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before LIMIT :most
 """
 
 # Lanes (see lanes.py) with mail that is not due yet, from the one after the last that was seen.
@@ -123,6 +133,11 @@ class QueueControl:
         """The same, while the event loop goes on: over a million recipients it takes its time."""
         return await self.scanner.read(lambda c: _summary(c, self.outside.now(), pools, domains))
 
+    def totals(self) -> AllWaiting:
+        """How much waits in all; it reads as many entries of an index as there are."""
+        ((waiting, deferred, oldest),) = self.engine.read(lambda c: rows(c, _TOTALS, {"now": self.outside.now()}))
+        return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
+
     # ---- try it now: no attempt is used, and what is due already stays where it is
 
     async def retry_all(self) -> int:
@@ -173,6 +188,17 @@ class QueueControl:
         self.bell.ring(accounts)
         return count
 
+    async def cancel_older(self, before: int, reason: str) -> int:
+        """The same for every message that was accepted before a time; a few of them in each transaction."""
+        total = 0
+        for simulated in (False, True):
+            wanted = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
+            work = partial(self._cancel_some, wanted=wanted, reason=reason)
+            while (done := await self.engine.write(work))[0]:
+                total += done[0]
+                self.bell.ring(done[1])
+        return total
+
     def _cancel(self, c: apsw.Connection, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
         _must_exist(c, message_id, account_id)
         waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
@@ -184,6 +210,13 @@ class QueueControl:
             raise Refused(Code.CONFLICT, text)
         cancelled = [_cancelled(recipient, reason, self.outside.now()) for recipient in left]
         return len(left), record(c, self.outside, cancelled)
+
+    def _cancel_some(self, c: apsw.Connection, wanted: dict[str, Any], reason: str) -> tuple[int, set[str]]:
+        count, accounts = 0, set[str]()
+        for (message_id,) in rows(c, _WAITING_MESSAGES, wanted):
+            cancelled, told = self._cancel(c, message_id, reason, None)
+            count, accounts = count + cancelled, accounts | told
+        return count, accounts
 
 
 def _summary(c: apsw.Connection, now: int, pools: int, domains: int) -> list[WaitingMail]:

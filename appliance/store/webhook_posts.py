@@ -38,7 +38,8 @@ FROM waiting WHERE webhook_id IS NOT NULL
 """
 _IN_LANE = "FROM webhook_deliveries WHERE cause = :cause AND webhook_id = :webhook_id"
 _DUE = f"""
-SELECT id, attempt, request_body {_IN_LANE} AND next_attempt_at <= :now ORDER BY next_attempt_at LIMIT :most
+SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
+ORDER BY next_attempt_at LIMIT :most
 """
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
 _RECORD = Many(

@@ -1,93 +1,41 @@
-"""In charge of the certificate that submission shows: the operator's, read again when it changes, or one made here."""
+"""In charge of which certificate submission shows: the operator's, or one that is made here."""
 
 import datetime
 import ipaddress
 import os
-import ssl
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from appliance.certificate import Certificate, tls_context
 from appliance.config import Config, ConfigError
-from appliance.log import get_logger
 
-LOOK_EVERY = 1.0  # seconds between two looks at the files
 LIFETIME = datetime.timedelta(days=3650)  # of a generated one: nobody trusts it, so nobody gains from a short life
 RENEWED_BEFORE = datetime.timedelta(days=30)
 CERTIFICATE, KEY = "smtp-certificate.pem", "smtp-key.pem"
 
-Stamp = tuple[tuple[int, int, int], ...]
-
-log = get_logger("submission")
-
-
-@dataclass(slots=True)
-class Certificate:
-    """The TLS context of new handshakes."""
-
-    chain: Path
-    key: Path
-    context: ssl.SSLContext = field(init=False)
-    _stamp: Stamp | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Read the files; raises OSError when they cannot be used."""
-        self._stamp = _stamp(self.chain, self.key)  # first: a change while they are read is seen later
-        self.context = tls_context(self.chain, self.key)
-
-    async def watch(self) -> None:
-        """Look at the files for ever; a change that cannot be used is told once, and the old one stays."""
-        while True:
-            await trio.sleep(LOOK_EVERY)
-            stamp = _stamp(self.chain, self.key)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._read_again()
-
-    def _read_again(self) -> None:
-        try:
-            self.context = tls_context(self.chain, self.key)
-        except OSError as error:  # ssl.SSLError is one; half of a change looks like this, too
-            log.warning("the new certificate cannot be used", file=str(self.chain), reason=str(error))
-        else:
-            log.info("the certificate was read again", file=str(self.chain))
-
-
-def _stamp(*files: Path) -> Stamp | None:
-    """What tells one version of the files from another; None while one of them is missing."""
-    try:
-        # The time of the last change of any kind: permissions that were put right count, too.
-        return tuple((each.st_ctime_ns, each.st_size, each.st_ino) for each in map(os.stat, files))
-    except OSError:
-        return None
-
-
-def tls_context(chain: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 and later, as a server."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(chain, key, password="")  # lest OpenSSL ask a terminal for the key's
-    return context
-
 
 def of_settings(config: Config) -> Certificate:
-    """The certificate the settings name, or a generated one, kept in the data directory."""
-    if config.smtp.tls_cert is not None and config.smtp.tls_key is not None:
-        chain, key = config.smtp.tls_cert, config.smtp.tls_key
-    else:
-        chain, key = config.server.data_dir / CERTIFICATE, config.server.data_dir / KEY
-        if not _is_usable(chain, key, config.server.hostname):
-            generate(chain, key, config.server.hostname)
+    """The certificate to begin with."""
+    chain, key = files(config)
     try:
         return Certificate(chain, key)
     except OSError as error:
         wanted = "expected a PEM chain and its PEM key, not encrypted"
         raise ConfigError("smtp.tls_cert", f"{chain} and {key} cannot be used ({error}); {wanted}") from error
+
+
+def files(config: Config) -> tuple[Path, Path]:
+    """The chain and the key that the settings name, or generated ones, kept in the data directory."""
+    if config.smtp.tls_cert is not None and config.smtp.tls_key is not None:
+        return config.smtp.tls_cert, config.smtp.tls_key
+    chain, key = config.server.data_dir / CERTIFICATE, config.server.data_dir / KEY
+    if not _is_usable(chain, key, config.server.hostname):
+        generate(chain, key, config.server.hostname)
+    return chain, key
 
 
 def _is_usable(chain: Path, key: Path, hostname: str) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,15 +12,17 @@ from typing import Any
 import trio
 import trio_asyncio
 
+from appliance.certificate import Certificate
 from appliance.config import Config, Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.entrance import Entrance
+from appliance.live import LiveSettings
 from appliance.log import get_logger
+from appliance.measures import OPEN
 from appliance.model import Caller
 from appliance.outside import Outside
-from appliance.submission import replies
+from appliance.submission import certificate, replies
 from appliance.submission.actions import Submit
-from appliance.submission.certificate import Certificate, of_settings
 from appliance.submission.content import Room
 from appliance.submission.dialogue import Dialogue
 from appliance.submission.listener import Listener, listen
@@ -50,17 +52,32 @@ class _House:
 class Submission:
     """Everything the connections share."""
 
-    def __init__(self, config: Config, outside: Outside, entrance: Entrance, certificate: Certificate) -> None:
+    def __init__(self, config: Config, outside: Outside, entrance: Entrance, shown: Certificate) -> None:
         smtp = config.smtp
         self._hostname = config.server.hostname
         self._settings = smtp
         self._outside = outside
         self._door = entrance.door
         self._house = _House(entrance)
-        self._certificate = certificate
+        self._certificate = shown
         self._room = Room(smtp.message_memory)
         self.doorkeeper: Doorkeeper[Session] = Doorkeeper(smtp.max_connections, smtp.max_connections_per_address)
+        OPEN["smtp"] = lambda: len(self.doorkeeper.open)
         self._deeds = Deeds(self._submit, entrance.credentials.wrong_guess, self.doorkeeper.leave)
+
+    def adopt(self, config: Config) -> Callable[[], None]:
+        """Make ready for other settings, which sessions that begin later have; OSError for a certificate of no use."""
+        show = self._certificate.replacement(*certificate.files(config))
+
+        def put_in_place() -> None:
+            show()
+            self._settings = smtp = config.smtp
+            self.doorkeeper.most, self.doorkeeper.most_per_address = (
+                smtp.max_connections,
+                smtp.max_connections_per_address,
+            )
+
+        return put_in_place
 
     async def connected(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket) -> None:
         """Serve one client; whatever goes wrong in it ends it alone."""
@@ -111,6 +128,7 @@ async def serve(
     outside: Outside,
     entrance: Entrance,
     stopping: trio.Event,
+    live: LiveSettings | None = None,
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -119,11 +137,13 @@ async def serve(
     if not listeners:
         task_status.started([])
         return
-    certificate = of_settings(config)
-    submission = Submission(config, outside, entrance, certificate)
+    shown = certificate.of_settings(config)
+    submission = Submission(config, outside, entrance, shown)
+    if live is not None:
+        live.join(submission.adopt)
     async with trio_asyncio.open_loop() as loop, trio.open_nursery() as helpers:
         prepare(loop)
-        helpers.start_soon(certificate.watch)
+        helpers.start_soon(shown.watch)
         helpers.start_soon(_watch, submission.doorkeeper.open)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:

@@ -18,12 +18,13 @@ import trio
 import trio_asyncio
 from aiosmtpd.smtp import SMTP
 
+from appliance.certificate import Certificate
 from appliance.config import Smtp
-from appliance.errors import Refused
+from appliance.errors import Code, Refused
 from appliance.log import get_logger
+from appliance.measures import REFUSED
 from appliance.submission import limits, replies
 from appliance.submission.actions import Action, Phase, StartTls, Submit, WrongLogin
-from appliance.submission.certificate import Certificate
 from appliance.submission.dialogue import Dialogue
 
 READ_AHEAD = 64 * 1024  # bytes that may wait while a message is being stored
@@ -177,6 +178,7 @@ class Session(SMTP):
                 await self._submit(work)
             elif isinstance(work, WrongLogin):
                 refused = await self._deeds.wrong_login(self._address)
+                REFUSED.add(("smtp", Code.UNAUTHORIZED))
                 log.info("login failed", client=self._address)
                 self._dialogue.login_failed(too_many=refused.retry_after is not None)
             elif not await self._start_tls():
@@ -194,11 +196,13 @@ class Session(SMTP):
         try:
             message_id = await self._deeds.submit(work)
         except Refused as refused:
+            REFUSED.add(("smtp", refused.code))
             # Only our own faults are for the log: what is wrong with a message may quote it.
             if refused.__cause__ is not None and refused.status >= 500:
                 log.error("message refused", client=self._address, cause=repr(refused.__cause__))
             self._dialogue.answer(None, refused)
         except Exception:
+            REFUSED.add(("smtp", Code.INTERNAL_ERROR))
             log.exception("message failed", client=self._address)
             self._dialogue.answer(None)
         else:

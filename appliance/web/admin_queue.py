@@ -8,7 +8,8 @@ from quart import Blueprint, Response
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
-from appliance.queue_report import WaitingPool, by_pool
+from appliance.queue_report import Pause, WaitingPool, by_pool, pause_of
+from appliance.store.pools import EVERY
 from appliance.web.app import Services, answer, json_request, request_id
 from appliance.web.described import for_admins, parameter
 
@@ -34,8 +35,9 @@ class PoolHeldAnswer(msgspec.Struct):
 
 
 class QueueAnswer(msgspec.Struct):
-    """The mail of all accounts that waits, by pool; `next` is always null: these are the largest pools."""
+    """The mail of all accounts that waits, by pool: `next` is always null. While `paused` is not, none of it goes."""
 
+    paused: Pause | None
     pools: list[WaitingPool]
     next: str | None
     request_id: str
@@ -53,7 +55,9 @@ def blueprint(services: Services) -> Blueprint:
     async def show() -> Response:
         await services.admin()
         mail = await store.queue_control.summarise(POOLS, DESTINATIONS)
-        return answer(QueueAnswer(by_pool(mail, store.pools.holds(), store.pools.states()), None, request_id()))
+        holds = store.pools.holds()
+        paused = pause_of(holds.pop(EVERY, None))
+        return answer(QueueAnswer(paused, by_pool(mail, holds, store.pools.states()), None, request_id()))
 
     @routes.post("/v1/admin/queue/<pool>/pause")
     async def pause(pool: str) -> Response:
@@ -75,7 +79,8 @@ def blueprint(services: Services) -> Blueprint:
 
 
 def _name(pool: str) -> str:
-    if len(pool) > POOL_LENGTH or fault_in_line(pool):
+    # All mail is paused and resumed on the server's shell alone: after a restore somebody has to look there first.
+    if len(pool) > POOL_LENGTH or fault_in_line(pool) or pool == EVERY:
         raise Refused(Code.NOT_FOUND, "There is no pool of this name.")
     return pool
 

@@ -79,6 +79,10 @@ class Edge:
         self._budget = Budget(settings.body_memory)
         self._large = trio.CapacityLimiter(1)
 
+    def adopt(self, settings: Http) -> None:
+        """Work by these settings from the next request on."""
+        self._settings = settings
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; whatever goes wrong, with the error object."""
         if scope["type"] != "http":

@@ -3,6 +3,7 @@
 import logging
 import ssl
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.config import Http
+from appliance import certificate
+from appliance.certificate import Certificate
+from appliance.config import Config, Http
 from appliance.doorkeeper import Doorkeeper, accept_forever
+from appliance.live import LiveSettings
 from appliance.log import get_logger
+from appliance.measures import OPEN
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
 
@@ -32,6 +37,7 @@ async def serve(
     new_request_id: Callable[[], str],
     stopping: trio.Event,
     shutdown_timeout: float,
+    live: LiveSettings | None = None,
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -41,20 +47,38 @@ async def serve(
     doorkeeper: Doorkeeper[Connection] = Doorkeeper(
         settings.max_connections, settings.max_connections_per_address, settings.trusted_proxies
     )
-    deadlines = Deadlines(
-        settings.header_timeout, settings.body_timeout, settings.write_timeout, settings.keep_alive_timeout
-    )
-    listeners, urls = await _listen(settings)
+    OPEN["http"] = lambda: len(doorkeeper.open)
+    deadlines = _deadlines(settings)
+    shown = _certificate(settings)
+    listeners, urls = await _listen(settings, shown)
     lifespan = Lifespan(ASGIWrapper(app), config, {})
 
     async def connected(stream: trio.abc.Stream) -> None:
         connection = Connection(app, config, context, stream, deadlines, new_request_id)
         await _guarded(connection, doorkeeper)
 
+    def adopt(new: Config) -> Callable[[], None]:
+        http = new.http
+        show = shown.replacement(http.tls_cert, http.tls_key) if shown and http.tls_cert and http.tls_key else None
+
+        def put_in_place() -> None:
+            nonlocal deadlines
+            if show is not None:
+                show()
+            deadlines = _deadlines(http)
+            doorkeeper.most, doorkeeper.most_per_address = http.max_connections, http.max_connections_per_address
+            doorkeeper.trusted = http.trusted_proxies
+
+        return put_in_place
+
+    if live is not None:
+        live.join(adopt)
     async with trio.open_nursery() as lifespan_nursery:
         await lifespan_nursery.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
         lifespan_nursery.start_soon(_watch, doorkeeper.open)
+        if shown is not None:
+            lifespan_nursery.start_soon(shown.watch)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
@@ -68,6 +92,14 @@ async def serve(
             connections.cancel_scope.deadline = trio.current_time() + shutdown_timeout
         await lifespan.wait_for_shutdown()
         lifespan_nursery.cancel_scope.cancel()
+
+
+def _deadlines(http: Http) -> Deadlines:
+    return Deadlines(http.header_timeout, http.body_timeout, http.write_timeout, http.keep_alive_timeout)
+
+
+def _certificate(http: Http) -> Certificate | None:
+    return Certificate(http.tls_cert, http.tls_key, tls_context) if http.tls_cert and http.tls_key else None
 
 
 async def _watch(connections: Collection[Connection]) -> None:
@@ -103,24 +135,36 @@ def _address(stream: Any) -> str | None:
         return None  # gone already
 
 
-async def _listen(settings: Http) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
+@dataclass(frozen=True, slots=True)
+class _TlsListener(trio.abc.Listener[Any]):
+    """As trio.SSLListener, but with the certificate that is shown at the time."""
+
+    plain: trio.SocketListener
+    shown: Certificate
+
+    async def accept(self) -> "trio.SSLStream[trio.SocketStream]":
+        stream = await self.plain.accept()
+        return trio.SSLStream(stream, self.shown.context, server_side=True, https_compatible=True)
+
+    async def aclose(self) -> None:
+        await self.plain.aclose()
+
+
+async def _listen(settings: Http, shown: Certificate | None) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
     listeners: list[trio.abc.Listener[Any]] = []
     urls = []
-    context = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
     for bind in settings.bind:
         for plain in await trio.open_tcp_listeners(bind.port, host=bind.host, backlog=BACKLOG):
             name = plain.socket.getsockname()
             host = f"[{name[0]}]" if ":" in name[0] else name[0]
-            urls.append(f"{'https' if context else 'http'}://{host}:{name[1]}")
-            listeners.append(trio.SSLListener(plain, context, https_compatible=True) if context else plain)
+            urls.append(f"{'https' if shown else 'http'}://{host}:{name[1]}")
+            listeners.append(_TlsListener(plain, shown) if shown else plain)
     return listeners, urls
 
 
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+def tls_context(chain: Path, key: Path) -> ssl.SSLContext:
     """TLS 1.2 and later, and no protocol but HTTP/1.1 to choose."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
+    context = certificate.tls_context(chain, key)
     context.set_alpn_protocols(["http/1.1"])
     return context
 

@@ -6,8 +6,9 @@ from enum import StrEnum
 import msgspec
 
 from appliance.disk import FreeSpace
-from appliance.model import Account
+from appliance.model import Account, PoolHold
 from appliance.store import Store
+from appliance.store.pools import EVERY
 
 
 class WarningCode(StrEnum):
@@ -17,6 +18,7 @@ class WarningCode(StrEnum):
     NO_CREDITS = "no_credits"
     NO_DOMAIN = "no_domain"
     DOMAIN_PENDING = "domain_pending"
+    MAIL_PAUSED = "mail_paused"
     POOL_HELD = "pool_held"
     DISK_LOW = "disk_low"
     WEBHOOK_FAILING = "webhook_failing"
@@ -87,7 +89,11 @@ def _of_webhook(store: Store, account: Account) -> list[WarningObject]:
 
 
 async def _of_pools(store: Store, account: Account) -> list[WarningObject]:
-    return [
-        WarningObject(WarningCode.POOL_HELD, f"Mail to {hold.pool} is held: {hold.reason}", hold.pool)
-        for hold in await store.pools.holding(account.id)
-    ]
+    return [_held(hold) for hold in await store.pools.holding(account.id)]
+
+
+def _held(hold: PoolHold) -> WarningObject:
+    if hold.pool == EVERY:
+        text = f"All mail is paused: {hold.reason}. It waits until the operator resumes it."
+        return WarningObject(WarningCode.MAIL_PAUSED, text, None)
+    return WarningObject(WarningCode.POOL_HELD, f"Mail to {hold.pool} is held: {hold.reason}", hold.pool)

@@ -19,6 +19,9 @@ from appliance.recording import Recording
 from appliance.sealed import SealBroken
 from appliance.store import Store
 from appliance.webhook.line import PACE, Line
+from appliance.webhook.observed import observe
+from appliance.webhook.pause import LOOK_EVERY as PAUSE_LOOK
+from appliance.webhook.pause import Pause
 from appliance.webhook.post import Posted
 from appliance.webhook.schedule import judge
 from appliance.webhook.signature import signature_header
@@ -65,6 +68,7 @@ class Dispatcher:
     look_every: float = LOOK_EVERY
     _recording: Recording[PostResult] = field(init=False)
     _turns: Turns = field(init=False)
+    _pause: Pause = field(init=False)
     _lines: dict[Lane, Line] = field(default_factory=dict)
     _later: list[tuple[int, Lane]] = field(default_factory=list)  # a heap: what will be due before the next look
     _look_at: float = 0.0  # Trio's clock
@@ -73,7 +77,7 @@ class Dispatcher:
     async def run(self) -> None:
         """Post whatever is due, for ever. What is on its way at the end is finished, and recorded."""
         self._recording = Recording("webhook", self.store.webhook_posts.record, _named)
-        self._turns = Turns(self.slots)
+        self._turns, self._pause = Turns(self.slots), Pause(self.store)
         async with trio.open_nursery() as recording:
             recording.start_soon(self._recording.run, self._recorded)
             try:
@@ -81,7 +85,8 @@ class Dispatcher:
                     while True:
                         await self._look()
                         self._hear()
-                        self._begin(flights)
+                        if not self._pause.holds():
+                            self._begin(flights)
                         await self.store.webhook_posts.bell.wait(self._seconds_until_look())
             finally:
                 self._recording.close()
@@ -145,6 +150,8 @@ class Dispatcher:
         seconds = self._look_at - trio.current_time()
         if self._later:
             seconds = min(seconds, (self._later[0][0] - self.outside.now()) / 1_000_000)
+        if self._pause.on:
+            seconds = min(seconds, PAUSE_LOOK)
         return max(0.0, min(SLEEP_LIMIT, seconds))
 
     # ---- whose turn it is
@@ -194,6 +201,8 @@ class Dispatcher:
                 line.ended(post, result)
             if result is not None:
                 self._recording.add(result)
+            if self._pause.holds():
+                break
             if not (self._turns.may_go_on(line) and self._fill(line) and self._may_begin(line)):
                 break
             post, troubled = self._take_off(line)
@@ -241,6 +250,7 @@ class Dispatcher:
         """A result is on disk: if it is to be posted again, it will be found again. If it is not, never."""
         if not on_disk:
             return
+        observe(result)
         lane = result.post.lane
         self._note_later(lane, result.next_attempt_at)
         line = self._lines[lane]

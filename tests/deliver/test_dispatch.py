@@ -19,6 +19,7 @@ from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.providers import Limits
 from appliance.errors import Code, Refused
 from appliance.store.outcomes import Queue
+from appliance.store.pools import EVERY
 from appliance.store.pools import Pools as StoredPools
 from tests.deliver.stage import DELAYS, MIME, OK, SIGNATURE, START, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, hang_up, wait_and_say
@@ -156,6 +157,26 @@ async def test_a_pool_is_held_after_ten_refusals(tmp_path: Path, autojump_clock:
         script.clear()
         await played.store.pools.release("a.test")
         await played.final(*sent, within=5)
+
+
+async def test_all_mail_waits_while_delivery_is_paused(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Mail to known pools and to domains never seen waits alike, new or old, and goes once the pause is over."""
+    server = FakeMx()
+    zone, addresses = domain_zone("a.test", "b.test")
+    async with stage(tmp_path, zone, dict.fromkeys(addresses.values(), server)) as played:
+        await played.final(await played.send("first@a.test"))
+        await played.store.pools.hold(EVERY, "restored")
+        await trio.sleep(2)
+        known, unknown, later = (
+            await played.send("x@a.test"),
+            await played.send("x@b.test"),
+            await played.send("y@a.test", delay=60),
+        )
+        await trio.sleep(3600)
+        assert len(server.messages) == 1
+        await played.store.pools.release(EVERY)
+        await played.final(known, unknown, later, within=3)
+        assert len(server.messages) == 4
 
 
 async def test_a_hold_that_cannot_be_stored_still_holds(

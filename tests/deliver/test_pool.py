@@ -12,6 +12,7 @@ from appliance.deliver import pool
 from appliance.model import Account, RecipientStatus
 from appliance.outside import Outside, Wake
 from appliance.store import Store, open_store
+from appliance.store.pools import EVERY
 from tests.store.samples import CREDITS, HASH, MORNING, FailingDisk, Faults, Messages
 
 ATTEMPTS = 12
@@ -143,3 +144,19 @@ async def test_storage_that_refuses_delays_and_stops_nothing(
             assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
             inner.cancel_scope.cancel()
     assert "delivery waits for the storage" in caplog.text
+
+
+async def test_simulated_mail_waits_while_all_mail_is_paused(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """Nothing is simulated until the pause is over, and then within about a second."""
+    await store.pools.hold(EVERY, "restored")
+    new = Messages(outside, account.id).new("ok@example.net")
+    await store.messages.accept(new)
+    nursery.start_soon(pool.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    await trio.sleep(3600)
+    assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+    await store.pools.release(EVERY)
+    await trio.sleep(1.1)
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    nursery.cancel_scope.cancel()

@@ -1,6 +1,5 @@
 """What the operator's shell changes, a running server does a second later, without a restart."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.running import Running, appliance
+from tests.running import Running, appliance, command
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,15 +26,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def shell(running: Running, *words: str) -> Any:
     """The real command, in a process of its own; its JSON."""
-    result = subprocess.run(
-        [sys.executable, "-m", "appliance", *words, "--json", "--config", str(running.config_file)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return command(running.config_file, *words)
 
 
 def change(running: Running, *words: str) -> Any:

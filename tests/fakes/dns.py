@@ -84,6 +84,10 @@ class ZoneResolver:
         """As `Resolver.tlsa`."""
         return await self._lookup(name, "TLSA")
 
+    async def ptr(self, name: str) -> Answer[str]:
+        """As `Resolver.ptr`."""
+        return await self._lookup(name, "PTR")
+
     def remembers_addresses(self, name: str) -> bool:
         """As `Resolver.remembers_addresses`: this one remembers nothing."""
         return False

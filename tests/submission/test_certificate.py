@@ -9,7 +9,8 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from appliance import config
-from appliance.submission.certificate import CERTIFICATE, LOOK_EVERY, Certificate, generate, of_settings
+from appliance.certificate import LOOK_EVERY, Certificate
+from appliance.submission.certificate import CERTIFICATE, generate, of_settings
 
 
 def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> config.Config:

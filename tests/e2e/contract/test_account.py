@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from appliance.model import Role
+from appliance.store.pools import EVERY
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, owner, waiting
 
@@ -89,6 +90,23 @@ def test_a_held_pool_warns_who_waits_for_it(new_account: NewAccount) -> None:
     assert "they moved" in customer.get("/v1/account").json()["warnings"][0]["text"]
     assert warnings(other) == []
     change(customer.running.data_dir, lambda store: store.pools.release("held-pool"))
+    assert warnings(customer) == []
+
+
+def test_a_pause_of_all_mail_warns_who_has_mail(new_account: NewAccount) -> None:
+    """Only an account with mail waiting is told, and why; its message says so, too."""
+    customer, other = owner(new_account()), owner(new_account())
+    message_id = waiting(customer, "a@paused.example", pools={"paused.example": "some-pool"})
+    data_dir = customer.running.data_dir
+    change(data_dir, lambda store: store.pools.hold(EVERY, "a restored backup"))
+    try:
+        assert warnings(customer) == [("mail_paused", None)]
+        assert "a restored backup" in customer.get("/v1/account").json()["warnings"][0]["text"]
+        assert warnings(other) == []
+        (told,) = customer.get(f"/v1/emails/{message_id}").json()["recipients"]
+        assert "all mail is paused: a restored backup" in told["explanation"]
+    finally:
+        change(data_dir, lambda store: store.pools.release(EVERY))
     assert warnings(customer) == []
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from appliance.model import Role
+from appliance.store.pools import EVERY
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, bearer, error, message, owner, waiting
+from tests.e2e.contract.service import Caller, bearer, change, error, message, owner, waiting
 from tests.running import add_account
 
 NOBODYS = f"acc_{'0' * 32}"
@@ -197,6 +198,22 @@ def test_the_queue_is_told_and_steered(admin: Caller, new_account: NewAccount) -
     assert post(admin, f"/v1/admin/queue/{pool}/resume").json()["held"] is False
     error(post(admin, f"/v1/admin/queue/{pool}/resume"), 404, "not_found")
     assert seen()["held_because"] is None
+
+
+def test_a_pause_of_all_mail_is_told_and_not_steered(admin: Caller) -> None:
+    """It is no pool: it stands by itself, and can neither be made nor ended here."""
+    data_dir = admin.running.data_dir
+    assert admin.get("/v1/admin/queue").json()["paused"] is None
+    error(post(admin, "/v1/admin/queue/*/pause", {}), 404, "not_found")
+    change(data_dir, lambda store: store.pools.hold(EVERY, "restored"))
+    try:
+        told = admin.get("/v1/admin/queue").json()
+        assert told["paused"]["reason"] == "restored"
+        assert EVERY not in [each["pool"] for each in told["pools"]]
+        error(post(admin, "/v1/admin/queue/*/resume"), 404, "not_found")
+        assert admin.get("/v1/admin/queue").json()["paused"] == told["paused"]
+    finally:
+        change(data_dir, lambda store: store.pools.release(EVERY))
 
 
 @pytest.mark.parametrize("body", [{"reason": ""}, {"reason": "a\nb"}, {"reason": "x" * 201}, {"why": "x"}])

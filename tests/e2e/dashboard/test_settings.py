@@ -4,6 +4,8 @@ import httpx
 from selenium.webdriver.common.by import By
 
 from appliance.model import Role
+from appliance.store.pools import EVERY
+from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.running import PASSWORD, Provisioned
@@ -113,6 +115,19 @@ def test_the_password_is_changed_and_everybody_is_logged_out(stage: Stage, brows
     browser.open("/dashboard/keys")
     browser.see("Log in", "h1")
     assert browser.path() == "/dashboard/login?next=%2Fdashboard%2Fkeys"
+
+
+def test_a_pause_of_all_mail_is_seen(stage: Stage, browser: Browser) -> None:
+    """An administrator is told why nothing goes, and what ends it; nobody can end it here."""
+    data_dir = stage.world.running.data_dir
+    browser.log_in(stage.account(role=Role.ADMIN).email)
+    change(data_dir, lambda store: store.pools.hold(EVERY, "restored <b>from</b> a backup"))
+    try:
+        browser.go("Admin")
+        browser.see("All mail is paused: restored <b>from</b> a backup. On the server, “appliance resume” lets it go.")
+    finally:
+        change(data_dir, lambda store: store.pools.release(EVERY))
+    assert browser.forbidden() == []
 
 
 def test_an_administrator_suspends_and_holds(stage: Stage, browser: Browser) -> None:

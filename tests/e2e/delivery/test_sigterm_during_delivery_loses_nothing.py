@@ -22,7 +22,7 @@ async def stop(made: World) -> float:
 async def test_sigterm_during_delivery_loses_nothing(tmp_path: Path) -> None:
     """Stopped with slow answers outstanding, it records those, and a restart delivers the rest: each exactly once."""
     async with world(tmp_path, delays("1s", "1s"), server=SETTING) as made:
-        server = FakeMx(answers={".": wait_and_say(0.5, b"250 2.0.0 queued\r\n")})
+        server = FakeMx(answers={".": wait_and_say(1.5, b"250 2.0.0 queued\r\n")})
         await made.domain("slow.test", server)
         sent = [await made.send(f"user{number}@slow.test") for number in range(MESSAGES)]
         await made.until(lambda: sum(command == "DATA" for command in server.commands) > 15)

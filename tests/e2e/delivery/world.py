@@ -19,7 +19,7 @@ import trio
 from appliance.store import FILE_NAME
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx
-from tests.running import Running, add_account
+from tests.running import PROGRAM, Running, add_account
 
 WITHIN = 20.0  # seconds that anything waited for here may take
 CREDITS = 1_000_000
@@ -225,7 +225,12 @@ def delays(*texts: str) -> str:
 
 @asynccontextmanager
 async def world(
-    directory: Path, *settings: str, server: str = "", allowed: str = ALLOWED, authentic: bool = False
+    directory: Path,
+    *settings: str,
+    server: str = "",
+    allowed: str = ALLOWED,
+    authentic: bool = False,
+    program: tuple[str, ...] = PROGRAM,
 ) -> AsyncIterator[World]:
     """A running program with one account, and a DNS that knows nothing yet; `settings` are lines of [delivery]."""
     data_dir, mx_port = directory / "data", free_port()
@@ -238,7 +243,7 @@ async def world(
             CONFIG.format(data_dir=data_dir, server=server, dns_port=endpoint.port, mx_port=mx_port, delivery=delivery)
         )
         account = await trio.to_thread.run_sync(lambda: add_account(data_dir, "demo", credit=CREDITS))
-        running = Running(directory, config_file, data_dir, account, directory / "appliance.log")
+        running = Running(directory, config_file, data_dir, account, directory / "appliance.log", program=program)
         made = World(running, dns, mx_port, nursery)
         try:
             await made.start()

@@ -3,7 +3,7 @@ import { get, post } from "../api.js";
 import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
-import { badge, button, head, section, table } from "../pieces.js";
+import { badge, button, head, notice, section, table } from "../pieces.js";
 import { ago, number, when } from "../time.js";
 
 const ACCOUNTS = [{ title: "Name" }, { title: "Login", class: "wide" }, { title: "Credits", class: "number" }, { title: "Daily cap", class: "number wide" }, { title: "State", class: "side" }, { title: "Since", class: "side wide" }, { title: "", class: "side" }];
@@ -98,8 +98,9 @@ export default async function admin(page) {
   const load = loader(page.signal, "/v1/admin/accounts", "accounts");
   const queue = h("div");
   const draw = async () => {
-    const { pools } = await get("/v1/admin/queue", page.signal);
-    queue.replaceChildren(pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw))) : h("p", { class: "quiet" }, "Nothing waits, and nothing is held."));
+    const { paused, pools } = await get("/v1/admin/queue", page.signal);
+    const told = paused && notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
+    queue.replaceChildren(told || "", pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw))) : h("p", { class: "quiet" }, "Nothing waits, and nothing is held."));
   };
   const [first] = await Promise.all([load(), draw()]);
   page.every(5, () => (queue.contains(document.activeElement) ? Promise.resolve() : draw()));

@@ -7,10 +7,11 @@ import { style } from "../styles.js";
 import { day, hour, number, percent, span } from "../time.js";
 
 const RANGES = [7, 30, 90];
-const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "webhook_failing"]);
+const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
 const FIXES = {
   no_domain: () => "/dashboard/domains",
   domain_pending: (subject) => path("/dashboard/domains", subject),
+  mail_paused: () => "/dashboard/messages?status=queued",
   pool_held: () => "/dashboard/messages?status=queued",
   webhook_failing: () => "/dashboard/webhook",
   no_credits: () => "/dashboard/account",

@@ -1,0 +1,68 @@
+"""In charge of saying whether a backup can be restored: its seal, its database, and the key to its secrets."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.backup import archive
+from appliance.sealed import SealBroken
+from appliance.signing_keys import open_sealed as open_signing_key
+from appliance.store import NewerDatabase
+from appliance.store.examine import Contents, Damaged, examine_inside
+from appliance.webhook_secrets import open_sealed as open_webhook_secret
+
+Fraction = Callable[[float], None]  # how much is done, from 0 to 1
+
+READING = 0.5  # share of the work; the rest is the database's own check
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A backup that can be restored."""
+
+    manifest: archive.Manifest
+    key: bytes
+    size: int  # of the database
+    contents: Contents
+
+
+def verify(path: Path, on: Fraction) -> Verified:
+    """Look at every byte; raises archive.Broken with the reason unless all of it can be restored."""
+    with path.open("rb") as file:
+        length = max(1, path.stat().st_size)
+        done = 0
+
+        def more(count: int) -> None:
+            nonlocal done
+            done += count
+            on(READING * done / length)
+
+        opened = archive.read(file, more)
+    try:
+        contents = examine_inside(path, archive.BEGIN, opened.size)
+    except (Damaged, NewerDatabase) as error:
+        raise archive.Broken(str(error)) from error
+    _check_key(opened.key, contents)
+    on(1.0)
+    return Verified(opened.manifest, opened.key, opened.size, contents)
+
+
+def _check_key(key: bytes, contents: Contents) -> None:
+    for each in contents.dkim_keys:
+        with _named(f"the signing keys of {each.domain}"):
+            open_signing_key(key, each.account_id, each.domain, each.selector, each.private_key)
+    for secret in contents.webhook_secrets:
+        with _named(f"the webhook secret of {secret.account}"):
+            open_webhook_secret(key, secret.webhook_id, secret.sealed)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Say what it is that cannot be opened."""
+    try:
+        yield
+    except SealBroken:
+        raise archive.Broken(
+            f"the key in it does not open {what}: the key file was replaced before it was made"
+        ) from None

@@ -1,0 +1,91 @@
+"""In charge of the command `appliance doctor`: is this machine fit to send mail, and what is to be done."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from appliance.cli import database
+from appliance.cli.options import common
+from appliance.cli.output import printable, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.doctor.finding import Finding
+
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
+
+
+@click.command()
+@click.option("--blocklists", is_flag=True, help="Also ask the blocklists of dns.blocklists about our addresses.")
+@common
+def doctor(blocklists: bool, as_json: bool) -> None:
+    """Look at everything that mail depends on, and tell what to do where it is not right.
+
+    Port 25, names and reverse names, each domain's DKIM, SPF, DMARC and MX as DNS shows them, clock, disk,
+    certificates, listeners, database. Exits with 1 when there is a fault; warnings alone are 0. The server may be
+    running or not.
+
+    \b
+    Examples:
+      appliance doctor
+      appliance doctor --blocklists
+      appliance doctor --json
+    """
+    import trio
+
+    from appliance.doctor.examination import Examination
+    from appliance.outside import Outside
+    from appliance.resolver import DnsResolver
+
+    settings = database.load_settings()
+    database.check_owner(settings.server.data_dir)
+
+    async def examine() -> "list[Finding]":
+        asked = settings.dns.blocklists if blocklists else ()
+        return await Examination(settings, Outside(), DnsResolver(settings.dns.resolvers), asked).run()
+
+    with database.explained(settings):
+        found = trio.run(examine)
+    faults = sum(each.level == "fault" for each in found)
+    warnings = sum(each.level == "warning" for each in found)
+    answer = {"ok": not faults, "faults": faults, "warnings": warnings, "findings": [_row(each) for each in found]}
+    show(as_json, answer, "\n".join([*_lines(found), "", _sum(faults, warnings)]))
+    click.get_current_context().exit(1 if faults else 0)
+
+
+def _row(each: "Finding") -> dict[str, Any]:
+    return {
+        "level": each.level.value,
+        "check": each.check,
+        "subject": each.subject,
+        "text": each.text,
+        "advice": each.advice or None,
+        "records": [{"name": one.name, "type": one.type, "value": one.value} for one in each.records],
+    }
+
+
+def _lines(found: "list[Finding]") -> "Iterator[str]":
+    """A table of lines, and below each that is not right what to do, with the records as a zone file has them."""
+    checks = max(len(each.check) for each in found)
+    for each in found:
+        level = click.style(f"{each.level.value:<7}", fg=COLOURS[each.level.value])
+        yield f"{level}  {each.check:<{checks}}  {printable(f'{each.subject} {each.text}')}"
+        before = " " * (11 + checks)
+        if each.advice:
+            yield f"{before}{printable(each.advice)}"
+        for record in each.records:
+            yield f"{before}  {record.name}. {record.type} {_value(record.type, record.value)}"
+
+
+def _value(kind: str, value: str) -> str:
+    """As a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3)."""
+    if kind != "TXT":
+        return value
+    return " ".join(f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
+
+
+def _sum(faults: int, warnings: int) -> str:
+    if not faults and not warnings:
+        return "Everything is as it should be."
+    return f"Faults: {faults}, warnings: {warnings}."

@@ -1,0 +1,170 @@
+"""In charge of `appliance install` and `appliance uninstall`: this program as a systemd service."""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from appliance.cli.options import common, named_config
+from appliance.cli.output import show
+
+if TYPE_CHECKING:
+    from appliance.systemd.plan import Program, Wishes
+    from appliance.systemd.steps import Step
+
+RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show every step and every file; change nothing.")
+root_option = click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True),
+    default=Path("/"),
+    metavar="DIR",
+    help="Work below this directory, for an image that is being built; nothing is started.",
+)
+
+
+@click.command()
+@click.option(
+    "--hostname", metavar="NAME", default="", help="For a first configuration file: this machine's mail name."
+)
+@click.option("--no-start", is_flag=True, help="Start it with the next boot, not now.")
+@root_option
+@dry_run_option
+@common
+def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: bool) -> None:
+    """Make this program a systemd service and start it; of a new version: upgrade.
+
+    Writes the unit, its user and its directories, and /etc/appliance/config.toml if there is none. Run it as root. The
+    single binary is copied to /usr/local/bin; a virtual environment stays where it is. With --config the service uses
+    that file.
+
+    \b
+    Examples:
+      ./appliance install --dry-run
+      sudo ./appliance install --hostname mail.example.com
+    """
+    from appliance.systemd import plan
+
+    program = _program()
+    wishes = _wishes(root, hostname, start=not no_start)
+    if reason := plan.fault(program, wishes, Path(sys.base_prefix)):
+        raise click.ClickException(reason)
+    _check_no_package(wishes)
+    _check_allowed(wishes, dry_run)
+    _carry_out(plan.install(program, wishes), as_json, dry_run)
+    if not as_json and not dry_run:
+        click.echo(_next(wishes))
+
+
+@click.command()
+@click.option("--purge", is_flag=True, help="Also delete the settings and all mail and accounts.")
+@root_option
+@dry_run_option
+@common
+def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
+    """Stop the service and take it off this machine; settings and mail stay.
+
+    What `appliance install` has put there is removed. /etc/appliance and /var/lib/appliance are kept, so that a later
+    installation goes on where this one ended; --purge deletes them for good. The user appliance stays.
+
+    \b
+    Examples:
+      sudo appliance uninstall
+      sudo appliance uninstall --purge --dry-run
+    """
+    from appliance.systemd import plan
+
+    wishes = plan.Wishes(root)
+    _check_no_package(wishes)
+    if not wishes.at(plan.UNIT_FILE).exists() and not purge:
+        raise click.ClickException(f"{wishes.at(plan.UNIT_FILE)} is not there: nothing was installed")
+    _check_allowed(wishes, dry_run)
+    _carry_out(plan.uninstall(wishes, purge=purge), as_json, dry_run)
+
+
+def _program() -> "Program":
+    """What runs right now."""
+    from appliance.systemd.plan import Program
+
+    if getattr(sys, "frozen", False):
+        executable = Path(sys.executable).resolve()
+        if Path(sys._MEIPASS) == executable.parent / "_internal":  # type: ignore[attr-defined]  # PyInstaller's
+            raise click.ClickException("this program came with the Debian package, which has set everything up already")
+        return Program(executable, single_file=True)
+    script = Path(sys.executable).with_name("appliance")
+    if not script.is_file():
+        raise click.ClickException(f"{script} is not there: install the package into a virtual environment first")
+    return Program(script, single_file=False)
+
+
+def _wishes(root: Path, hostname: str, *, start: bool) -> "Wishes":
+    from appliance import config
+    from appliance.config_values import is_host_name
+    from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, Wishes
+
+    if hostname and not is_host_name(hostname):
+        raise click.BadParameter(f"{hostname!r} is not a host name", param_hint="--hostname")
+    wishes = Wishes(root, Path(os.path.abspath(named_config() or CONFIG_FILE)), DATA_DIR, hostname, start)
+    file = wishes.at(wishes.config_file)
+    if not file.exists():
+        return wishes
+    try:
+        data_dir = config.load(file, {}, Path("/")).server.data_dir
+    except config.ConfigError as error:
+        raise click.ClickException(str(error)) from None
+    return Wishes(root, wishes.config_file, data_dir, hostname, start)
+
+
+def _check_no_package(wishes: "Wishes") -> None:
+    """Two installations would share one data directory, and removing one would take it from the other."""
+    from appliance.systemd.plan import PACKAGES_UNIT_FILE
+
+    if wishes.at(PACKAGES_UNIT_FILE).exists():
+        raise click.ClickException("the Debian package is installed here: upgrade, remove or purge it with apt")
+
+
+def _check_allowed(wishes: "Wishes", dry_run: bool) -> None:
+    if dry_run or wishes.elsewhere:
+        return
+    if os.geteuid() != 0:
+        raise click.ClickException("only root may do this: try it with sudo, or look first with --dry-run")
+    if not RUNNING_SYSTEMD.is_dir():
+        raise click.ClickException("systemd does not run here; `appliance serve` runs the server without it")
+
+
+def _carry_out(steps: "Iterable[Step]", as_json: bool, dry_run: bool) -> None:
+    """Show the steps, and do them unless this is dry; the first that fails ends it."""
+    from appliance.systemd.steps import StepFailed, Write
+
+    done = []
+    # All of them before the first: none may look at what another has changed.
+    for step in list(steps):
+        done.append(str(step))
+        if not as_json:
+            click.echo(step)
+            if dry_run and isinstance(step, Write):
+                click.echo("".join(f"    {line}" for line in step.content.splitlines(keepends=True)))
+        if dry_run:
+            continue
+        try:
+            step.do()
+        except StepFailed as error:
+            raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+    if as_json:
+        show(True, {"dry_run": dry_run, "steps": done}, "")
+
+
+def _next(wishes: "Wishes") -> str:
+    if wishes.elsewhere:
+        return "done; the service starts when that system boots"
+    state = "runs; systemctl status appliance shows it" if wishes.start else "is ready: systemctl start appliance"
+    return (
+        f"\nThe service {state}. Its settings: {wishes.config_file}\nTo create an account:\n\n"
+        "  sudo -u appliance appliance account create NAME --email ADDRESS --password-stdin"
+    )

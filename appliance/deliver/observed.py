@@ -1,0 +1,66 @@
+"""In charge of counting what came of deliveries, and of leaving a line of each in the log."""
+
+from collections.abc import Iterable
+
+from appliance.deliver.providers import PROVIDERS
+from appliance.measures import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
+from appliance.model import Attempt, Outcome, RecipientStatus
+from appliance.outside import identifier_time
+from appliance.trail import TRAIL
+
+OTHERS = "other"  # every pool without a name in the settings: there may be one for each domain of the world
+SANDBOX = "sandbox"
+NO_SERVER = "none"  # in the place of a pool, or of a reply's class
+REPLY_CHARACTERS = 200  # of a server's reply in the log
+
+_CLASSES = {number: f"{number}xx" for number in range(2, 6)}
+_named = {provider.name for provider in PROVIDERS}
+
+
+def name_pools(names: Iterable[str]) -> None:
+    """Let these pools be counted by their names, too."""
+    _named.update(names)
+
+
+def observe(outcomes: Iterable[Outcome]) -> None:
+    """Count these results, which are on disk."""
+    for outcome in outcomes:
+        status = outcome.status.value
+        for attempt in outcome.attempts:
+            code = attempt.smtp_code
+            reply = NO_SERVER if code is None else _CLASSES.get(code // 100, NO_SERVER)
+            DELIVERIES.add((_label(attempt), status, reply))
+            ATTEMPT_SECONDS.add((attempt.finished_at - attempt.started_at) / 1_000_000)
+        if outcome.status is RecipientStatus.DELIVERED:
+            DELIVERY_SECONDS.add((outcome.at - identifier_time(outcome.recipient.message_id)) / 1_000_000)
+        if TRAIL.keep:
+            _note(outcome, outcome.attempts[-1] if outcome.attempts else None)
+
+
+def _label(attempt: Attempt) -> str:
+    if attempt.pool in _named:
+        return attempt.pool
+    if attempt.pool is not None:
+        return OTHERS
+    return SANDBOX if attempt.decision is None else NO_SERVER  # only simulated ones decide nothing
+
+
+def _note(outcome: Outcome, last: Attempt | None) -> None:
+    recipient = outcome.recipient
+    fields = {
+        "message_id": recipient.message_id,
+        "recipient_id": recipient.id,
+        "domain": recipient.domain,
+        "attempt": recipient.attempt_count + len(outcome.attempts),
+    }
+    if last is not None:
+        fields |= {
+            "pool": last.pool,
+            "mx": last.mx_host,
+            "address": last.mx_address,
+            "tls": last.tls,
+            "smtp_code": last.smtp_code,
+            "reply": (last.smtp_response or "")[:REPLY_CHARACTERS],
+            "ms": (last.finished_at - last.started_at) // 1000,
+        }
+    TRAIL.note(outcome.status.value, **fields)

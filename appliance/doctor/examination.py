@@ -1,0 +1,236 @@
+"""In charge of a whole examination: everything is observed at once, within one limit of time, and then judged."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from appliance import dns_check
+from appliance.config import Config, Mode
+from appliance.dns_records import records, sending_host
+from appliance.doctor import domains, machine, names, observe_machine, observe_names
+from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
+from appliance.doctor.finding import Finding, ok, warning
+from appliance.keyfile import FILE_NAME as KEY
+from appliance.keyfile import KEY_BYTES
+from appliance.listening import binds
+from appliance.model import PoolHold, StoredDkimKey
+from appliance.networks import Address
+from appliance.outside import Outside
+from appliance.resolver import Resolver
+from appliance.sealed import SealBroken
+from appliance.signing_keys import open_sealed as open_signing_key
+from appliance.single import is_running
+from appliance.store import FILE_NAME, Store, open_store
+from appliance.store.examine import LookedOver, look_over
+from appliance.store.migrate import newest_known
+from appliance.webhook_secrets import open_sealed as open_webhook_secret
+
+LIMIT = 30.0  # seconds for everything
+DATABASE_LIMIT = 10.0  # seconds of them for the database's own check
+
+ORDER = (
+    *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "blocklist"),
+    *("dkim", "spf", "dmarc", "mx", "queue"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A From domain with its keys, and those of them that could not be opened."""
+
+    domain: str
+    keys: tuple[StoredDkimKey, ...]
+    opened: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database says that an examination needs."""
+
+    senders: tuple[Sender, ...] = ()
+    holds: tuple[PoolHold, ...] = ()
+    newest_message_at: int | None = None
+    unopened_secrets: tuple[str, ...] = ()  # accounts whose webhook secret the key file does not open
+
+
+@dataclass(slots=True)
+class Examination:
+    """One look at everything; `blocklists` are asked only if there are any."""
+
+    config: Config
+    outside: Outside
+    resolver: Resolver
+    blocklists: Sequence[str] = ()
+    limit: float = LIMIT
+    _findings: list[Finding] = field(default_factory=list)
+
+    async def run(self) -> list[Finding]:
+        """Every finding, in the order of a report."""
+        deadline = trio.current_time() + self.limit
+        looked, stored = await self._database()
+        checks = self._checks(stored)
+        open_checks = set(checks)
+        with trio.CancelScope(deadline=deadline):
+            async with trio.open_nursery() as nursery:
+                for name, check in checks.items():
+                    nursery.start_soon(self._one, name, check, open_checks)
+        self._findings += machine.judge_database(self._database_facts(looked, stored))
+        self._findings += machine.judge_held(HeldFacts(stored.holds))
+        for name in open_checks:
+            text = f"could not be found out within {self.limit:.0f} s"
+            self._findings.append(warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text))
+        return sorted(self._findings, key=lambda each: ORDER.index(each.check))
+
+    async def _one(self, name: str, check: "Check", still_open: set[str]) -> None:
+        self._findings += await check()
+        still_open.discard(name)
+
+    def _checks(self, stored: Stored) -> "dict[str, Check]":
+        """What takes time, by name: it is done at once."""
+        checks: dict[str, Check] = {
+            "clock system": lambda: self._clock(stored),
+            "disk": self._disk,
+            "certificate": self._certificates,
+            "listener": self._listeners,
+            "hostname": self._names,
+        }
+        if self.config.delivery.mode is not Mode.SANDBOX:
+            checks["port"] = self._port
+        for sender in stored.senders:
+            checks[f"dkim {sender.domain}"] = lambda sender=sender: self._records(sender)  # type: ignore[misc]
+            checks[f"mx {sender.domain}"] = lambda sender=sender: self._mx(sender)  # type: ignore[misc]
+        return checks
+
+    # ---- the machine
+
+    async def _clock(self, stored: Stored) -> list[Finding]:
+        facts = ClockFacts(self.outside.now(), observe_machine.synchronised(), stored.newest_message_at)
+        return machine.judge_clock(facts)
+
+    async def _disk(self) -> list[Finding]:
+        return machine.judge_disk(observe_machine.disk(self.config))
+
+    async def _certificates(self) -> list[Finding]:
+        http, smtp, now = self.config.http, self.config.smtp, machine.today(self.outside.now())
+        shown = [observe_machine.certificate("http", http.tls_cert, http.tls_key)]
+        if smtp.bind or smtp.bind_tls:
+            shown.append(observe_machine.certificate("smtp", smtp.tls_cert, smtp.tls_key))
+        hostname = self.config.server.hostname
+        return [finding for each in shown for finding in machine.judge_certificate(each, hostname, now)]
+
+    async def _listeners(self) -> list[Finding]:
+        running = is_running(self.config.server.data_dir)
+        facts = [
+            await observe_machine.listener(key, address, running=running)
+            for key, address in binds(self.config)
+            if address.port  # 0 is any free one
+        ]
+        return machine.judge_listeners(running, facts)
+
+    # ---- the world
+
+    async def _names(self) -> list[Finding]:
+        """The server's name, and then what its addresses lead to."""
+        if self.config.delivery.mode is Mode.SANDBOX:
+            return [
+                warning("hostname", self.config.server.hostname, "nothing leaves: delivery.mode is sandbox", _DIRECT)
+            ]
+        if self.config.delivery.mode is Mode.RELAY:
+            return [ok("hostname", self.config.server.hostname, "mail leaves through a relay")]
+        facts = await observe_names.host(self.resolver, self.config)
+        found = names.judge_host(facts)
+        leaving = facts.leaving or facts.addresses or ()
+        for address in leaving:
+            ptr = await observe_names.ptr(self.resolver, address, facts.hostname)
+            found += names.judge_ptr(ptr)
+        return found + await self._listed(leaving)
+
+    async def _listed(self, leaving: Sequence[Address]) -> list[Finding]:
+        found = await observe_names.listings(self.resolver, self.blocklists, leaving)
+        return [finding for each in found for finding in names.judge_listing(each)]
+
+    async def _port(self) -> list[Finding]:
+        delivery = self.config.delivery
+        port = delivery.relay_port if delivery.mode is Mode.RELAY else delivery.mx_port
+        return names.judge_port(await observe_names.knocks(self.resolver, self.config, self.outside), port)
+
+    async def _records(self, sender: Sender) -> list[Finding]:
+        host = sending_host(self.config)
+        found = domains.judge_keys(sender.domain, any(key.retired_at is None for key in sender.keys))
+        wanted = records(sender.domain, host, sender.keys, self.outside.now())
+        for checked in await dns_check.check(self.resolver, host, wanted):
+            found += domains.judge_record(sender.domain, checked)
+        return found
+
+    async def _mx(self, sender: Sender) -> list[Finding]:
+        return domains.judge_mx(await observe_names.mx(self.resolver, sender.domain))
+
+    # ---- the database
+
+    async def _database(self) -> tuple[LookedOver | None, Stored]:
+        path = self.config.server.data_dir / FILE_NAME
+        if not path.exists():
+            return None, Stored()
+        looked = await trio.to_thread.run_sync(look_over, path, DATABASE_LIMIT)
+        if looked.damage or looked.schema != newest_known():
+            return looked, Stored()  # reading it would fail, or change it
+        async with open_store(path.parent, self.outside, inline=True) as store:
+            return looked, self._stored(store)
+
+    def _stored(self, store: Store) -> Stored:
+        key = self._key()
+        senders, unopened = [], []
+        for account in store.accounts.all():
+            webhook = store.webhooks.of(account.id)
+            if webhook is not None and not _opens(partial(open_webhook_secret, key, webhook.id, webhook.secret)):
+                unopened.append(account.name)
+            for domain in store.access.domains(account.id):
+                if domain.usable:
+                    keys = tuple(store.dkim_keys.of(account.id, domain.name))
+                    senders.append(Sender(domain.name, keys, _all_open(key, account.id, domain.name, keys)))
+        holds = tuple(store.pools.holds().values())
+        return Stored(tuple(senders), holds, store.messages.newest_at(), tuple(unopened))
+
+    def _key(self) -> bytes:
+        """The installation's key; another one of zeros, which opens nothing, where there is none to be read."""
+        try:
+            key = (self.config.server.data_dir / KEY).read_bytes()
+        except OSError:
+            key = b""
+        return key if len(key) == KEY_BYTES else bytes(KEY_BYTES)
+
+    def _database_facts(self, looked: LookedOver | None, stored: Stored) -> DatabaseFacts:
+        data_dir = self.config.server.data_dir
+        if looked is None:
+            return DatabaseFacts(data_dir / FILE_NAME, exists=False)
+        return DatabaseFacts(
+            data_dir / FILE_NAME,
+            damage=looked.damage,
+            finished=looked.finished,
+            schema=looked.schema,
+            newest_schema=newest_known(),
+            open_to_others=observe_machine.open_to_others(data_dir),
+            unopened_keys=tuple(sender.domain for sender in stored.senders if not sender.opened),
+            unopened_secrets=stored.unopened_secrets,
+        )
+
+
+Check = Callable[[], Awaitable[list[Finding]]]
+
+_DIRECT = 'Set delivery.mode to "direct", or to "relay".'
+
+
+def _all_open(key: bytes, account_id: str, domain: str, keys: Sequence[StoredDkimKey]) -> bool:
+    return all(
+        _opens(partial(open_signing_key, key, account_id, domain, each.selector, each.private_key)) for each in keys
+    )
+
+
+def _opens(work: Callable[[], bytes]) -> bool:
+    try:
+        work()
+    except SealBroken:
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""In charge of judging how the world sees this machine: its name, its addresses, port 25, blocklists. PURE."""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+from appliance.doctor.facts import HostFacts, Knock, Listing, PtrFacts
+from appliance.doctor.finding import Finding, Paste, fault, ok, warning
+from appliance.networks import Address
+
+REFUSES_US = "127.255.255."  # how blocklists answer a resolver that they do not serve
+
+
+def judge_host(facts: HostFacts) -> list[Finding]:
+    """The HELO name: a full name, with an address, and with those that mail leaves from."""
+    name = facts.hostname
+    if "." not in name:
+        return [
+            fault("hostname", name, "is not a full name", 'Set server.hostname to a name such as "mail.example.com".')
+        ]
+    if facts.addresses is None:
+        return [warning("hostname", name, f"could not be looked up: {facts.trouble}", "Check dns.resolvers.")]
+    records = tuple(_address_record(name, address) for address in facts.leaving)
+    if not facts.addresses:
+        advice = "Publish the address of this machine at this name."
+        return [fault("hostname", name, "has no address in DNS", advice, *(records or (Paste(name, "A", "ADDRESS"),)))]
+    missing = [address for address in facts.leaving if address not in facts.addresses]
+    if missing:
+        shown = ", ".join(map(str, facts.addresses))
+        text = f"leads to {shown}, but mail leaves from {', '.join(map(str, missing))}"
+        advice = "Publish that address at this name, too, or list the public ones in delivery.own_addresses."
+        return [fault("hostname", name, text, advice, *(_address_record(name, address) for address in missing))]
+    return [ok("hostname", name, f"leads to {', '.join(map(str, facts.addresses))}")]
+
+
+def _address_record(name: str, address: Address) -> Paste:
+    return Paste(name, "A" if address.version == 4 else "AAAA", str(address))
+
+
+def judge_ptr(facts: PtrFacts) -> list[Finding]:
+    """The way back from an address: large providers refuse mail from one without a confirmed name."""
+    subject, record = str(facts.address), Paste(facts.address.reverse_pointer, "PTR", f"{facts.hostname}.")
+    rented = "It is set where the address was rented (reverse DNS)."
+    if facts.names is None:
+        return [warning("ptr", subject, f"could not be looked up: {facts.trouble}", "Check dns.resolvers.")]
+    if not facts.names:
+        return [
+            fault("ptr", subject, "has no reverse name (PTR)", f"Let it lead to {facts.hostname}. {rented}", record)
+        ]
+    shown = ", ".join(facts.names)
+    if not facts.confirmed and facts.hostname in facts.names:
+        return []  # the way back is right; it is the name that does not lead here, and its own finding says so
+    if not facts.confirmed:
+        text = f"its reverse name {shown} does not lead back to it"
+        return [fault("ptr", subject, text, f"Let it lead to {facts.hostname}. {rented}", record)]
+    if facts.hostname not in facts.confirmed:
+        text = f"its reverse name is {shown}, in HELO we say {facts.hostname}"
+        advice = f"Let it lead to {facts.hostname}, or set server.hostname to {facts.confirmed[0]}. {rented}"
+        return [warning("ptr", subject, text, advice, record)]
+    return [ok("ptr", subject, f"leads to {facts.hostname} and back")]
+
+
+def judge_port(knocks: Sequence[Knock], port: int) -> list[Finding]:
+    """Whether mail servers can be reached; one of them is enough."""
+    for knock in knocks:
+        if knock.greeting is not None and knock.greeting.startswith("220"):
+            return [ok("port", str(port), f"{knock.target} answers")]
+    tried = "; ".join(f"{knock.target}: {_first_words(knock)}" for knock in knocks)
+    if any(knock.greeting is not None for knock in knocks):
+        return [
+            fault(
+                "port",
+                str(port),
+                f"mail servers do not want to talk to this machine ({tried})",
+                "Its address may have a bad reputation: see the blocklists, or take another address.",
+            )
+        ]
+    return [
+        fault(
+            "port",
+            str(port),
+            f"no mail server can be reached ({tried})",
+            f"Ask where the machine was rented to open outgoing port {port}, or send through a relay (delivery.mode).",
+        )
+    ]
+
+
+def _first_words(knock: Knock) -> str:
+    return knock.trouble if knock.greeting is None else knock.greeting[:60]
+
+
+def judge_listing(listing: Listing) -> list[Finding]:
+    """Whether a blocklist names the address."""
+    subject = f"{listing.address} at {listing.blocklist}"
+    if listing.codes is None:
+        return [warning("blocklist", subject, f"could not be asked: {listing.reason}")]
+    if any(code.startswith(REFUSES_US) for code in listing.codes):
+        text = "does not answer this resolver"
+        return [warning("blocklist", subject, text, "Use a resolver of your own (dns.resolvers), not a public one.")]
+    if listing.codes:
+        text = f"listed ({', '.join(listing.codes)}){': ' + listing.reason if listing.reason else ''}"
+        return [fault("blocklist", subject, text, "Find out why, mend it, and ask the list to remove the address.")]
+    return [ok("blocklist", subject, "not listed")]
+
+
+def query_name(blocklist: str, text: str) -> str:
+    """What to ask a blocklist for an address (RFC 5782 2.1)."""
+    reverse = ip_address(text).reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")
+    return f"{reverse}.{blocklist}"

@@ -1,0 +1,96 @@
+"""In charge of observing the machine itself: clock, disk, certificates, listeners, files."""
+
+import ctypes
+import errno
+import os
+import shutil
+import ssl
+from pathlib import Path
+
+import trio
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID, NameOID
+
+from appliance.config import Config, Endpoint
+from appliance.doctor.facts import CertificateFacts, DiskFacts, ListenerFacts
+from appliance.keyfile import FILE_NAME as KEY
+from appliance.listening import bind_error
+from appliance.store import FILE_NAME as DATABASE
+
+ANSWER_TIMEOUT = 3.0  # seconds for a listener on this machine to take a connection
+TIMEX = 512  # bytes, more than adjtimex(2) writes
+UNSYNCHRONISED = 5  # TIME_ERROR
+
+
+def synchronised() -> bool | None:
+    """Whether the kernel's clock is being kept right; None where it does not say."""
+    c_library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(c_library, "adjtimex"):
+        return None
+    state = c_library.adjtimex(ctypes.create_string_buffer(TIMEX))  # zeroed: it only asks
+    return None if state < 0 else state != UNSYNCHRONISED
+
+
+def disk(config: Config) -> DiskFacts:
+    """The space where the database lies, or will."""
+    directory = config.server.data_dir
+    there = next(each for each in (directory, *directory.parents) if each.exists())
+    usage, limits = shutil.disk_usage(there), config.limits
+    below = max(limits.min_free_disk, usage.total * limits.min_free_disk_percent // 100) if limits.min_free_disk else 0
+    return DiskFacts(directory, usage.free, usage.total, below)
+
+
+def open_to_others(data_dir: Path) -> tuple[Path, ...]:
+    """What of ours other users could read."""
+    files = (data_dir, data_dir / DATABASE, data_dir / KEY)
+    return tuple(each for each in files if each.exists() and each.stat().st_mode & 0o077)
+
+
+# ---- certificates
+
+
+def certificate(section: str, chain: Path | None, key: Path | None) -> CertificateFacts:
+    """What a certificate file says, and whether its key fits."""
+    if chain is None or key is None:
+        return CertificateFacts(section, None)
+    try:
+        leaf = x509.load_pem_x509_certificates(chain.read_bytes())[0]
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
+        mode = key.stat().st_mode & 0o777
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+        return CertificateFacts(section, chain, trouble=f"cannot be used: {reason}")
+    return CertificateFacts(section, chain, _names(leaf), leaf.not_valid_before_utc, leaf.not_valid_after_utc, mode)
+
+
+def _names(leaf: x509.Certificate) -> tuple[str, ...]:
+    try:
+        extension = leaf.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except x509.ExtensionNotFound:
+        return tuple(str(each.value) for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+    if not isinstance(extension, x509.SubjectAlternativeName):
+        return ()
+    addresses = extension.get_values_for_type(x509.IPAddress)
+    return (*extension.get_values_for_type(x509.DNSName), *map(str, addresses))
+
+
+# ---- listeners
+
+
+async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFacts:
+    """Whether it answers while the server runs; else whether it could be had."""
+    if not running:
+        return ListenerFacts(key, str(address), answers=False, trouble=_bind_trouble(address))
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - dialled, not bound
+    try:
+        with trio.fail_after(ANSWER_TIMEOUT):
+            await (await trio.open_tcp_stream(host, address.port)).aclose()
+    except (OSError, trio.TooSlowError) as error:
+        return ListenerFacts(key, str(address), answers=False, trouble=str(error))
+    return ListenerFacts(key, str(address), answers=True)
+
+
+def _bind_trouble(address: Endpoint) -> str:
+    code = bind_error(address)
+    # The server may be allowed to listen there where this user is not.
+    return "" if code in (None, errno.EACCES) else os.strerror(code).lower()

@@ -1,0 +1,164 @@
+"""In charge of observing what the world shows of this machine: DNS, mail servers, blocklists."""
+
+import socket
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+import trio
+
+from appliance.config import Config, Mode
+from appliance.dns_check import addresses_of
+from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
+from appliance.doctor.names import query_name
+from appliance.networks import Address, refusal
+from appliance.outside import Outside
+from appliance.resolver import Fault, LookupFailed, Resolver
+
+TARGETS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
+KNOCK_TIMEOUT = 8.0  # seconds for a connection and its first words
+GREETING = 512  # bytes read of them
+SOMEWHERE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # to ask the routing table; never sent to
+
+
+async def host(resolver: Resolver, config: Config) -> HostFacts:
+    """The server's name and addresses."""
+    name, leaving = config.server.hostname, leaving_addresses(config)
+    try:
+        return HostFacts(name, tuple(await addresses_of(resolver, name)), leaving)
+    except LookupFailed as failed:
+        return HostFacts(name, None, leaving, failed.text)
+
+
+def leaving_addresses(config: Config) -> tuple[Address, ...]:
+    """Where mail leaves from: as the settings say, else as the routing table does, if that is public at all."""
+    if config.delivery.own_addresses:
+        return config.delivery.own_addresses
+    found = [address for target, family in SOMEWHERE if (address := _source(target, family)) is not None]
+    return tuple(address for address in found if refusal(address) is None)
+
+
+def _source(target: str, family: int) -> Address | None:
+    """The address that a packet to `target` would leave from; none is sent."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((target, 9))
+            return ip_address(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+async def ptr(resolver: Resolver, address: Address, hostname: str) -> PtrFacts:
+    """The reverse names of an address, and which of them lead back."""
+    try:
+        names = (await resolver.ptr(address.reverse_pointer)).records
+    except LookupFailed as failed:
+        if failed.fault is Fault.TEMPORARY:
+            return PtrFacts(address, hostname, None, trouble=failed.text)
+        return PtrFacts(address, hostname, ())
+    confirmed = []
+    for name in names:
+        try:
+            if address in await addresses_of(resolver, name):
+                confirmed.append(name)
+        except LookupFailed:
+            pass  # not confirmed, whatever the cause: receivers will see no more
+    return PtrFacts(address, hostname, names, tuple(confirmed))
+
+
+async def mx(resolver: Resolver, domain: str) -> MxFacts:
+    """Who takes mail for a domain."""
+    try:
+        return MxFacts(domain, (await resolver.mx(domain)).records)
+    except LookupFailed as failed:
+        if failed.fault is Fault.TEMPORARY:
+            return MxFacts(domain, None, trouble=failed.text)
+    try:
+        return MxFacts(domain, (), bool(await addresses_of(resolver, domain)))
+    except LookupFailed as failed:
+        return MxFacts(domain, None, trouble=failed.text)
+
+
+# ---- mail servers
+
+
+async def knocks(resolver: Resolver, config: Config, outside: Outside) -> list[Knock]:
+    """What the mail servers of large providers say, or the relay; all are asked at once."""
+    if config.delivery.mode is Mode.RELAY and config.delivery.relay_host:
+        return [await _knock(resolver, config, outside, config.delivery.relay_host, config.delivery.relay_port)]
+    found: dict[str, Knock] = {}
+
+    async def one(target: str) -> None:
+        found[target] = await _knock_at_domain(resolver, config, outside, target)
+
+    async with trio.open_nursery() as nursery:
+        for target in TARGETS:
+            nursery.start_soon(one, target)
+    return [found[target] for target in TARGETS]
+
+
+async def _knock_at_domain(resolver: Resolver, config: Config, outside: Outside, domain: str) -> Knock:
+    try:
+        exchangers = (await resolver.mx(domain)).records
+    except LookupFailed as failed:
+        return Knock(domain, None, failed.text)
+    best = min(exchangers, key=lambda each: each.preference)
+    return await _knock(resolver, config, outside, best.host, config.delivery.mx_port)
+
+
+async def _knock(resolver: Resolver, config: Config, outside: Outside, host_name: str, port: int) -> Knock:
+    try:
+        found = await addresses_of(resolver, host_name)
+    except LookupFailed as failed:
+        return Knock(host_name, None, failed.text)
+    reason = "it has no address"
+    for address in found[:2]:
+        if refused := refusal(address, config.delivery.allow_networks):
+            reason = refused
+            continue
+        try:
+            with trio.fail_after(KNOCK_TIMEOUT):
+                return Knock(host_name, await _greeting(outside, str(address), port))
+        except trio.TooSlowError:
+            reason = f"no answer from {address} within {KNOCK_TIMEOUT:.0f} s"
+        except (OSError, trio.BrokenResourceError) as error:
+            reason = f"{address}: {getattr(error, 'strerror', None) or error}"
+    return Knock(host_name, None, reason)
+
+
+async def _greeting(outside: Outside, address: str, port: int) -> str:
+    stream = await outside.dial(address, port)
+    async with stream:
+        said = await stream.receive_some(GREETING)
+        return bytes(said).decode("ascii", "replace").strip() or "it hung up"
+
+
+# ---- blocklists
+
+
+async def listings(resolver: Resolver, blocklists: Sequence[str], found: Sequence[Address]) -> list[Listing]:
+    """What each blocklist says of each address."""
+    asked: dict[tuple[str, Address], Listing] = {}
+
+    async def one(blocklist: str, address: Address) -> None:
+        asked[blocklist, address] = await _listing(resolver, blocklist, address)
+
+    async with trio.open_nursery() as nursery:
+        for blocklist in blocklists:
+            for address in found:
+                nursery.start_soon(one, blocklist, address)
+    return [asked[blocklist, address] for blocklist in blocklists for address in found]
+
+
+async def _listing(resolver: Resolver, blocklist: str, address: Address) -> Listing:
+    name = query_name(blocklist, str(address))
+    try:
+        codes = tuple(str(code) for code in (await resolver.ipv4(name)).records)
+    except LookupFailed as failed:
+        if failed.fault is Fault.TEMPORARY:
+            return Listing(blocklist, address, None, failed.text)
+        return Listing(blocklist, address, ())
+    try:
+        reason = "; ".join((await resolver.txt(name)).records)
+    except LookupFailed:
+        reason = ""
+    return Listing(blocklist, address, codes, reason)

@@ -1,0 +1,28 @@
+"""In charge of the addresses to listen on: which there are by the settings, and whether one could be had now."""
+
+import socket
+
+from appliance.config import Config, Endpoint
+
+
+def binds(config: Config) -> list[tuple[str, Endpoint]]:
+    """Every address to listen on, with the key that names it."""
+    keys = (
+        ("http.bind", config.http.bind),
+        ("smtp.bind", config.smtp.bind),
+        ("smtp.bind_tls", config.smtp.bind_tls),
+        ("metrics.bind", config.metrics.bind),
+    )
+    return [(key, address) for key, addresses in keys for address in addresses]
+
+
+def bind_error(address: Endpoint) -> int | None:
+    """What the operating system says against listening there; None: nothing."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            return error.errno
+    return None

@@ -1,0 +1,102 @@
+"""In charge of settings that change while the program runs: which can, and that all of them do or none.
+
+Every part that can adopt settings joins with a function of two steps: the first reads what may fail (a certificate)
+and refuses the reload by raising, the second only puts it into place.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from appliance.config import Config, ConfigError
+from appliance.config_settings import SECTIONS, named_tables, settings
+
+# Everything else is built into listeners, queues or the database when the program starts.
+LIVE = frozenset(
+    {
+        "server.log_level",
+        "http.tls_cert",
+        "http.tls_key",
+        "http.trusted_proxies",
+        "http.max_connections",
+        "http.max_connections_per_address",
+        "http.header_timeout",
+        "http.body_timeout",
+        "http.write_timeout",
+        "http.keep_alive_timeout",
+        "http.max_body",
+        "smtp.tls_cert",
+        "smtp.tls_key",
+        "smtp.allow_plaintext_auth",
+        "smtp.max_connections",
+        "smtp.max_connections_per_address",
+        "smtp.command_timeout",
+        "smtp.data_timeout",
+        "smtp.session_timeout",
+        "limits.requests_per_second",
+        "limits.min_free_disk",
+        "limits.min_free_disk_percent",
+    }
+)
+
+Prepare = Callable[[Config], Callable[[], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a reload has come to, by the keys."""
+
+    adopted: tuple[str, ...]
+    need_restart: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class LiveSettings:
+    """The settings in force, and the parts that take over new ones."""
+
+    config: Config
+    _parts: list[Prepare] = field(default_factory=list)
+
+    def join(self, prepare: Prepare) -> None:
+        """Ask this part at every reload."""
+        self._parts.append(prepare)
+
+    def take_over(self, new: Config) -> Changes:
+        """Put into force what can be; raises, with nothing changed, when a part cannot use it."""
+        changed = tuple(_changed(self.config, new))
+        adopted = tuple(key for key in changed if _can_change(key, self.config, new))
+        config = _with(self.config, new, adopted)
+        _check(config, new)
+        for adopt in [prepare(config) for prepare in self._parts]:
+            adopt()
+        self.config = config
+        return Changes(adopted, tuple(key for key in changed if key not in adopted))
+
+
+def _changed(old: Config, new: Config) -> Iterator[str]:
+    """The keys whose values differ, in the order of the documentation; of named tables only their kind."""
+    for section in SECTIONS:
+        keys = [row.key for row in settings(section)] + [kind.key for kind in named_tables(section)]
+        before, after = getattr(old, section), getattr(new, section)
+        yield from (f"{section}.{key}" for key in keys if getattr(before, key) != getattr(after, key))
+
+
+def _can_change(key: str, old: Config, new: Config) -> bool:
+    if key in ("http.tls_cert", "http.tls_key"):
+        return bool(old.http.tls_cert) == bool(new.http.tls_cert)  # HTTP or HTTPS is decided when a listener opens
+    return key in LIVE
+
+
+def _with(old: Config, new: Config, keys: tuple[str, ...]) -> Config:
+    """The old settings with these taken from the new ones."""
+    for key in keys:
+        section, _, name = key.partition(".")
+        value: Any = getattr(getattr(new, section), name)
+        old = replace(old, **{section: replace(getattr(old, section), **{name: value})})
+    return old
+
+
+def _check(config: Config, new: Config) -> None:
+    """The one rule between a key that can change and one that cannot."""
+    if config.http.body_memory < config.http.max_body:
+        raise ConfigError(str(new.source), "http.max_body", "is larger than the body_memory in force: restart for both")

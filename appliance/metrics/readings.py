@@ -1,0 +1,89 @@
+"""In charge of what is read only when Prometheus asks: the queue, the disk, the process."""
+
+import os
+import resource
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from appliance import __version__
+from appliance.measures import OPEN
+from appliance.metrics.page import Reading
+from appliance.outside import Outside
+from appliance.store import FILE_NAME
+from appliance.store.depth import Depth, read_depth
+
+KEPT = 5.0  # seconds for which the queue is not read again, however often somebody asks
+STATM = Path("/proc/self/statm")
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+@dataclass(slots=True)
+class Readings:
+    """Readings of one installation."""
+
+    data_dir: Path
+    outside: Outside
+    _began: float = field(default_factory=time.time)
+    _depth: Depth | None = None
+    _read_at: float = float("-inf")  # Trio's clock
+    _one: trio.Lock = field(default_factory=trio.Lock)
+
+    async def now(self) -> list[Reading]:
+        """Everything as it is; the queue as it was at most a few seconds ago."""
+        return [*_process(self._began), *_disk(self.data_dir), *_queue(await self._queue())]
+
+    async def _queue(self) -> Depth | None:
+        async with self._one:
+            if trio.current_time() >= self._read_at + KEPT:
+                # In a thread, on a connection of its own: a long queue takes a while to count.
+                path, now = self.data_dir / FILE_NAME, self.outside.now()
+                self._depth = await trio.to_thread.run_sync(read_depth, path, now)
+                self._read_at = trio.current_time()
+            return self._depth
+
+
+def _queue(depth: Depth | None) -> list[Reading]:
+    """The queue's readings, none of them when it could not be read in time: no value is better than a wrong one."""
+    if depth is None:
+        return []
+    waiting = {"due": float(depth.due), "deferred": float(depth.deferred)}
+    held = dict.fromkeys(depth.held, 1.0)
+    return [
+        Reading("appliance_queue_recipients", "Recipients that wait: due now, or deferred to later.", waiting, "state"),
+        Reading("appliance_queue_overdue_seconds", "How long the first of those due has waited.", {"": depth.overdue}),
+        Reading("appliance_queue_held", "1 for each pool whose mail is held; * is all mail.", held, "pool"),
+    ]
+
+
+def _disk(data_dir: Path) -> list[Reading]:
+    facts = os.statvfs(data_dir)
+    sizes = {
+        name: float(path.stat().st_size)
+        for name, path in (("database", data_dir / FILE_NAME), ("log", data_dir / f"{FILE_NAME}-wal"))
+        if path.exists()
+    }
+    free = {"": float(facts.f_bavail * facts.f_frsize)}
+    return [
+        Reading("appliance_database_bytes", "Size of the database, and of its write-ahead log.", sizes, "file"),
+        Reading("appliance_disk_free_bytes", "Space left where the database lies.", free),
+    ]
+
+
+def _process(began: float) -> list[Reading]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    connections = {name: float(count()) for name, count in OPEN.items()}
+    pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
+    descriptors = float(len(os.listdir(DESCRIPTORS))) if DESCRIPTORS.exists() else 0.0
+    return [
+        Reading("appliance_build_info", "The version that runs.", {__version__: 1.0}, "version"),
+        Reading(
+            "appliance_open_connections", "With senders (http, smtp) and mail servers (deliver).", connections, "with"
+        ),
+        Reading("process_resident_memory_bytes", "Memory in use.", {"": float(pages * os.sysconf("SC_PAGE_SIZE"))}),
+        Reading("process_cpu_seconds_total", "CPU time used.", {"": usage.ru_utime + usage.ru_stime}, kind="counter"),
+        Reading("process_open_fds", "Files and sockets open.", {"": descriptors}),
+        Reading("process_start_time_seconds", "When it was started, since 1970.", {"": began}),
+    ]

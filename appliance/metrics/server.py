@@ -1,0 +1,89 @@
+"""In charge of the listener that Prometheus asks: one page, plain HTTP, for this machine or a network one trusts."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from appliance.config import Endpoint
+from appliance.log import get_logger
+from appliance.measures import COUNTS, LOOP_LAG, SPREADS
+from appliance.metrics.page import CONTENT_TYPE, page
+from appliance.metrics.readings import Readings
+
+AT_ONCE = 8  # connections; more wait
+HEAD_BYTES = 8 * 1024
+PATIENCE = 5.0  # seconds for a whole request and its answer
+LAG_EVERY = 0.1  # seconds between two looks how late the event loop is
+
+log = get_logger("metrics")
+
+
+async def serve(
+    binds: tuple[Endpoint, ...],
+    readings: Readings,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve for ever; without an address to listen on there is nothing to do."""
+    listeners = [listener for bind in binds for listener in await trio.open_tcp_listeners(bind.port, host=bind.host)]
+    task_status.started([str(Endpoint(*listener.socket.getsockname()[:2])) for listener in listeners])
+    if listeners:
+        places = trio.CapacityLimiter(AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch_loop)
+            nursery.start_soon(trio.serve_listeners, partial(_guarded, readings, places), listeners)
+
+
+async def _watch_loop() -> None:
+    """Measure how late this task is woken: what it waits, every sender and every delivery waits, too."""
+    while True:
+        due = trio.current_time() + LAG_EVERY
+        await trio.sleep_until(due)
+        LOOP_LAG.add(max(0.0, trio.current_time() - due))
+
+
+async def _guarded(readings: Readings, places: trio.CapacityLimiter, stream: trio.SocketStream) -> None:
+    """One request; whatever goes wrong in it ends it alone."""
+    try:
+        async with stream, places:
+            with trio.move_on_after(PATIENCE):
+                await stream.send_all(await answer(await _head(stream), partial(_page, readings)))
+    except (OSError, trio.BrokenResourceError):
+        pass  # the client is gone
+    except Exception:
+        log.exception("metrics could not be told")
+
+
+async def _page(readings: Readings) -> str:
+    return page(COUNTS, SPREADS, await readings.now())
+
+
+async def _head(stream: trio.SocketStream) -> bytes:
+    head = b""
+    while b"\r\n\r\n" not in head and len(head) < HEAD_BYTES:
+        more = await stream.receive_some(HEAD_BYTES - len(head))
+        if not more:
+            break
+        head += more
+    return head
+
+
+async def answer(head: bytes, make_page: Callable[[], Awaitable[str]]) -> bytes:
+    """The whole answer to the head of a request; the connection ends with it."""
+    if b"\r\n\r\n" not in head:
+        return _response("400 Bad Request", "This is no request.\n")
+    method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0]
+    if path != b"/metrics":
+        return _response("404 Not Found", "The page is /metrics.\n")
+    if method not in (b"GET", b"HEAD"):
+        return _response("405 Method Not Allowed", "The page can only be read.\n", "Allow: GET, HEAD\r\n")
+    text = await make_page()
+    return _response("200 OK", text, whole=method == b"GET")
+
+
+def _response(status: str, text: str, more: str = "", *, whole: bool = True) -> bytes:
+    body = text.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    return f"{head}{more}\r\n".encode() + (body if whole else b"")

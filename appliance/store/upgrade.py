@@ -1,0 +1,113 @@
+"""In charge of upgrades: a database in use is kept as it was, and takes its new steps on a copy first.
+
+All of it happens under the write lock, so nothing can be accepted in between and be missing afterwards. What goes wrong
+leaves the database as it was.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import apsw
+
+from appliance.log import get_logger
+from appliance.single import AlreadyRunning, only_server
+from appliance.store.connection import open_writer
+from appliance.store.copying import copy_beside
+from appliance.store.examine import Damaged, check
+from appliance.store.migrate import migrate
+
+_SIDE_FILES = ("", "-wal", "-shm")
+
+log = get_logger("store")
+
+
+class UpgradeRefused(Exception):
+    """The database cannot be brought to this version's schema; it is as it was, and the text says why."""
+
+
+def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
+    """Open the database and give it every step it misses; who is not the server does so only while none runs."""
+    with ExitStack() as until_done:
+
+        def before(schema: int) -> None:
+            if not is_server:
+                _keep_servers_away(path, until_done)
+            rehearse(path, schema, now)
+
+        connection = open_writer(path)
+        until_done.callback(connection.close)
+        migrate(connection, now, before)
+
+
+def _keep_servers_away(path: Path, until_done: ExitStack) -> None:
+    try:
+        until_done.enter_context(only_server(path.parent))
+    except AlreadyRunning:
+        raise UpgradeRefused(
+            "it is of an earlier version, and a server of that version runs on it: stop it, then start this one"
+        ) from None
+
+
+def rehearse(path: Path, schema: int, now: int) -> None:
+    """Keep a copy of the database beside it, and let another one take the steps; raises UpgradeRefused."""
+    kept = kept_file(path, schema)
+    _check_space(path)
+    log.info("the database is upgraded; its old form is kept", schema=schema, kept=str(kept))
+    with _gone_afterwards(path.with_name(f"{path.name}.unfinished")) as unfinished:
+        copy_beside(path, unfinished)
+        _examined(unfinished, "before the upgrade")
+        unfinished.replace(kept)
+    with _gone_afterwards(path.with_name(f"{path.name}.rehearsal")) as rehearsal:
+        copy_beside(path, rehearsal)
+        _take_steps(rehearsal, now)
+        _examined(rehearsal, "after the upgrade of a copy")
+
+
+def kept_file(path: Path, schema: int) -> Path:
+    """Where the old form of a database is kept."""
+    return path.with_name(f"{path.name}.schema-{schema}")
+
+
+def _check_space(path: Path) -> None:
+    needed = 2 * path.stat().st_size
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise UpgradeRefused(
+            f"the upgrade keeps the old database and tries the new one on a copy: that takes {needed >> 20} MiB, "
+            f"and {path.parent} has {free >> 20} MiB free"
+        )
+
+
+def _take_steps(rehearsal: Path, now: int) -> None:
+    connection = open_writer(rehearsal)
+    try:
+        migrate(connection, now)
+    except apsw.Error as error:
+        raise UpgradeRefused(f"a copy of the database could not be upgraded: {error}") from error
+    finally:
+        connection.close()
+
+
+def _examined(copy: Path, when: str) -> None:
+    connection = open_writer(copy)
+    try:
+        check(connection)
+    except Damaged as error:
+        raise UpgradeRefused(f"{when}: {error}") from error
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _gone_afterwards(path: Path) -> Iterator[Path]:
+    """A name for a file that is not there, neither before nor after."""
+    files = [path.with_name(path.name + end) for end in _SIDE_FILES]
+    for file in files:
+        file.unlink(missing_ok=True)
+    try:
+        yield path
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)

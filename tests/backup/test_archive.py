@@ -1,0 +1,106 @@
+"""In charge of the form of a backup file: whatever byte is altered, missing or added, it is refused."""
+
+import io
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from appliance.backup import archive
+
+KEY = bytes(range(32))
+CONTENT = bytes(range(256)) * 11 + b"not a whole block"
+MTIME = 1_794_664_800
+
+
+def made(content: bytes = CONTENT, key: bytes = KEY, format_: int = archive.FORMAT) -> bytes:
+    """A backup of something in the place of a database."""
+    file = io.BytesIO(b"\0" * archive.BEGIN + content)
+
+    def manifest(parts: dict[str, archive.Part]) -> archive.Manifest:
+        return archive.Manifest(format_, "2026-11-14T14:00:00.000Z", "mail.example.com", "1.0", 2, parts)
+
+    archive.finish(file, key, manifest, MTIME, lambda _: None)
+    return file.getvalue()
+
+
+def read(content: bytes) -> archive.Opened:
+    """What is read of such a file."""
+    return archive.read(io.BytesIO(content), lambda _: None)
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, archive.CHUNK, archive.CHUNK + 1])
+def test_what_was_written_is_read(size: int) -> None:
+    """Whatever its size, a backup is read as it was made, and all of its bytes are told of as progress."""
+    seen: list[int] = []
+    content = made(b"x" * size)
+    opened = archive.read(io.BytesIO(content), seen.append)
+    assert (opened.key, opened.size) == (KEY, size)
+    assert opened.manifest.files["appliance.db"].size == size
+    assert sum(seen) == len(content) - archive.BEGIN - archive.TAIL
+
+
+def test_tar_reads_it_too(tmp_path: Path) -> None:
+    """Whoever has no appliance at hand gets at everything with `tar` and `sha256sum`."""
+    file = tmp_path / "backup.tar"
+    file.write_bytes(made())
+    subprocess.run(["tar", "xf", file], cwd=tmp_path, check=True)
+    assert (tmp_path / "appliance.db").read_bytes() == CONTENT
+    assert (tmp_path / "appliance.key").read_bytes() == KEY
+    before = file.read_bytes()[: -archive.TAIL]
+    summed = subprocess.run(["sha256sum"], input=before, capture_output=True, check=True).stdout.split()[0]
+    assert (tmp_path / "seal.sha256").read_bytes().strip() == summed
+
+
+def test_no_altered_byte_gets_past() -> None:
+    """Each single byte of the file, altered, makes it a broken one."""
+    content = made()
+    for place in range(len(content)):
+        altered = bytearray(content)
+        altered[place] ^= 0x10
+        with pytest.raises(archive.Broken):
+            read(bytes(altered))
+
+
+def test_no_missing_or_added_end_gets_past() -> None:
+    """Cut short anywhere, or with something behind its end, it is refused."""
+    content = made()
+    for length in range(0, len(content), 7):
+        with pytest.raises(archive.Broken):
+            read(content[:length])
+    for more in (b"\0", b"x", b"\0" * 512, content):
+        with pytest.raises(archive.Broken):
+            read(content + more)
+
+
+@pytest.mark.parametrize("size", [0, 8 * 2**30 - 1, 8 * 2**30, 2**45])
+def test_the_head_is_one_block_however_large_the_database(size: int) -> None:
+    """Room for it is left before anybody knows the size, so it must never need more."""
+    head = archive.head("appliance.db", size, MTIME)
+    assert len(head) == archive.BEGIN
+    assert archive._database_size(head) == size
+
+
+def test_what_lies_about_its_size_is_refused_without_reading_it() -> None:
+    """A head that names more bytes than the file has, or fewer, is no backup."""
+    content = made()
+    for size in (len(CONTENT) - 512, len(CONTENT) + 512, 1 << 40):
+        with pytest.raises(archive.Broken):
+            read(archive.head("appliance.db", size, MTIME) + content[archive.BEGIN :])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "does not begin like one"),
+        (b"\x1f\x8b" + b"x" * 5000, "does not begin like one"),
+        (archive.head("something.else", 10, MTIME) + b"x" * 5000, "does not begin like one"),
+        (made()[:3000], "its end is missing"),
+        (made(key=b"short"), "does not hold 32 bytes"),
+        (made(format_=2), "of format 2, this version reads only 1"),
+    ],
+)
+def test_the_reason_is_told(content: bytes, reason: str) -> None:
+    """What is wrong with a file is said in words."""
+    with pytest.raises(archive.Broken, match=reason):
+        read(content)

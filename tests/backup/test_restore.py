@@ -1,0 +1,228 @@
+"""In charge of backups from end to end, without a server: made, verified, restored; and everything that is refused."""
+
+import shutil
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+
+from appliance import keyfile
+from appliance.backup import archive
+from appliance.backup.make import NotMade, make
+from appliance.backup.restore import NotRestored, restore
+from appliance.backup.verify import verify
+from appliance.outside import Outside
+from appliance.signing_keys import SigningKeys
+from appliance.single import AlreadyRunning, only_server
+from appliance.store import FILE_NAME, open_store
+from appliance.store.pools import EVERY
+from tests import mail
+
+OUTSIDE = Outside()
+
+
+def nothing(_: float) -> None:
+    """For who does not look at progress."""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation with an account, its signing keys, mail that is due and mail that is deferred."""
+    directory = tmp_path_factory.mktemp("original") / "data"
+    key = keyfile.load_or_create(directory)
+
+    async def fill() -> None:
+        async with open_store(directory, OUTSIDE, inline=True) as store:
+            account = await mail.account(store)
+            await store.access.add_domain(account, "example.com", usable=True)
+            await SigningKeys(store, OUTSIDE, key).rotate(account, "example.com")
+            deferred = await mail.accept(store, OUTSIDE, account, "a@example.net")
+            await mail.defer(store, OUTSIDE, deferred)
+            await mail.accept(store, OUTSIDE, account, "b@example.net", "c@example.net")
+            await mail.accept(store, OUTSIDE, account, "d@example.net", simulated=True)
+
+    trio.run(fill)
+    return directory
+
+
+@pytest.fixture
+def data_dir(original: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test."""
+    return shutil.copytree(original, tmp_path / "data")
+
+
+@pytest.fixture
+def backup(data_dir: Path, tmp_path: Path) -> Path:
+    """A backup of it."""
+    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    return tmp_path / "backup.tar"
+
+
+def rows(data_dir: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table."""
+    connection = apsw.Connection(str(data_dir / FILE_NAME))
+    try:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: sorted(connection.execute(f"SELECT * FROM {name}").fetchall()) for name in tables}
+    finally:
+        connection.close()
+
+
+def change(data_dir: Path, *statements: str) -> None:
+    """Spoil a database behind the program's back."""
+    connection = apsw.Connection(str(data_dir / FILE_NAME))
+    connection.execute("PRAGMA foreign_keys = OFF").fetchall()
+    for statement in statements:
+        connection.execute(statement).fetchall()
+    connection.close()
+
+
+def alter(file: Path, place: int) -> None:
+    """Flip a bit of the byte at this place, from the end if it is negative."""
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+async def test_every_row_comes_back_and_nothing_would_be_sent(data_dir: Path, backup: Path, tmp_path: Path) -> None:
+    """The restored database differs by its pause only, the key is the same, and what waits is counted."""
+    restored = await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=False)
+    before, after = rows(data_dir), rows(tmp_path / "elsewhere")
+    ((pool, reason, _),) = after.pop("pool_holds")
+    assert before.pop("pool_holds") == []
+    assert after == before
+    assert pool == EVERY
+    assert str(reason).startswith("restored from a backup of 20")
+    assert (restored.waiting.due, restored.waiting.deferred, restored.kept) == (3, 1, None)
+    key = tmp_path / "elsewhere" / keyfile.FILE_NAME
+    assert key.read_bytes() == (data_dir / keyfile.FILE_NAME).read_bytes()
+    modes = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "elsewhere").iterdir()}
+    assert modes == {FILE_NAME: 0o600, keyfile.FILE_NAME: 0o400, "appliance.lock": 0o600}
+
+
+def test_it_is_whole_private_and_tells_how_far_it_is(data_dir: Path, tmp_path: Path) -> None:
+    """Mode 0600 whatever the umask, nothing half-made beside it, progress from 0 to 1, and it verifies."""
+    told: list[float] = []
+    made = make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, told.append)
+    assert (tmp_path / "backup.tar").stat().st_mode & 0o777 == 0o600
+    assert {each.name for each in tmp_path.iterdir()} == {"data", "backup.tar"}
+    assert told == sorted(told)
+    assert told[-1] == 1
+    verified = verify(tmp_path / "backup.tar", told.append)
+    assert verified.manifest == made
+    assert (verified.contents.accounts, verified.contents.messages) == (1, 3)
+
+
+def test_a_backup_never_replaces_a_file(data_dir: Path, tmp_path: Path) -> None:
+    """Whatever has that name stays, a link that leads nowhere too."""
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("there", "link"):
+        with pytest.raises(NotMade, match="never replaces a file"):
+            make(data_dir, "mail.example.com", tmp_path / name, OUTSIDE, nothing)
+    assert (tmp_path / "there").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_fails_half_way_leaves_nothing(data_dir: Path, tmp_path: Path) -> None:
+    """An end in the middle (Ctrl-C, a full disk) leaves neither a file of that name nor a part of one."""
+
+    def interrupt(done: float) -> None:
+        if done > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, interrupt)
+    assert {each.name for each in tmp_path.iterdir()} == {"data"}
+
+
+# ---- what is not restored
+
+
+@pytest.mark.parametrize(
+    ("statements", "reason"),
+    [
+        (["INSERT INTO migrations VALUES (9999, 'later', 0)"], "schema 9999, this version knows only"),
+        (["DELETE FROM accounts"], "a row of .* refers to one of accounts that is not there"),
+        (["DROP TABLE migrations"], "no database of the appliance"),
+        (
+            ["PRAGMA writable_schema = ON", "DELETE FROM sqlite_master WHERE name = 'recipients_due'"],
+            "the database is damaged: .*never used",
+        ),
+    ],
+)
+def test_a_database_that_was_broken_before_is_refused(
+    data_dir: Path, tmp_path: Path, statements: list[str], reason: str
+) -> None:
+    """Its seal is whole, so the database itself is looked at: pages, references, schema."""
+    change(data_dir, *statements)
+    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    with pytest.raises(archive.Broken, match=reason):
+        verify(tmp_path / "backup.tar", nothing)
+
+
+def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -> None:
+    """The same for what signs events, where nothing else is sealed; a deleted webhook has nothing to be opened."""
+    data_dir = tmp_path / "hooked"
+
+    async def fill() -> None:
+        async with open_store(data_dir, OUTSIDE, inline=True) as store:
+            for name in ("acme", "gone"):
+                await mail.webhook(store, OUTSIDE, await mail.account(store, name), key)
+            await store.webhooks.delete(store.accounts.named("gone").id)
+
+    key = keyfile.load_or_create(data_dir)
+    trio.run(fill)
+    make(data_dir, "mail.example.com", tmp_path / "good.tar", OUTSIDE, nothing)
+    assert len(verify(tmp_path / "good.tar", nothing).contents.webhook_secrets) == 1
+    (data_dir / keyfile.FILE_NAME).unlink()
+    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    with pytest.raises(archive.Broken, match=r"does not open the webhook secret of acme"):
+        verify(tmp_path / "backup.tar", nothing)
+
+
+def test_a_key_that_opens_nothing_is_noticed(data_dir: Path, tmp_path: Path) -> None:
+    """With another key file the signing keys are lost: better known when the backup is verified than later."""
+    (data_dir / keyfile.FILE_NAME).unlink()
+    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    with pytest.raises(archive.Broken, match=r"does not open the signing keys of example\.com"):
+        verify(tmp_path / "backup.tar", nothing)
+
+
+@pytest.mark.parametrize("place", [0, 600, 20_000, -80_000, -3_000, -1])
+async def test_a_damaged_backup_changes_nothing(backup: Path, tmp_path: Path, place: int) -> None:
+    """Altered in any part, it is refused before the data directory is touched."""
+    alter(backup, place)
+    with pytest.raises(archive.Broken):
+        await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=True)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_an_installation_is_not_overwritten(data_dir: Path, backup: Path) -> None:
+    """Where there is a database it stays, unless --force puts it aside; under a running server never."""
+    before = rows(data_dir)
+    with pytest.raises(NotRestored, match="use --force to put it aside"):
+        await restore(backup, data_dir, OUTSIDE, nothing, force=False)
+    with only_server(data_dir), pytest.raises(AlreadyRunning):
+        await restore(backup, data_dir, OUTSIDE, nothing, force=True)
+    assert rows(data_dir) == before
+
+
+async def test_what_is_put_aside_can_be_put_back(data_dir: Path, backup: Path) -> None:
+    """Database, log and key are kept together in one directory, and no log of the old is left to the new."""
+    change(data_dir, "INSERT INTO suppressions SELECT id, 'x@example.net', 'later', 0 FROM accounts")
+    (data_dir / f"{FILE_NAME}-wal").write_bytes(b"a log of another time")
+    restored = await restore(backup, data_dir, OUTSIDE, nothing, force=True)
+    assert restored.kept is not None
+    assert {each.name for each in restored.kept.iterdir()} == {FILE_NAME, f"{FILE_NAME}-wal", keyfile.FILE_NAME}
+    assert rows(data_dir)["suppressions"] == []
+    (restored.kept / f"{FILE_NAME}-wal").unlink()
+    assert len(rows(restored.kept)["suppressions"]) == 1
+
+
+async def test_a_key_without_its_database_is_not_overwritten(backup: Path, tmp_path: Path) -> None:
+    """A key file may be all that is left of something: it too needs --force."""
+    keyfile.load_or_create(tmp_path / "elsewhere")
+    with pytest.raises(NotRestored, match=r"appliance\.key"):
+        await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=False)

@@ -1,0 +1,60 @@
+"""In charge of what is counted of deliveries: few labels whatever the world is called, and the right times."""
+
+from appliance.deliver import observed
+from appliance.deliver.observed import name_pools, observe
+from appliance.measures import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
+from appliance.model import Attempt, DueRecipient, Outcome, RecipientStatus
+from appliance.outside import identifier_from
+
+SECOND = 1_000_000
+NOW = 1_794_664_800 * SECOND
+
+
+def outcome(status: RecipientStatus, pool: str | None, code: int | None, decision: str | None = "so") -> Outcome:
+    """A result of one attempt that took two seconds, for a message that was accepted ten seconds ago."""
+    message = identifier_from("msg", NOW - 10 * SECOND)
+    due = DueRecipient("rcp_1", message, "acc_1", "a@b.test", "b.test", 0, None, None, "s@example.com", "s", 1, 1, "s")
+    attempt = Attempt(NOW - 2 * SECOND, NOW, code, "text", pool, decision=decision)
+    return Outcome(due, status, (attempt,), NOW)
+
+
+def counted(*outcomes: Outcome) -> dict[object, int]:
+    """What is counted for these, beyond what was before."""
+    before = dict(DELIVERIES.values)
+    observe(outcomes)
+    return {key: value - before.get(key, 0) for key, value in DELIVERIES.values.items() if value != before.get(key)}
+
+
+def test_pools_without_a_name_are_counted_together() -> None:
+    """A thousand organisations are one label; a provider's and the operator's own pools have their own."""
+    name_pools(["partner"])
+    results = [outcome(RecipientStatus.DELIVERED, f"org{number}.test", 250) for number in range(1_000)]
+    results += [outcome(RecipientStatus.BOUNCED, "google", 550), outcome(RecipientStatus.DEFERRED, "partner", 451)]
+    assert counted(*results) == {
+        ("other", "delivered", "2xx"): 1_000,
+        ("google", "bounced", "5xx"): 1,
+        ("partner", "deferred", "4xx"): 1,
+    }
+    observed._named.discard("partner")
+
+
+def test_what_reached_no_server_is_told_apart_from_the_sandbox() -> None:
+    """No route and no reply, simulated mail, and a code that is none."""
+    found = counted(
+        outcome(RecipientStatus.BOUNCED, None, None),
+        outcome(RecipientStatus.DELIVERED, None, 250, decision=None),
+        outcome(RecipientStatus.DEFERRED, "google", 999),
+    )
+    assert found == {
+        ("none", "bounced", "none"): 1,
+        ("sandbox", "delivered", "2xx"): 1,
+        ("google", "deferred", "none"): 1,
+    }
+
+
+def test_times_are_in_seconds() -> None:
+    """An attempt by itself, and a delivery from its acceptance; what was not delivered has no such time."""
+    attempts, deliveries = ATTEMPT_SECONDS.total, DELIVERY_SECONDS.total
+    observe([outcome(RecipientStatus.DELIVERED, "google", 250), outcome(RecipientStatus.BOUNCED, "google", 550)])
+    assert round(ATTEMPT_SECONDS.total - attempts, 6) == 4
+    assert round(DELIVERY_SECONDS.total - deliveries, 6) == 10

@@ -1,0 +1,23 @@
+"""A machine in order, for each test of the doctor."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance.doctor import observe_machine
+from tests.doctor.world import World, healthy, installation
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory to copy."""
+    directory = tmp_path_factory.mktemp("original") / "data"
+    installation(directory)
+    return directory
+
+
+@pytest.fixture
+def world(tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Everything as it should be; the machine that tests run on may have a clock of its own."""
+    monkeypatch.setattr(observe_machine, "synchronised", lambda: True)
+    return healthy(tmp_path, original)

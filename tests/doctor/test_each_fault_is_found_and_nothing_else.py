@@ -1,0 +1,224 @@
+"""A machine in order, and then with one thing wrong at a time: that is found, and nothing else is."""
+
+import datetime
+from collections.abc import Callable
+
+import apsw
+import pytest
+import trio
+
+from appliance.doctor.finding import Level
+from appliance.outside import Outside
+from appliance.store import FILE_NAME
+from appliance.store.pools import EVERY
+from tests import mail
+from tests.doctor.world import ADDRESS, DOMAIN, HOST, LISTED, OUTSIDE, REVERSE, World, wrong
+from tests.fakes.dns import Trouble
+from tests.fakes.mx import FakeMx
+
+FAULT, WARNING = Level.FAULT, Level.WARNING
+DAY = 86_400_000_000  # microseconds
+
+
+def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:
+    """Every check says ok, and each kind of check is there."""
+    found = trio.run(world.examine)
+    assert wrong(found) == set()
+    checks = {each.check for each in found}
+    assert checks == {
+        *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "blocklist"),
+        *("dkim", "spf", "dmarc", "mx"),
+    }
+
+
+def execute(world: World, sql: str) -> None:
+    """A statement behind the program's back."""
+    connection = apsw.Connection(str(world.data_dir / FILE_NAME))
+    connection.execute(sql)
+    connection.close()
+
+
+def short_name(world: World) -> None:
+    """A machine that calls itself by one label, everywhere."""
+    world.settings["hostname"] = "mail"
+    world.certify(names=("mail",))
+    world.zone |= {"mail": {"A": [ADDRESS]}, REVERSE: {"PTR": ["mail."]}}
+    world.zone[DOMAIN]["TXT"] = ['"v=spf1 a:mail -all"']
+
+
+def stopped(world: World) -> None:
+    """Neither a server nor anybody else on its ports."""
+    world.runs = world.listens = False
+
+
+def another_host(world: World) -> None:
+    """A PTR that is confirmed, with another name than the one in HELO."""
+    world.zone[REVERSE] = {"PTR": ["vps7.rented.test."]}
+    world.zone["vps7.rented.test"] = {"A": [ADDRESS]}
+
+
+def clock_behind(world: World) -> None:
+    """A message from a time that is yet to come."""
+    ahead = Outside(now=lambda: OUTSIDE.now() + DAY)
+    world.stored(lambda store: mail.accept(store, ahead, store.accounts.named("acme").id, "a@example.net"))
+
+
+def retired(world: World) -> None:
+    """New keys, published; the record of an old one is gone already."""
+    sql = "UPDATE dkim_keys SET retired_at = created_at WHERE algorithm = 'ed25519'"
+    execute(world, sql)
+    del world.zone[world.dkim["ed25519"]]
+
+
+def other_key_file(world: World) -> None:
+    """A key file that is not the one under which the keys were sealed."""
+    key = world.data_dir / "appliance.key"
+    key.chmod(0o600)
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o400)
+
+
+SPF, DMARC = DOMAIN, f"_dmarc.{DOMAIN}"
+CERT = ["http.tls_cert", "smtp.tls_cert"]
+
+# What is done to the world, and all that must then be wrong.
+SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[Level, str, str | Callable[[World], str]]]]] = {
+    "port 25 is closed": (
+        lambda w: setattr(w, "mx_listens", False),
+        [(FAULT, "port", lambda w: str(w.settings["mx"]))],
+    ),
+    "mail servers turn us away": (
+        lambda w: setattr(w, "mx", FakeMx(answers={"greeting": b"554 5.7.1 blocked\r\n"})),
+        [(FAULT, "port", lambda w: str(w.settings["mx"]))],
+    ),
+    "the hostname is no full name": (
+        short_name,
+        [(FAULT, "hostname", "mail")],
+    ),
+    "the hostname leads elsewhere": (
+        lambda w: w.zone.update({HOST: {"A": ["203.0.113.99"]}}),
+        [(FAULT, "hostname", HOST)],
+    ),
+    "the hostname cannot be asked for": (
+        lambda w: w.zone.update({HOST: {"A": [ADDRESS], "AAAA": Trouble.SERVFAIL}}),
+        [(WARNING, "hostname", HOST), (WARNING, "spf", SPF)],
+    ),
+    "there is no PTR": (lambda w: w.zone.pop(REVERSE), [(FAULT, "ptr", ADDRESS)]),
+    "the PTR does not lead back": (
+        lambda w: w.zone.update({REVERSE: {"PTR": ["vps7.rented.test."]}}),
+        [(FAULT, "ptr", ADDRESS)],
+    ),
+    "the PTR is another name than HELO's": (another_host, [(WARNING, "ptr", ADDRESS)]),
+    "the PTR cannot be asked for": (
+        lambda w: w.zone.update({REVERSE: {"PTR": Trouble.SERVFAIL}}),
+        [(WARNING, "ptr", ADDRESS)],
+    ),
+    "the address is on a blocklist": (
+        lambda w: w.zone.update({LISTED: {"A": ["127.0.0.2"], "TXT": ['"see bl.test"']}}),
+        [(FAULT, "blocklist", f"{ADDRESS} at bl.test")],
+    ),
+    "the blocklist does not serve our resolver": (
+        lambda w: w.zone.update({LISTED: {"A": ["127.255.255.254"]}}),
+        [(WARNING, "blocklist", f"{ADDRESS} at bl.test")],
+    ),
+    "the blocklist is down": (
+        lambda w: w.zone.update({LISTED: {"A": Trouble.SERVFAIL}}),
+        [(WARNING, "blocklist", f"{ADDRESS} at bl.test")],
+    ),
+    "the RSA key is not published": (
+        lambda w: w.zone.pop(w.dkim["rsa"]),
+        [(FAULT, "dkim", lambda w: w.dkim["rsa"])],
+    ),
+    "another RSA key is published": (
+        lambda w: w.zone.update({w.dkim["rsa"]: {"TXT": ['"v=DKIM1; k=rsa; p=AAAA"']}}),
+        [(FAULT, "dkim", lambda w: w.dkim["rsa"])],
+    ),
+    "the Ed25519 key is not published": (
+        lambda w: w.zone.pop(w.dkim["ed25519"]),
+        [(WARNING, "dkim", lambda w: w.dkim["ed25519"])],
+    ),
+    "a retired key is gone from DNS too early": (
+        retired,
+        [(WARNING, "dkim", lambda w: w.dkim["ed25519"])],
+    ),
+    "there is no SPF record": (lambda w: w.zone.update({DOMAIN: {"MX": [f"10 {HOST}."]}}), [(FAULT, "spf", SPF)]),
+    "SPF leaves us out": (
+        lambda w: w.zone[DOMAIN].update(TXT=['"v=spf1 ip4:198.51.100.0/24 -all"']),
+        [(FAULT, "spf", SPF)],
+    ),
+    "there are two SPF records": (
+        lambda w: w.zone[DOMAIN].update(TXT=[f'"v=spf1 a:{HOST} -all"', '"v=spf1 -all"']),
+        [(FAULT, "spf", SPF)],
+    ),
+    "there is no DMARC record": (lambda w: w.zone.pop(DMARC), [(WARNING, "dmarc", DOMAIN)]),
+    "the domain has no MX": (lambda w: w.zone[DOMAIN].pop("MX"), [(WARNING, "mx", DOMAIN)]),
+    "the domain has a null MX": (lambda w: w.zone[DOMAIN].update(MX=["0 ."]), [(WARNING, "mx", DOMAIN)]),
+    "the clock is behind": (clock_behind, [(FAULT, "clock", "system")]),
+    "the disk is full": (
+        lambda w: w.settings.update(min_free_disk="100000TiB"),
+        [(FAULT, "disk", lambda w: str(w.data_dir))],
+    ),
+    "the certificate has expired": (
+        lambda w: w.certify(not_after=datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)),
+        [(FAULT, "certificate", name) for name in CERT],
+    ),
+    "the certificate expires soon": (
+        lambda w: w.certify(not_after=datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)),
+        [(WARNING, "certificate", name) for name in CERT],
+    ),
+    "the certificate is for another name": (
+        lambda w: w.certify(names=("www.example.com",)),
+        [(FAULT, "certificate", name) for name in CERT],
+    ),
+    "the certificate is none": (
+        lambda w: (w.directory / "cert.pem").write_text("not a certificate"),
+        [(FAULT, "certificate", name) for name in CERT],
+    ),
+    "the private key can be read by others": (
+        lambda w: (w.directory / "key.pem").chmod(0o644),
+        [(WARNING, "certificate", name) for name in CERT],
+    ),
+    "the listeners do not answer": (
+        lambda w: setattr(w, "listens", False),
+        [(FAULT, "listener", lambda w, n=name: f"127.0.0.1:{w.settings[n]}") for name in ("http", "smtp")],  # type: ignore[misc]
+    ),
+    "the server does not run, and somebody else has its ports": (
+        lambda w: setattr(w, "runs", False),
+        [
+            (WARNING, "server", "appliance"),
+            *((FAULT, "listener", lambda w, n=name: f"127.0.0.1:{w.settings[n]}") for name in ("http", "smtp")),
+        ],
+    ),
+    "the server does not run": (
+        stopped,
+        [(WARNING, "server", "appliance")],
+    ),
+    "the data directory is open to others": (
+        lambda w: w.data_dir.chmod(0o755),
+        [(FAULT, "database", lambda w: str(w.data_dir))],
+    ),
+    "the key file is another": (other_key_file, [(FAULT, "database", DOMAIN), (FAULT, "database", "account acme")]),
+    "all mail is paused": (
+        lambda w: w.stored(lambda store: store.pools.hold(EVERY, "restored")),
+        [(WARNING, "queue", "all mail")],
+    ),
+    "a pool is held": (
+        lambda w: w.stored(lambda store: store.pools.hold("google", "refused")),
+        [(WARNING, "queue", "pool google")],
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_fault_is_found_and_nothing_else(world: World, seed: str) -> None:
+    """One thing wrong gives its finding, with something to do about it, and no other."""
+    spoil, expected = SEEDS[seed]
+    spoil(world)
+    found = trio.run(world.examine)
+    wanted = {
+        (level, check, subject if isinstance(subject, str) else subject(world)) for level, check, subject in expected
+    }
+    assert wrong(found) == wanted
+    for each in found:
+        silent = each.check == "blocklist" and "could not be asked" in each.text
+        assert each.level is Level.OK or each.advice or silent

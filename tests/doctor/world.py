@@ -1,0 +1,179 @@
+"""A machine in order, on loopback: a real DNS server, a mail server, listeners, a database: for tests to spoil."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import trio
+import trustme
+
+from appliance import keyfile
+from appliance.config import parse
+from appliance.dns_records import records
+from appliance.doctor.examination import Examination
+from appliance.doctor.finding import Finding, Level
+from appliance.outside import Outside
+from appliance.resolver import DnsResolver
+from appliance.signing_keys import SigningKeys
+from appliance.single import only_server
+from appliance.store import Store, open_store
+from tests import mail
+from tests.fakes.dns import DnsServer, Records
+from tests.fakes.mx import FakeMx
+
+HOST, ADDRESS, DOMAIN = "mail.example.com", "203.0.113.7", "example.com"
+REVERSE = ip_address(ADDRESS).reverse_pointer
+LISTED = "7.113.0.203.bl.test"
+OUTSIDE = Outside()
+
+CONFIG = """
+[server]
+hostname = "{hostname}"
+data_dir = "{data_dir}"
+[http]
+bind = ["127.0.0.1:{http}"]
+tls_cert = "{cert}"
+tls_key = "{key}"
+[smtp]
+bind = ["127.0.0.1:{smtp}"]
+bind_tls = []
+tls_cert = "{cert}"
+tls_key = "{key}"
+[delivery]
+mode = "{mode}"
+mx_port = {mx}
+relay_host = "{relay_host}"
+relay_port = {mx}
+own_addresses = {own_addresses}
+allow_networks = ["127.0.0.0/8"]
+[limits]
+min_free_disk = "{min_free_disk}"
+"""
+
+
+def installation(directory: Path) -> None:
+    """A data directory with an account, its domain, keys and webhook: made once, for RSA keys take their time."""
+    key = keyfile.load_or_create(directory)
+
+    async def fill() -> None:
+        async with open_store(directory, OUTSIDE, inline=True) as store:
+            account = await mail.account(store)
+            await store.access.add_domain(account, DOMAIN, usable=True)
+            await store.access.add_domain(account, "not-proven.example", usable=False)
+            await SigningKeys(store, OUTSIDE, key).rotate(account, DOMAIN)
+            await mail.webhook(store, OUTSIDE, account, key)
+
+    trio.run(fill)
+
+
+@dataclass
+class World:
+    """Everything that an examination looks at; tests spoil one thing of it."""
+
+    directory: Path
+    zone: dict[str, dict[str, Records]]
+    settings: dict[str, Any]
+    mx: FakeMx = field(default_factory=FakeMx)
+    mx_listens: bool = True
+    runs: bool = True
+    listens: bool = True
+    outside: Outside = OUTSIDE
+    blocklists: tuple[str, ...] = ("bl.test",)
+    dkim: dict[str, str] = field(default_factory=dict)  # the names of the DKIM records, by algorithm
+    limit: float = 20.0
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the database lies."""
+        return self.directory / "data"
+
+    def certify(self, **options: Any) -> None:
+        """Another certificate in the place of the one there is."""
+        names = options.pop("names", (HOST,))
+        leaf = trustme.CA().issue_cert(*names, **options)
+        leaf.cert_chain_pems[0].write_to_path(self.directory / "cert.pem")
+        leaf.private_key_pem.write_to_path(self.directory / "key.pem")
+        (self.directory / "key.pem").chmod(0o600)
+
+    def stored(self, change: Callable[[Store], Any]) -> None:
+        """A change of the database."""
+
+        async def work() -> None:
+            async with open_store(self.data_dir, OUTSIDE, inline=True) as store:
+                await change(store)
+
+        trio.run(work)
+
+    async def examine(self) -> list[Finding]:
+        """What the examination finds."""
+        dns = DnsServer(self.zone)
+        async with trio.open_nursery() as nursery:
+            endpoint = await nursery.start(dns.run)
+            with ExitStack() as ends:
+                await self._open_listeners(nursery)
+                if self.runs:
+                    ends.enter_context(only_server(self.data_dir))
+                config = parse(CONFIG.format(**self.settings), self.directory / "config.toml")
+                resolver = DnsResolver([endpoint])
+                found = await Examination(config, self.outside, resolver, self.blocklists, self.limit).run()
+            nursery.cancel_scope.cancel()
+        return found
+
+    async def _open_listeners(self, nursery: trio.Nursery) -> None:
+        async def hang_up(stream: trio.SocketStream) -> None:
+            await stream.aclose()
+
+        for name in ("http", "smtp", "mx"):
+            if self.settings.get(name):
+                continue
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            self.settings[name] = listener.socket.getsockname()[1]
+            listens = self.mx_listens if name == "mx" else self.listens
+            if listens:
+                nursery.start_soon(trio.serve_listeners, self.mx.serve if name == "mx" else hang_up, [listener])
+            else:
+                await listener.aclose()
+
+
+def healthy(directory: Path, original: Path) -> World:
+    """A world in which nothing is wrong."""
+    shutil.copytree(original, directory / "data")
+    world = World(directory, {}, {})
+    world.settings |= {
+        "hostname": HOST,
+        "data_dir": world.data_dir,
+        "cert": directory / "cert.pem",
+        "key": directory / "key.pem",
+        "mode": "direct",
+        "relay_host": "",
+        "own_addresses": f'["{ADDRESS}"]',
+        "min_free_disk": "0",
+    }
+    world.certify()
+    world.zone |= {
+        HOST: {"A": [ADDRESS]},
+        REVERSE: {"PTR": [f"{HOST}."]},
+        DOMAIN: {"MX": [f"10 {HOST}."]},
+        **{name: {"MX": ["10 mx.big.test."]} for name in ("gmail.com", "outlook.com", "yahoo.com")},
+        "mx.big.test": {"A": ["127.0.0.1"]},
+    }
+    world.stored(lambda store: _publish(store, world))
+    return world
+
+
+async def _publish(store: Store, world: World) -> None:
+    keys = store.dkim_keys.of(store.accounts.named("acme").id, DOMAIN)
+    world.dkim |= {key.algorithm: f"{key.selector}._domainkey.{DOMAIN}" for key in keys}
+    for record in records(DOMAIN, HOST, keys, OUTSIDE.now()):
+        parts = [record.value[at : at + 255] for at in range(0, len(record.value), 255)]
+        text = " ".join(f'"{part}"' for part in parts)
+        world.zone[record.name] = {**world.zone.get(record.name, {}), "TXT": [text]}
+
+
+def wrong(found: list[Finding]) -> set[tuple[Level, str, str]]:
+    """What is not as it should be: level, check and subject."""
+    return {(each.level, each.check, each.subject) for each in found if each.level is not Level.OK}

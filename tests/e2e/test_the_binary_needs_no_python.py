@@ -1,0 +1,165 @@
+"""The single file, in an empty directory and with an empty environment: starts, answers, and sends by every way."""
+
+import json
+import os
+import re
+import shutil
+import smtplib
+import ssl
+import stat
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from appliance.config import parse
+from tests.e2e.delivery.world import world
+from tests.fakes.manager import Manager
+from tests.fakes.mx import FakeMx
+from tests.packed import binary
+from tests.running import STOP_TIMEOUT, appliance
+from tests.systemd.denying import can_deny, denying_writable_code
+
+STATIC = Path(__file__).parents[2] / "appliance" / "web" / "static"
+MESSAGE = {"from": "hello@example.com", "to": "somebody@example.net", "subject": "Packed", "text": "It works."}
+
+
+@pytest.fixture(scope="module")
+def program() -> tuple[str, ...]:
+    """The file, run as `env -i` runs it: no PATH, no HOME, no Python anywhere."""
+    env = shutil.which("env")
+    assert env is not None
+    return (env, "-i", str(binary()))
+
+
+def run(
+    program: tuple[str, ...], directory: Path, *arguments: str, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """One command of it."""
+    return subprocess.run(
+        [*program, *arguments], cwd=directory, input=given, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_it_is_one_file_that_needs_only_the_c_library() -> None:
+    """Every library it names to the loader is glibc's."""
+    path = binary()
+    assert path.is_file()
+    assert path.stat().st_mode & stat.S_IXUSR
+    shown = subprocess.run(["objdump", "-p", str(path)], capture_output=True, text=True, check=True, timeout=60).stdout
+    needed = {line.split()[1].partition(".")[0] for line in shown.splitlines() if line.strip().startswith("NEEDED")}
+    assert needed <= {"libc", "libdl", "libpthread", "libm", "libz", "ld-linux-aarch64", "ld-linux-x86-64"}
+
+
+def test_it_sends_over_http_and_smtp(program: tuple[str, ...], tmp_path: Path) -> None:
+    """It takes mail by both ways, under the unit's rule on memory, and its own commands work beside it."""
+    with appliance(tmp_path, program=denying_writable_code(*program) if can_deny() else program) as running:
+        assert httpx.get(f"{running.url}/healthz", trust_env=False).status_code == 200
+        assert httpx.get(f"{running.url}/openapi.json", trust_env=False).json()["openapi"] == "3.1.0"
+        with running.client(headers={**running.account.bearer, "Idempotency-Key": "one"}) as client:
+            assert client.post("/emails", json=MESSAGE).status_code == 202
+        assert running.login()
+        submit(running.smtp[0], running.account.username, running.account.password)
+        listed = run(program, tmp_path, "account", "list", "--json", "--config", str(running.config_file))
+        assert [each["name"] for each in json.loads(listed.stdout)["accounts"]] == ["demo"]
+        assert running.complaints() == []
+        assert running.terminate() == 0
+
+
+def test_it_serves_the_dashboard(program: tuple[str, ...], tmp_path: Path) -> None:
+    """Pages, and every file of the tree that browsers are given: none was left out of the binary."""
+    with (
+        appliance(tmp_path, program=program) as running,
+        httpx.Client(base_url=running.url, trust_env=False) as client,
+    ):
+        page = client.get("/dashboard/login")
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        (base,) = set(re.findall(r"/static/[^/\"]+", page.text))
+        files = [path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file()]
+        assert len(files) > 10
+        for name in files:
+            answer = client.get(f"{base}/{name}")
+            assert (name, answer.status_code, answer.content) == (name, 200, (STATIC / name).read_bytes())
+        assert running.terminate() == 0
+
+
+def submit(url: str, username: str, password: str) -> None:
+    """One message by SMTP with STARTTLS."""
+    host, _, port = url.removeprefix("smtp://").rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with smtplib.SMTP(host, int(port), timeout=30) as client:
+        client.starttls(context=context)
+        client.login(username, password)
+        client.sendmail("hello@example.com", ["b@example.net"], "From: hello@example.com\r\nSubject: x\r\n\r\nx\r\n")
+
+
+async def test_it_delivers_to_a_mail_server(program: tuple[str, ...], tmp_path: Path) -> None:
+    """The whole way: DNS by packets, a key for DKIM, STARTTLS not offered, and the message at its MX."""
+    async with world(tmp_path, program=program) as made:
+        server = FakeMx()
+        await made.domain("example.net", server)
+        message = await made.send("somebody@example.net")
+        await made.final(message)
+        assert made.status(message) == "delivered"
+        assert await made.terminate() == 0
+
+
+def test_the_service_manager_deals_with_it_as_with_one_process(tmp_path: Path) -> None:
+    """The process that unpacks hands signals on, and its child says that it is ready and alive; nothing is left."""
+    unpacked, manager = tmp_path / "tmp", Manager()
+    unpacked.mkdir()
+    environment = f"TMPDIR={unpacked} NOTIFY_SOCKET={manager.name} WATCHDOG_USEC=400000 WATCHDOG_PID=$$"
+    program = ("sh", "-c", f'exec env -i {environment} "$@"', "sh", str(binary()))
+    with manager.socket, appliance(tmp_path, program=program) as running:
+        assert len(list(unpacked.iterdir())) == 1
+        assert [manager.next()[:7], manager.next()[:7]] == ["STATUS=", "READY=1"]
+        assert manager.next(skipping="") == "WATCHDOG=1"
+        assert running.hang_up("reloaded")["changed"] == []
+        assert [manager.next()[:11], manager.next()[:7]] == ["RELOADING=1", "READY=1"]
+        assert running.terminate() == 0
+        assert manager.next().startswith("STOPPING=1")
+        assert list(unpacked.iterdir()) == []
+
+
+def test_a_first_look_needs_nothing(program: tuple[str, ...], tmp_path: Path) -> None:
+    """Its version, a wrong setting in one line, and how to go on, with the file's own path where nothing finds it."""
+    told = run(program, tmp_path, "--version")
+    assert (told.returncode, told.stdout.split()[0]) == (0, "appliance")
+    config = tmp_path / "config.toml"
+    config.write_text("[http]\nbnd = 1\n")
+    refused = run(program, tmp_path, "serve")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert 'did you mean "bind"?' in refused.stderr
+    config.write_text('[server]\ndata_dir = "data"\n[http]\nbind = ["127.0.0.1:0"]\n[smtp]\nbind = []\nbind_tls = []\n')
+    with subprocess.Popen(
+        [*program, "serve"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert '"ready"' in process.stderr.readline()
+        process.terminate()
+        hint, _ = process.communicate(timeout=STOP_TIMEOUT)
+    assert process.returncode == 0
+    assert hint.startswith(f"There is no account yet. Create one: {binary()} account create NAME ")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("systemd-sysusers"),
+    reason="needs root and systemd's tools: apt-get install systemd",
+)
+def test_it_installs_itself(program: tuple[str, ...], tmp_path: Path) -> None:
+    """Below another root it copies itself and brings its unit, whose child may speak to systemd; and takes it back."""
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    with_path = (program[0], "-i", f"PATH={os.environ['PATH']}", program[2])
+    ran = run(with_path, tmp_path, "install", "--root", str(root), "--hostname", "mail.example.com")
+    assert ran.returncode == 0, ran.stderr
+    installed = root / "usr/local/bin/appliance"
+    assert installed.read_bytes() == binary().read_bytes()
+    assert "NotifyAccess=all" in (root / "etc/systemd/system/appliance.service").read_text()
+    config = root / "etc/appliance/config.toml"
+    assert parse(config.read_text(), config).server.hostname == "mail.example.com"
+    ran = run((with_path[0], *with_path[1:3], str(installed)), tmp_path, "uninstall", "--root", str(root))
+    assert ran.returncode == 0, ran.stderr
+    assert not installed.exists()

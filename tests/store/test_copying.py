@@ -1,0 +1,130 @@
+"""In charge of copies: one moment of a database that is being written to, and nobody waits for it."""
+
+import threading
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from appliance.store.connection import open_reader, open_writer
+from appliance.store.copying import STEP, copy_beside, copy_inside, relieve
+from appliance.store.examine import Damaged, examine_inside
+from appliance.store.inside import open_inside
+from appliance.store.sql import rows
+
+ROW = 2_000  # bytes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database of some MiB, in which each row has a partner in the other table."""
+    file = tmp_path / "a.db"
+    connection = open_writer(file)
+    connection.execute("CREATE TABLE one (a INTEGER PRIMARY KEY, b BLOB); CREATE TABLE two (a INTEGER PRIMARY KEY)")
+    connection.execute("BEGIN")
+    for number in range(4 * STEP):
+        add(connection, number)
+    connection.execute("COMMIT")
+    connection.close()
+    return file
+
+
+def add(connection: apsw.Connection, number: int) -> None:
+    """A pair of rows."""
+    connection.execute("INSERT INTO one VALUES (?, ?)", (number, bytes(ROW)))
+    connection.execute("INSERT INTO two VALUES (?)", (number,))
+
+
+def pairs(connection: apsw.Connection) -> tuple[int, int]:
+    """How many rows there are in both tables."""
+    ((one, two),) = rows(connection, "SELECT (SELECT count(*) FROM one), (SELECT count(*) FROM two)", {})
+    return one, two
+
+
+def test_a_copy_is_one_moment_while_others_write(path: Path, tmp_path: Path) -> None:
+    """Commits between its steps are neither in it nor make it begin anew, and none of them has to wait."""
+    writer = open_writer(path)
+    begun = pairs(writer)[0]
+    slowest, told = 0.0, []
+
+    def write(done: int, pages: int) -> None:
+        nonlocal slowest
+        told.append(done / pages)
+        before = time.monotonic()
+        writer.execute("BEGIN IMMEDIATE")
+        add(writer, begun + len(told))
+        writer.execute("COMMIT")
+        slowest = max(slowest, time.monotonic() - before)
+
+    target = tmp_path / "copy"
+    target.write_bytes(b"x" * 100)
+    copy_inside(path, target, 100, write)
+    assert pairs(writer) == (begun + len(told),) * 2
+    assert len(told) > 2
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert slowest < 1
+    assert target.read_bytes()[:100] == b"x" * 100
+    with open_inside(target, 100, target.stat().st_size - 100) as copy:
+        assert pairs(copy) == (begun, begun)
+        assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    writer.close()
+
+
+def test_a_copy_beside_another_thread_that_writes(path: Path, tmp_path: Path) -> None:
+    """A writer that never rests does not tear the copy."""
+    stop = threading.Event()
+
+    def write() -> None:
+        connection = open_writer(path)
+        connection.execute("PRAGMA synchronous = OFF").fetchall()
+        number = pairs(connection)[0]
+        while not stop.is_set():
+            connection.execute("BEGIN IMMEDIATE")
+            add(connection, number)
+            connection.execute("COMMIT")
+            number += 1
+        connection.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        copy_beside(path, tmp_path / "copy.db")
+    finally:
+        stop.set()
+        thread.join()
+    copy = open_reader(tmp_path / "copy.db")
+    one, two = pairs(copy)
+    assert one == two
+    assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    copy.close()
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_copy_never_replaces_a_file(path: Path, tmp_path: Path) -> None:
+    """What is there stays."""
+    (tmp_path / "copy.db").write_text("mine")
+    with pytest.raises(FileExistsError):
+        copy_beside(path, tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").read_text() == "mine"
+
+
+def test_what_has_piled_up_in_the_log_is_brought_home(path: Path) -> None:
+    """Afterwards the pages of the log are in the database itself, while the writer is still there."""
+    writer = open_writer(path)
+    writer.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+    for number in range(10_000, 10_100):
+        add(writer, number)
+    relieve(path)
+    ((busy, in_log, brought_home),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    assert (busy, in_log) == (0, brought_home)
+    writer.close()
+
+
+def test_something_else_is_no_database_of_ours(path: Path) -> None:
+    """A whole database of another program is refused, and so is what is none at all."""
+    with pytest.raises(Damaged, match="no database of the appliance"):
+        examine_inside(path, 0, path.stat().st_size)
+    with pytest.raises(Damaged, match="not a database"):
+        examine_inside(path, 10, path.stat().st_size - 10)

@@ -1,0 +1,155 @@
+"""In charge of upgrades: the old database is kept, a copy takes the steps first, and a failure changes nothing."""
+
+import shutil
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import apsw
+import pytest
+
+from appliance.cli import failures
+from appliance.config import parse
+from appliance.outside import Outside
+from appliance.single import only_server
+from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store
+from appliance.store.connection import open_reader
+from appliance.store.migrate import Migration, migrate, migrations
+from appliance.store.upgrade import kept_file
+
+KNOWN = migrations()
+NEXT = KNOWN[-1].number + 1
+GOOD = Migration(NEXT, "more", "CREATE TABLE more (a TEXT) STRICT; INSERT INTO more SELECT name FROM accounts")
+BAD = Migration(NEXT, "bad", "CREATE TABLE more (a TEXT) STRICT; CREATE TABLE more (a TEXT) STRICT")
+TEARING = Migration(
+    NEXT, "tearing", "CREATE TABLE child (a TEXT REFERENCES accounts (id)) STRICT; INSERT INTO child VALUES ('gone')"
+)
+
+
+@pytest.fixture
+async def data_dir(tmp_path: Path) -> Path:
+    """A database of this version, with an account."""
+    async with open_store(tmp_path, Outside(), inline=True) as store:
+        await store.accounts.create("demo", "demo@example.org", "hash")
+    return tmp_path
+
+
+def knows(monkeypatch: pytest.MonkeyPatch, *steps: Migration) -> None:
+    """Let the program be a later version, with these steps too."""
+    monkeypatch.setattr(sys.modules[migrate.__module__], "migrations", lambda: [*KNOWN, *steps])
+
+
+async def opened(data_dir: Path, *, inline: bool = False) -> None:
+    """Open the database, as the server does or as a command does."""
+    async with open_store(data_dir, Outside(), inline=inline):
+        pass
+
+
+def said(path: Path, sql: str) -> list[tuple[object, ...]]:
+    """What a database says."""
+    connection = open_reader(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def names(data_dir: Path) -> set[str]:
+    """The files there are, without the logs that a reader may have left."""
+    return {each.name.removesuffix("-wal").removesuffix("-shm") for each in data_dir.iterdir()}
+
+
+def schema(path: Path) -> object:
+    """The last step that a database took."""
+    return said(path, "SELECT max(number) FROM migrations")[0][0]
+
+
+async def test_the_old_database_is_kept_and_the_new_one_has_everything(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade both are there, and nothing that it needed on the way."""
+    knows(monkeypatch, GOOD)
+    await opened(data_dir)
+    path, kept = data_dir / FILE_NAME, kept_file(data_dir / FILE_NAME, KNOWN[-1].number)
+    assert said(path, "SELECT a FROM more") == [("demo",)]
+    assert (schema(path), schema(kept)) == (NEXT, KNOWN[-1].number)
+    assert said(kept, "SELECT name FROM accounts") == [("demo",)]
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert names(data_dir) == {path.name, kept.name}
+
+
+async def test_a_database_that_is_up_to_date_is_not_copied(data_dir: Path) -> None:
+    """An ordinary start leaves nothing behind."""
+    await opened(data_dir)
+    assert names(data_dir) == {FILE_NAME}
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"), [(BAD, "could not be upgraded.*more"), (TEARING, "FOREIGN KEY constraint failed")]
+)
+async def test_a_step_that_fails_on_the_copy_leaves_the_database_as_it_was(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, step: Migration, reason: str
+) -> None:
+    """An error, or rows that then refer to nothing, end the start with a reason; the earlier version still runs."""
+    knows(monkeypatch, step)
+    with pytest.raises(UpgradeRefused, match=reason) as refused:
+        await opened(data_dir)
+    config = parse(f'[server]\ndata_dir = "{data_dir}"', data_dir / "config.toml")
+    assert (failures.explain(refused.value, config) or "").startswith(f"{data_dir / FILE_NAME}: ")
+    assert schema(data_dir / FILE_NAME) == KNOWN[-1].number
+    knows(monkeypatch)
+    await opened(data_dir)
+
+
+async def test_a_damaged_database_is_not_upgraded(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not pass its check before the steps does not get them."""
+    connection = apsw.Connection(str(data_dir / FILE_NAME))
+    connection.execute("PRAGMA foreign_keys = OFF").fetchall()
+    connection.execute("DELETE FROM accounts")  # its user stays behind
+    connection.close()
+    knows(monkeypatch, GOOD)
+    with pytest.raises(UpgradeRefused, match=r"before the upgrade: .*users refers to one of accounts"):
+        await opened(data_dir)
+    assert schema(data_dir / FILE_NAME) == KNOWN[-1].number
+
+
+async def test_too_little_space_is_said_before_anything_is_done(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for two copies, or a line that says how much is missing."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 10**12 - 5, 5))
+    knows(monkeypatch, GOOD)
+    with pytest.raises(UpgradeRefused, match="has 0 MiB free"):
+        await opened(data_dir)
+    assert names(data_dir) == {FILE_NAME}
+
+
+async def test_a_command_does_not_upgrade_under_a_running_server(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command of the later version leaves the database alone while a server runs on it, and upgrades it after."""
+    knows(monkeypatch, GOOD)
+    with only_server(data_dir), pytest.raises(UpgradeRefused, match="a server of that version runs"):
+        await opened(data_dir, inline=True)
+    assert schema(data_dir / FILE_NAME) == KNOWN[-1].number
+    await opened(data_dir, inline=True)
+    assert schema(data_dir / FILE_NAME) == NEXT
+
+
+async def test_what_an_interrupted_upgrade_left_is_no_obstacle(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half-made copies of an earlier try are replaced."""
+    for name in ("unfinished", "rehearsal", f"schema-{KNOWN[-1].number}"):
+        (data_dir / f"{FILE_NAME}.{name}").write_bytes(b"half")
+    knows(monkeypatch, GOOD)
+    await opened(data_dir)
+    assert schema(kept_file(data_dir / FILE_NAME, KNOWN[-1].number)) == KNOWN[-1].number
+
+
+async def test_the_database_of_a_later_version_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going back to an earlier program needs the kept file, and the line says what to run instead."""
+    knows(monkeypatch, GOOD)
+    await opened(data_dir)
+    knows(monkeypatch)
+    with pytest.raises(NewerDatabase, match=f"schema {NEXT}, this version knows only {NEXT - 1}: run the newer"):
+        await opened(data_dir)

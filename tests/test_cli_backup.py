@@ -1,0 +1,86 @@
+"""In charge of `appliance backup`, `verify`, `restore`, `pause` and `resume`, as an operator types them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import Shell, fields
+from tests.test_cli_queue import accept, acme, deferred, due
+from tests.test_docs_cli import documented
+
+__all__ = ["acme"]  # the fixture
+
+
+def test_a_backup_is_made_verified_and_restored(acme: Shell, tmp_path: Path) -> None:
+    """The three commands, their words, and the documented JSON."""
+    accept(acme, "a@example.net")
+    deferred(acme, "b@example.net")
+    file = tmp_path / "backup.tar"
+    made = acme.json("backup", str(file))
+    assert fields(made) == fields(documented("backup"))
+    assert (made["file"], made["bytes"]) == (str(file), file.stat().st_size)
+    verified = acme.json("verify", str(file))
+    assert fields(verified) == fields(documented("verify"))
+    assert (verified["ok"], verified["accounts"], verified["messages"]) == (True, 1, 2)
+    assert "is whole: made on " in acme.text("verify", str(file))
+    restored = acme.json("restore", str(file), "--force")
+    assert fields(restored) == fields(documented("restore"))
+    assert (restored["paused"], restored["due"], restored["deferred"]) == (True, 1, 1)
+    text = acme.text("restore", str(file), "--force")
+    assert "`appliance resume` would send to 1 recipient at once and to 1 later; the oldest message is of 20" in text
+
+
+def test_a_restore_of_an_empty_queue_says_so(acme: Shell, tmp_path: Path) -> None:
+    """Nothing waits, so nothing has to be looked at."""
+    acme.text("backup", str(tmp_path / "backup.tar"))
+    assert "Nothing waits to be sent" in acme.text("restore", str(tmp_path / "backup.tar"), "--force")
+
+
+def test_refusals_are_one_line(acme: Shell, tmp_path: Path) -> None:
+    """A file that is there, one that is not, one that is none, and no database at all."""
+    file = tmp_path / "backup.tar"
+    acme.text("backup", str(file))
+    assert "never replaces a file" in acme.refused("backup", str(file))
+    assert "no such file" in acme.refused("verify", str(tmp_path / "gone.tar"))
+    assert "no such file" in acme.refused("backup", str(tmp_path / "gone" / "backup.tar"))
+    assert "use --force" in acme.refused("restore", str(file))
+    file.write_bytes(file.read_bytes()[:-1])
+    reason = f"{file} is not a backup that can be restored: its end is missing"
+    assert reason in acme.refused("verify", str(file))
+    assert reason in acme.refused("restore", str(file), "--force")
+    acme.data_dir.rename(tmp_path / "moved")
+    assert "there is no database" in acme.refused("backup", str(tmp_path / "other.tar"))
+
+
+def test_a_pause_is_seen_wherever_one_looks(acme: Shell) -> None:
+    """`queue` and `explain` tell of it, for mail that is due, deferred or simulated, until `resume`."""
+    waiting, later, simulated = (
+        accept(acme, "a@example.net"),
+        deferred(acme, "b@example.net"),
+        accept(acme, "c@example.net", simulated=True),
+    )
+    assert acme.json("pause", "--reason", "we move") == documented("pause") | {"reason": "we move"}
+    assert acme.json("queue")["paused"]["reason"] == "we move"
+    assert acme.text("queue").startswith("All mail is paused: we move. `appliance resume` lets it go.\n")
+    words = "all mail is paused: we move (`appliance resume` lets it go)"
+    for message, told in ((waiting, f"waiting: {words}"), (simulated, f"waiting: {words}"), (later, f"for {words}")):
+        (recipient,) = acme.json("explain", message.id)["recipients"]
+        assert told in recipient["explanation"]
+    assert "Delivery is paused: we move" in acme.text("pause", "--reason", "another")
+    resumed = acme.json("resume")
+    assert fields(resumed) == fields(documented("resume"))
+    assert resumed == {"was_paused": True, "cancelled": 0, "due": 2, "deferred": 1}
+    assert "paused" not in acme.json("queue")
+    assert acme.text("resume") == "Delivery was not paused.\n"
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_what_is_older_than_the_pause_can_be_given_up(acme: Shell, simulated: bool) -> None:
+    """`resume --cancel-old` fails it and gives its credits back; what came later goes."""
+    old = accept(acme, "a@example.net", "b@example.net", simulated=simulated)
+    acme.text("pause")
+    accept(acme, "new@example.net")
+    assert acme.json("resume", "--cancel-old") == {"was_paused": True, "cancelled": 2, "due": 1, "deferred": 0}
+    assert due(acme) == ["new@example.net"]
+    assert acme.json("account", "show", "acme")["credits"] == 99
+    assert {each["status"] for each in acme.json("explain", old.id)["recipients"]} == {"failed"}

@@ -1,0 +1,168 @@
+"""In charge of `appliance install` and `uninstall`: below another root for real, and every reason to refuse."""
+
+import json
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from appliance.cli import main
+from appliance.systemd.plan import file
+from tests.test_docs_cli import documented
+
+TOOLS = ("systemd-sysusers", "systemd-tmpfiles", "systemctl")
+offline = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
+    reason="installing below another root needs root and systemd's tools: apt-get install systemd",
+)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in a virtual environment, at a place that the service could see."""
+    # Only looked at for its path: nothing is run from there.
+    venv = Path("/opt/mail/bin")
+    monkeypatch.setattr(sys, "executable", str(venv / "python"))
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    there = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path == venv / "appliance" or there(path))
+    return venv / "appliance"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A bare system."""
+    for name, content in {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n"}.items():
+        path = tmp_path / "etc" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    """One command."""
+    return CliRunner().invoke(main, arguments)
+
+
+def tree(root: Path) -> set[str]:
+    """Every file below, links included."""
+    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+
+
+def test_a_dry_run_shows_everything_and_changes_nothing(root: Path, script: Path) -> None:
+    """Each step is there, and the whole content of each file."""
+    before = tree(root)
+    ran = run("install", "--dry-run", "--root", str(root), "--hostname", "mail.example.com")
+    assert ran.exit_code == 0, ran.output
+    assert tree(root) == before
+    for name in ("sysusers.conf", "tmpfiles.conf"):
+        assert all(f"    {line}\n" in ran.output for line in file(name).splitlines())
+    assert f"    ExecStart={script} serve --config /etc/appliance/config.toml\n" in ran.output
+    assert '    hostname = "mail.example.com"\n' in ran.output
+    assert f"run systemctl --root={root} enable appliance.service\n" in ran.output
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_the_json_is_as_documented(command: str, root: Path, script: Path) -> None:
+    """A dry run's object has the fields of docs/cli.md, and steps of the same kinds."""
+    more = ["--purge"] if command == "uninstall" else []
+    ran = run(command, "--dry-run", "--json", "--root", str(root), *more)
+    assert ran.exit_code == 0, ran.output
+    answer, shown = json.loads(ran.output), documented(command)
+    assert answer.keys() == shown.keys()
+    assert answer["dry_run"] is True
+    assert {step.split()[0] for step in answer["steps"]} <= {"link", "write", "run", "remove"}
+
+
+@offline
+def test_installed_below_another_root(root: Path, script: Path) -> None:
+    """User, directories, unit and settings are there with owner and mode, and the unit is enabled; twice is no harm."""
+    for _ in range(2):
+        ran = run("install", "--root", str(root), "--json")
+        assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.output)["steps"][0] == f"link {root}/usr/local/bin/appliance to {script}"
+    users = {line.split(":")[0]: line.split(":") for line in (root / "etc/passwd").read_text().splitlines()}
+    uid = int(users["appliance"][2])
+    assert users["appliance"][5:] == ["/var/lib/appliance", "/usr/sbin/nologin"]
+    data_dir, config = (root / "var/lib/appliance").stat(), (root / "etc/appliance/config.toml").stat()
+    assert (data_dir.st_uid, stat.S_IMODE(data_dir.st_mode)) == (uid, 0o700)
+    assert (config.st_uid, stat.S_IMODE(config.st_mode)) == (0, 0o640)
+    assert config.st_gid == int(users["appliance"][3])
+    enabled = root / "etc/systemd/system/multi-user.target.wants/appliance.service"
+    assert enabled.readlink() == Path("/etc/systemd/system/appliance.service")
+
+
+@offline
+def test_uninstalled_below_another_root(root: Path, script: Path) -> None:
+    """All that install has put there goes, but settings and mail stay until they are purged."""
+    assert run("install", "--root", str(root)).exit_code == 0
+    mail = root / "var/lib/appliance/appliance.db"
+    mail.write_text("mail")
+    assert run("uninstall", "--root", str(root)).exit_code == 0
+    left = {
+        name for name in tree(root) if not name.startswith(("etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"))
+    }
+    assert left - {"etc/.pwd.lock"} == {"etc/appliance/config.toml", "var/lib/appliance/appliance.db"}
+    refused = run("uninstall", "--root", str(root))
+    assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+    assert "nothing was installed" in refused.output
+    assert run("uninstall", "--root", str(root), "--purge").exit_code == 0
+    assert not mail.parent.exists()
+    assert not (root / "etc/appliance").exists()
+
+
+def refusal(*arguments: str) -> str:
+    """The one line that says why not."""
+    ran = run(*arguments)
+    assert (ran.exit_code, ran.output.count("\n")) == (1, 1), ran.output
+    return ran.output
+
+
+def test_only_root_installs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may look, and is told how."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "only root may do this: try it with sudo, or look first with --dry-run" in refusal("install")
+
+
+@pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="systemd runs here: it would really be installed")
+def test_without_systemd_it_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container there is another way to run it, which is named."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert "systemd does not run here; `appliance serve`" in refusal("install")
+
+
+def test_a_source_tree_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an installed command there is nothing that systemd could start."""
+    monkeypatch.setattr(sys, "executable", str(root / "bin" / "python"))
+    assert "install the package into a virtual environment first" in refusal("install", "--root", str(root))
+
+
+def test_settings_that_cannot_be_used_are_refused(root: Path, script: Path) -> None:
+    """An existing file is read before anything is done, so that the service does not fail later."""
+    config = root / "etc/appliance/config.toml"
+    config.parent.mkdir()
+    config.write_text("[http]\nbnd = 1\n")
+    assert 'did you mean "bind"?' in refusal("install", "--root", str(root))
+    assert not (root / "etc/systemd").exists()
+
+
+@pytest.mark.parametrize("command", [("install",), ("uninstall",), ("uninstall", "--purge")])
+def test_nothing_is_done_beside_the_debian_package(command: tuple[str, ...], root: Path, script: Path) -> None:
+    """Where it is installed, it has set up everything, and only apt may take away what is its own."""
+    unit = root / "usr/lib/systemd/system/appliance.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    before = tree(root)
+    assert "the Debian package is installed here" in refusal(*command, "--root", str(root))
+    assert tree(root) == before
+
+
+def test_a_host_name_must_be_one(root: Path, script: Path) -> None:
+    """It goes into a file that must be readable."""
+    ran = run("install", "--root", str(root), "--hostname", 'x"y')
+    assert ran.exit_code == 2
+    assert "is not a host name" in ran.output

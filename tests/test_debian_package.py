@@ -1,0 +1,202 @@
+"""In charge of the Debian package: what is in it, and that it installs, upgrades, goes and is purged cleanly."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from appliance import __version__
+from appliance.systemd.plan import file
+from tests.packed import ROOT, package
+
+TOOLS = ("dpkg", "dpkg-deb", "systemd-sysusers", "systemd-tmpfiles", "deb-systemd-helper")
+offline = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
+    reason="needs root, dpkg and systemd's tools: apt-get install systemd",
+)
+
+
+def output(*command: str) -> str:
+    """What a command prints; it must not fail."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+@pytest.fixture(scope="module")
+def deb() -> Path:
+    """The package."""
+    return package()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A directory that dpkg takes for a whole system; the maintainer scripts run, with $DPKG_ROOT."""
+
+    root: Path
+
+    def dpkg(self, *arguments: str) -> None:
+        """Run dpkg on it. Its dependencies are the real machine's, so they are not looked for here."""
+        output(
+            "dpkg",
+            f"--root={self.root}",
+            "--force-script-chrootless",
+            "--force-depends",
+            "--no-triggers",
+            "--log=/dev/null",
+            *arguments,
+        )
+
+    def state(self) -> str:
+        """What dpkg says of the package."""
+        asked = [
+            "dpkg-query",
+            f"--admindir={self.root}/var/lib/dpkg",
+            "-W",
+            "-f=${Status} ${Version}",
+            "mail-appliance",
+        ]
+        return subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """One with nothing on it."""
+    for name in ("info", "updates", "triggers"):
+        (tmp_path / "var/lib/dpkg" / name).mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").touch()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (tmp_path / "etc/group").write_text("root:x:0:\n")
+    return Machine(tmp_path)
+
+
+def contents(deb: Path) -> dict[str, str]:
+    """Every path in it, with mode and owner."""
+    lines = [line.split(maxsplit=5) for line in output("dpkg-deb", "--contents", str(deb)).splitlines()]
+    return {line[5].removeprefix("."): f"{line[0]} {line[1]}" for line in lines}
+
+
+def test_it_holds_the_program_the_unit_and_the_documents(deb: Path) -> None:
+    """All belongs to root, and nobody else may write any of it."""
+    held = contents(deb)
+    for path in (
+        "/usr/bin/appliance -> ../lib/mail-appliance/appliance",
+        "/usr/lib/mail-appliance/appliance",
+        "/usr/lib/systemd/system/appliance.service",
+        "/usr/lib/sysusers.d/mail-appliance.conf",
+        "/usr/lib/tmpfiles.d/mail-appliance.conf",
+        "/usr/share/mail-appliance/config.toml",
+        "/usr/share/mail-appliance/grafana.json",
+        "/usr/share/doc/mail-appliance/copyright",
+        "/usr/share/doc/mail-appliance/changelog.gz",
+        "/usr/share/doc/mail-appliance/docs/install.md",
+    ):
+        assert path in held
+    assert all(re.fullmatch(r"[-dl]rw.r-.r-. root/root|lrwxrwxrwx root/root", about) for about in held.values())
+    assert {path for path in held if path.startswith(("/etc", "/var"))} == set()
+
+
+def test_every_file_that_the_program_reads_is_in_it(deb: Path) -> None:
+    """Pages, scripts, migrations, units: all that is no Python, which is packed apart."""
+    held, program = contents(deb), ROOT / "appliance"
+    read = [path for path in program.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert len(read) > 20
+    for path in read:
+        assert f"/usr/lib/mail-appliance/_internal/{path.relative_to(ROOT).as_posix()}" in held
+
+
+def test_it_says_what_it_is(deb: Path) -> None:
+    """The version is the program's, the architecture is this machine's, and glibc is the newest one asked for."""
+    fields = dict(re.findall(r"^ ?([A-Z][A-Za-z-]+): (.*)$", output("dpkg-deb", "--field", str(deb)), re.MULTILINE))
+    assert fields["Version"] == __version__
+    assert fields["Architecture"] == output("dpkg", "--print-architecture").strip()
+    assert re.search(r"libc6 \(>= 2\.\d+\)", fields["Depends"])
+    assert int(fields["Installed-Size"]) > 10_000
+
+
+def test_its_checksums_are_right(deb: Path, tmp_path: Path) -> None:
+    """`dpkg --verify` will find every file as it was packed, and the unit is the one that was tested."""
+    output("dpkg-deb", "--raw-extract", str(deb), str(tmp_path / "x"))
+    subprocess.run(["md5sum", "--quiet", "-c", "DEBIAN/md5sums"], cwd=tmp_path / "x", check=True, timeout=60)
+    assert (tmp_path / "x/usr/lib/systemd/system/appliance.service").read_text() == file("appliance.service")
+    told = subprocess.run(
+        [tmp_path / "x/usr/bin/appliance", "--version"], capture_output=True, text=True, env={}, check=True
+    )
+    assert told.stdout == f"appliance {__version__}\n"
+    refused = subprocess.run([tmp_path / "x/usr/bin/appliance", "install"], capture_output=True, text=True, check=False)
+    assert "came with the Debian package" in refused.stderr
+
+
+@offline
+def test_install_upgrade_remove_and_purge(deb: Path, machine: Machine, tmp_path: Path) -> None:
+    """Settings and mail live through an upgrade and a removal; a purge, and only a purge, deletes them."""
+    root = machine.root
+    machine.dpkg("--install", str(deb))
+    assert machine.state() == f"install ok installed {__version__}"
+    enabled = root / "etc/systemd/system/multi-user.target.wants/appliance.service"
+    assert enabled.is_symlink()
+    config, data_dir = root / "etc/appliance/config.toml", root / "var/lib/appliance"
+    (owner,) = [
+        line.split(":") for line in (root / "etc/passwd").read_text().splitlines() if line.startswith("appliance:")
+    ]
+    assert (data_dir.stat().st_uid, stat.S_IMODE(data_dir.stat().st_mode)) == (int(owner[2]), 0o700)
+    assert (config.stat().st_gid, stat.S_IMODE(config.stat().st_mode)) == (int(owner[3]), 0o640)
+
+    config.write_text(config.read_text().replace('hostname = ""', 'hostname = "mail.example.com"'))
+    mine = config.read_text()
+    (data_dir / "appliance.db").write_text("mail")
+    machine.dpkg("--install", str(newer(deb, tmp_path)))
+    assert machine.state() == f"install ok installed {__version__}+next"
+    assert (config.read_text(), (data_dir / "appliance.db").read_text()) == (mine, "mail")
+    assert enabled.is_symlink()
+
+    machine.dpkg("--remove", "mail-appliance")
+    assert not (root / "usr/bin/appliance").exists()
+    assert not (root / "usr/lib/mail-appliance").exists()
+    assert (config.read_text(), (data_dir / "appliance.db").read_text()) == (mine, "mail")
+
+    machine.dpkg("--purge", "mail-appliance")
+    assert not config.parent.exists()
+    assert not data_dir.exists()
+    assert not enabled.is_symlink()
+    assert machine.state() in ("", "unknown ok not-installed ")
+
+
+@offline
+def test_a_disabled_service_stays_disabled(deb: Path, machine: Machine, tmp_path: Path) -> None:
+    """An upgrade does not enable again what the operator has disabled."""
+    machine.dpkg("--install", str(deb))
+    enabled = machine.root / "etc/systemd/system/multi-user.target.wants/appliance.service"
+    output("systemctl", f"--root={machine.root}", "disable", "appliance.service")
+    assert not enabled.is_symlink()
+    machine.dpkg("--install", str(newer(deb, tmp_path)))
+    assert not enabled.is_symlink()
+
+
+def newer(deb: Path, directory: Path) -> Path:
+    """The same package as a later version.."""
+    tree = directory / "newer"
+    output("dpkg-deb", "--raw-extract", str(deb), str(tree))
+    control = tree / "DEBIAN/control"
+    control.write_text(control.read_text().replace(f"Version: {__version__}\n", f"Version: {__version__}+next\n"))
+    output("dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "--build", str(tree), str(directory / "newer.deb"))
+    shutil.rmtree(tree)
+    return directory / "newer.deb"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("lintian") is None, reason="lintian is needed: apt-get install lintian")
+def test_lintian_finds_no_fault(deb: Path) -> None:
+    """Debian's own checker has no error and no warning, but for those that the package explains."""
+    ran = subprocess.run(
+        ["lintian", "--allow-root", "--fail-on", "error,warning", str(deb)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stdout

@@ -1,0 +1,72 @@
+"""In charge of holding docs/monitoring.md and the Grafana dashboard to the metrics that there are."""
+
+import json
+import re
+from pathlib import Path
+
+import trio
+
+from appliance.measures import COUNTS, SPREADS
+from appliance.metrics.readings import Readings
+from appliance.outside import Outside
+from appliance.store import open_store
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = (ROOT / "docs" / "monitoring.md").read_text()
+DASHBOARD = ROOT / "packaging" / "grafana" / "appliance.json"
+METRIC = re.compile(r"\b(?:appliance|process)_[a-z_]+\b")
+
+
+def rows(directory: Path) -> dict[str, str]:
+    """The row of each metric, as the document should have it."""
+
+    async def readings() -> list[tuple[str, str, str]]:
+        async with open_store(directory, Outside(), inline=True):
+            return [(each.name, each.label, each.about) for each in await Readings(directory, Outside()).now()]
+
+    found = [(each.name, ", ".join(f"`{label}`" for label in each.labels), each.about) for each in COUNTS]
+    found += [(each.name, "histogram", each.about) for each in SPREADS]
+    found += [(name, f"`{label}`" if label else "", about) for name, label, about in trio.run(readings)]
+    return {
+        name: " | ".join([f"| `{name}`", labels, f"{about} |"]).replace("|  |", "| |") for name, labels, about in found
+    }
+
+
+def base(name: str) -> str:
+    """A metric without what a histogram puts behind its name."""
+    return re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+def test_the_document_has_every_metric_and_no_other(tmp_path: Path) -> None:
+    """Name, labels and meaning are those of the program."""
+    wanted = rows(tmp_path)
+    for row in wanted.values():
+        assert row in DOCUMENT
+    assert {base(name) for name in METRIC.findall(DOCUMENT)} == set(wanted)
+
+
+def test_the_dashboard_shows_metrics_that_exist(tmp_path: Path) -> None:
+    """Every expression asks for what the program tells, and nearly all that it tells is shown."""
+    board = json.loads(DASHBOARD.read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    used = {base(name) for expression in expressions for name in METRIC.findall(expression)}
+    known = set(rows(tmp_path))
+    assert used <= known
+    assert known - used == {"appliance_build_info", "process_open_fds", "process_start_time_seconds"}
+    for expression in expressions:
+        assert expression.count("(") == expression.count(")")
+
+
+def test_the_dashboard_can_be_imported_anywhere() -> None:
+    """Its panels have ids and places of their own, and name no data source but the one that is chosen."""
+    board = json.loads(DASHBOARD.read_text())
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert {panel["datasource"]["uid"] for panel in panels} == {"${source}"}
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken
+        taken |= cells
