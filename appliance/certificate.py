@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+from cryptography import x509
 
 from appliance.log import get_logger
 
@@ -33,6 +34,7 @@ class Certificate:
     key: Path
     make: Callable[[Path, Path], ssl.SSLContext] = tls_context
     context: ssl.SSLContext = field(init=False)
+    expires: float | None = field(init=False)  # seconds since 1970; None where that cannot be told
     _stamp: Stamp | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,10 +43,11 @@ class Certificate:
     def replacement(self, chain: Path, key: Path) -> Callable[[], None]:
         """Read these files now (OSError if they cannot be used); what is returned has them shown from then on."""
         stamp = _stamp(chain, key)  # first: a change while they are read is seen later
-        context = self.make(chain, key)
+        context, expires = self.make(chain, key), _expiry(chain)
 
         def show() -> None:
             self.chain, self.key, self.context, self._stamp = chain, key, context, stamp
+            self.expires = expires
 
         return show
 
@@ -64,6 +67,13 @@ class Certificate:
             log.warning("the new certificate cannot be used", file=str(self.chain), reason=str(error))
         else:
             log.info("the certificate was read again", file=str(self.chain))
+
+
+def _expiry(chain: Path) -> float | None:
+    try:
+        return x509.load_pem_x509_certificates(chain.read_bytes())[0].not_valid_after_utc.timestamp()
+    except (OSError, ValueError):  # one that OpenSSL can show, and this library cannot read
+        return None
 
 
 def _stamp(*files: Path) -> Stamp | None:

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from appliance.config_error import ConfigError
 from appliance.config_settings import (
-    OTHERS,
     SECTIONS,
+    Acme,
     Config,
     Delivery,
     Dns,
@@ -23,17 +25,21 @@ from appliance.config_settings import (
     NamedTables,
     PoolSettings,
     RelayTls,
+    Retention,
     Server,
     Setting,
     Smtp,
+    Warmup,
     Webhooks,
     named_tables,
     place_of,
     settings,
 )
+from appliance.config_together import check_together
 from appliance.config_values import FILE, Endpoint, Network, is_host_name
 
 __all__ = [
+    "Acme",
     "Config",
     "ConfigError",
     "Delivery",
@@ -46,8 +52,10 @@ __all__ = [
     "Network",
     "PoolSettings",
     "RelayTls",
+    "Retention",
     "Server",
     "Smtp",
+    "Warmup",
     "Webhooks",
     "embedded",
     "load",
@@ -57,15 +65,6 @@ __all__ = [
 VARIABLE = "APPLIANCE_CONFIG"
 LOCAL_FILE = Path("config.toml")
 SYSTEM_FILE = Path("/etc/appliance/config.toml")
-
-
-class ConfigError(Exception):
-    """The program cannot start like this; the text is one line: file, key, reason."""
-
-    def __init__(self, *parts: str) -> None:
-        line = ": ".join(parts)
-        # A key or value may hold anything TOML can escape; it must not break the line or drive the terminal.
-        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
 
 # For a first look: nothing listens beyond this machine, nothing leaves it, all state is in one directory.
@@ -104,7 +103,7 @@ def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:
             raise ConfigError(file, name, _unknown("section", name, SECTIONS))
     sections = {name: _section(name, tables.get(name, {}), file, base) for name in SECTIONS}
     config = _complete(Config(**sections))
-    _check_together(config, file)
+    check_together(config, file)
     return config
 
 
@@ -177,8 +176,16 @@ def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
 def _complete(config: Config) -> Config:
     """What an empty value stands for, where that depends on the machine or on another key."""
     server = replace(config.server, hostname=config.server.hostname or machine_name())
-    base_url = config.http.base_url or _listening_url(config.http, server.hostname)
-    return replace(config, server=server, http=replace(config.http, base_url=base_url))
+    secure = bool(config.http.tls_cert) or (config.acme.enabled and config.acme.http)
+    base_url = config.http.base_url or _listening_url(config.http, server.hostname, "https" if secure else "http")
+    acme = replace(config.acme, names=config.acme.names or _names(config.acme, server.hostname, base_url))
+    return replace(config, server=server, http=replace(config.http, base_url=base_url), acme=acme)
+
+
+def _names(acme: Acme, hostname: str, base_url: str) -> tuple[str, ...]:
+    """Those of our names that an authority can know; none while it is not asked for them."""
+    ours = (hostname, urlsplit(base_url).hostname or "") if acme.http else (hostname,)
+    return tuple(dict.fromkeys(name for name in ours if acme.enabled and "." in name and is_host_name(name)))
 
 
 def machine_name() -> str:
@@ -187,59 +194,10 @@ def machine_name() -> str:
     return name if is_host_name(name) else "localhost"
 
 
-def _listening_url(http: Http, hostname: str) -> str:
+def _listening_url(http: Http, hostname: str, scheme: str) -> str:
     first = http.bind[0]
     everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-    scheme = "https" if http.tls_cert else "http"
     return f"{scheme}://{Endpoint(hostname, first.port) if everywhere else first}"
-
-
-def _check_together(config: Config, file: str) -> None:
-    """What no key can show alone."""
-    pairs = {"http": (config.http.tls_cert, config.http.tls_key), "smtp": (config.smtp.tls_cert, config.smtp.tls_key)}
-    for section, (cert, key) in pairs.items():
-        if cert and not key:
-            raise ConfigError(file, f"{section}.tls_key", "missing, though tls_cert is set")
-        if key and not cert:
-            raise ConfigError(file, f"{section}.tls_cert", "missing, though tls_key is set")
-    if config.http.body_memory < config.http.max_body:
-        raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
-    _check_relays(config.delivery, file)
-    _check_pools(config.delivery, file)
-
-
-def _check_relays(delivery: Delivery, file: str) -> None:
-    if delivery.mode is Mode.RELAY and not delivery.relay_host and not delivery.relays:
-        raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
-    main = DomainRelay(
-        delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, delivery.relay_tls
-    )
-    _check_login(main, file, "delivery.relay_")
-    for domain, relay in delivery.relays.items():
-        place = place_of("delivery.relays", domain)
-        if not relay.host:
-            raise ConfigError(file, f"{place}.host", "missing")
-        _check_login(relay, file, f"{place}.")
-
-
-def _check_login(relay: DomainRelay, file: str, before: str) -> None:
-    """A name without a password is a slip; and a password is never sent in the clear, so it could not be used."""
-    if bool(relay.username) != bool(relay.password):
-        missing, given = ("password", "username") if relay.username else ("username", "password")
-        raise ConfigError(file, before + missing, f"missing, though {given} is set")
-    if relay.username and relay.tls is RelayTls.OFF:
-        raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
-
-
-def _check_pools(delivery: Delivery, file: str) -> None:
-    owners: dict[str, str] = {}
-    for name, pool in delivery.pools.items():
-        place = f"{place_of('delivery.pools', name)}.suffixes"
-        if name == OTHERS and pool.suffixes:
-            raise ConfigError(file, place, f"{OTHERS} is every organisation that no other pool names")
-        for suffix in pool.suffixes:
-            if owners.setdefault(suffix, name) != name:
-                raise ConfigError(file, place, f"{suffix} belongs to the pool {owners[suffix]} already")
 
 
 def embedded(cwd: Path) -> Config:

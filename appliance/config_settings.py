@@ -23,7 +23,9 @@ from appliance.config_values import (
     FILE,
     HOST,
     HOST_NAME,
+    HTTPS_URL,
     KIB,
+    MAILBOX,
     MIB,
     NETWORK,
     POOL_NAME,
@@ -38,17 +40,20 @@ from appliance.config_values import (
     duration,
     integer,
     many,
+    number,
     optional,
     size,
 )
 
 T = TypeVar("T")
 
+LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
 OTHERS = "default"  # the pool whose limits all organisations have that no other pool names
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _TIMEOUT = duration(positive=True)
 _DELAYS = many(duration(positive=False), at_least=1)
+_KEPT = duration(positive=True, at_least="24h")
 _CONNECTIONS = integer(1, 1_000_000)
 _SESSIONS = integer(1, 10_000)
 _BODY_SIZE = size(KIB, 16 * MIB, within='from "1KiB" to "16MiB"')
@@ -156,7 +161,7 @@ class Http:
         optional(BASE_URL, ""), "", 'What users reach it by, e.g. "https://mail.example.com"; empty: the first bind'
     )
     tls_cert: Path | None = _key(
-        FILE, "", "Certificate chain (PEM): with tls_key HTTPS; empty: plain HTTP, for a proxy in front"
+        FILE, "", "Certificate chain (PEM): with tls_key HTTPS; empty: by [acme], or plain HTTP, for a proxy in front"
     )
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     trusted_proxies: tuple[Network, ...] = _key(many(NETWORK), [], "Proxies whose X-Forwarded-For is believed")
@@ -178,7 +183,9 @@ class Smtp:
     bind_tls: tuple[Endpoint, ...] = _key(
         many(BIND), ["0.0.0.0:465"], "Addresses that speak TLS from the first byte; [] for none"
     )
-    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: a generated certificate that nobody trusts")
+    tls_cert: Path | None = _key(
+        FILE, "", "Certificate chain (PEM); empty: by [acme], or a generated one that nobody trusts"
+    )
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     allow_plaintext_auth: bool = _key(BOOLEAN, False, "true: AUTH without TLS, for loopback clients only")
     max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
@@ -189,6 +196,30 @@ class Smtp:
     )
     session_timeout: float = _key(_TIMEOUT, "15m", "How long a connection may last; a message on its way is finished")
     message_memory: int = _key(size(), "256MiB", "Bytes of messages on their way in; more is answered 451")
+
+
+@dataclass(frozen=True, slots=True)
+class Acme:
+    """Certificates by themselves, from an authority such as Let's Encrypt."""
+
+    enabled: bool = _key(BOOLEAN, False, "true: get and renew a certificate, and agree to the terms of the authority")
+    email: str = _key(
+        optional(MAILBOX, ""), "", "Whom the authority may write to, said when the account is made; empty: nobody"
+    )
+    names: tuple[str, ...] = _key(
+        many(HOST_NAME), [], "Names in the certificate; empty: server.hostname and the host of http.base_url"
+    )
+    bind: tuple[Endpoint, ...] = _key(
+        many(BIND, at_least=1), ["0.0.0.0:80"], "Where the authority's questions come in: port 80 of every name"
+    )
+    http: bool = _key(BOOLEAN, True, "false: HTTP stays plain, for a proxy in front; the certificate is for SMTP alone")
+    directory: str = _key(HTTPS_URL, LETS_ENCRYPT, "The authority: the URL of its ACME directory")
+    ca_file: Path | None = _key(
+        FILE, "", "Certificates (PEM) to trust besides the system's, for an authority of your own"
+    )
+    renew_before: float | None = _key(
+        optional(_TIMEOUT, None), "", 'How long before the end to renew, e.g. "30d"; empty: a third of the lifetime'
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +298,19 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Warmup:
+    """Less mail from a new sending address at first, for each pool and address of this machine; see delivery.md."""
+
+    enabled: bool = _key(BOOLEAN, False, "true: mail beyond what an hour of the day allows waits, without an attempt")
+    first_hour: int = _key(integer(1, 1_000_000), 20, "Recipients an hour at one pool on the first day")
+    growth: float = _key(number(1, 3), 1.4, "How many times as many on each further day on which mail went; 1 to 3")
+    days: int = _key(integer(1, 365), 30, "Days after which it is over, for this pool and this address")
+    addresses: tuple[Address, ...] = _key(
+        many(ADDRESS), [], "Those of this machine that are new, as the system knows them; empty: all of them"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Webhooks:
     """Events to customers' servers."""
 
@@ -294,6 +338,22 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long things are kept; what is not delivered is never deleted."""
+
+    # Not less than an hour: somebody may be reading the bytes for a server just when a message is cancelled.
+    bodies: float = _key(
+        duration(positive=True, at_least="1h"),
+        "24h",
+        "What a message says, from when its last recipient is final; from 1h to metadata",
+    )
+    metadata: float = _key(
+        _KEPT, "30d", "Messages with recipients and attempts, likewise; 24h or more, at least webhook_logs"
+    )
+    webhook_logs: float = _key(_KEPT, "7d", "Deliveries to webhooks, from when their event was; 24h or more")
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """What Prometheus asks for."""
 
@@ -316,10 +376,13 @@ class Config:
     server: Server
     http: Http
     smtp: Smtp
+    acme: Acme
     dns: Dns
     delivery: Delivery
+    warmup: Warmup
     webhooks: Webhooks
     limits: Limits
+    retention: Retention
     metrics: Metrics
     log: Logs
     source: Path | None = None
@@ -330,10 +393,13 @@ SECTIONS: dict[str, type[Any]] = {
     "server": Server,
     "http": Http,
     "smtp": Smtp,
+    "acme": Acme,
     "dns": Dns,
     "delivery": Delivery,
+    "warmup": Warmup,
     "webhooks": Webhooks,
     "limits": Limits,
+    "retention": Retention,
     "metrics": Metrics,
     "log": Logs,
 }

@@ -32,6 +32,9 @@ _SIZE = re.compile(r"([0-9]{1,19})\s?([A-Za-z]*)")
 _PORT = re.compile(r"[0-9]{1,5}")
 # RFC 1123 2.1; the last label may not be a number, so that no IP address passes for a name.
 _HOST_NAME = re.compile(r"(?!.*(?:^|\.)[0-9]+$)(?:(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!$)|$))+")
+# RFC 8555 7.3: one address and nothing else, so none of what would have a meaning of its own in a mailto URL.
+_MAILBOX = re.compile(r"[A-Za-z0-9._+=-]{1,64}@([A-Za-z0-9.-]+)")
+_URL_PATH = re.compile(r"/[A-Za-z0-9/._~%+:@-]*")
 _POOL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62})")
 
 
@@ -111,6 +114,28 @@ def _read_secret(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError("must be text without control characters")
     return value
+
+
+def _read_mailbox(value: object) -> str:
+    wanted = 'a mail address such as "postmaster@example.com"'
+    text = _text(wanted, value)
+    found = _MAILBOX.fullmatch(text)
+    if found is None or not is_host_name(found[1].lower()):
+        raise _wrong(wanted, value)
+    return text
+
+
+def _read_https_url(value: object) -> str:
+    wanted = 'an https URL such as "https://ca.example.com/acme/directory"'
+    text = _text(wanted, value)
+    scheme, _, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    if scheme != "https" or not _URL_PATH.fullmatch(slash + path):
+        raise _wrong(wanted, value)
+    try:
+        return _read_base_url(f"https://{host}") + slash + path
+    except ValueError:
+        raise _wrong(wanted, value) from None
 
 
 def _read_base_url(value: object) -> str:
@@ -211,7 +236,9 @@ HOST = Kind("host name or IP", _read_host)
 DOMAIN_PATTERN = Kind("domain", _read_domain_pattern)
 POOL_NAME = Kind("name", _read_pool_name)
 SECRET = Kind("text", _read_secret)
+MAILBOX = Kind("mail address", _read_mailbox)
 BASE_URL = Kind("URL", _read_base_url)
+HTTPS_URL = Kind("URL", _read_https_url)
 ADDRESS = Kind("IP address", _read_address)
 NETWORK = Kind("network", _read_network)
 PORT = Kind("port", _read_port)
@@ -232,8 +259,19 @@ def integer(minimum: int, maximum: int) -> Kind[int]:
     return Kind("integer", read)
 
 
-def duration(*, positive: bool) -> Kind[float]:
-    """Seconds, written with their unit: "500ms", "30s", "1h30m"."""
+def number(minimum: float, maximum: float) -> Kind[float]:
+    """A number between the two, both included."""
+
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+            raise _wrong(f"a number from {minimum:g} to {maximum:g}", value)
+        return float(value)
+
+    return Kind("number", read)
+
+
+def duration(*, positive: bool, at_least: str = "") -> Kind[float]:
+    """Seconds, written with their unit: "500ms", "30s", "1h30m"; `at_least` is the shortest, written so."""
 
     def read(value: object) -> float:
         wanted = 'a duration such as "30s" or "1h30m"'
@@ -243,6 +281,8 @@ def duration(*, positive: bool) -> Kind[float]:
         seconds = sum(int(count) * _SECONDS[unit] for count, unit in _DURATION_PART.findall(text))
         if seconds > LONGEST or (positive and not seconds):
             raise _wrong("over zero and at most 365d" if positive else "at most 365d", value)
+        if at_least and seconds < duration(positive=True).read(at_least):
+            raise _wrong(f"at least {at_least}", value)
         return seconds
 
     return Kind("duration", read)

@@ -1,18 +1,18 @@
 """In charge of asking DNS whether the records a domain needs are published as they should be."""
 
+import re
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any
 
 import trio
 
+from appliance import spf
 from appliance.dns_records import DnsRecord, Kind, spf_term
-from appliance.networks import Address, Network
+from appliance.networks import Address
 from appliance.resolver import Fault, LookupFailed, Resolver
-
-SPF_LOOKUPS = 10  # records that one SPF record may lead to, RFC 7208 4.6.4
 
 
 class Status(StrEnum):
@@ -32,6 +32,7 @@ class Checked:
     status: Status
     found: tuple[str, ...] = ()
     note: str = ""
+    spoiled: bool = False  # an SPF record that receivers give up on, whatever is put into it
 
 
 async def check(resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecord]) -> list[Checked]:
@@ -87,17 +88,20 @@ def _key_of(text: str) -> tuple[str, str]:
 
 # ---- DMARC
 
+POLICIES = ("none", "quarantine", "reject")
+_DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
+
 
 async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked:
     """Any policy will do, also that of a domain above, which counts where the domain has none (RFC 7489 6.6.3)."""
     labels = record.name.removeprefix("_dmarc.").split(".")
     for at in range(max(1, len(labels) - 1)):
         name = "_dmarc." + ".".join(labels[at:])
-        found = tuple(text for text in await _texts(resolver, name) if text.startswith("v=DMARC1"))
+        found = tuple(text for text in await _texts(resolver, name) if _DMARC.match(text))
         if len(found) > 1:
             return Checked(record, Status.DIFFERS, found, f"{name} has more than one DMARC record, so none counts")
-        if found and "p" not in tags(found[0]):
-            return Checked(record, Status.DIFFERS, found, "it names no policy (p=)")
+        if found and tags(found[0]).get("p", "").lower() not in POLICIES:
+            return Checked(record, Status.DIFFERS, found, f"it names no policy: p= must be {' or '.join(POLICIES)}")
         if found:
             return Checked(record, Status.OK, found, "" if at == 0 else f"by {name}")
     return Checked(record, Status.MISSING)
@@ -106,17 +110,8 @@ async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked
 # ---- SPF
 
 
-@dataclass(slots=True)
-class _Allowed:
-    """What an SPF record and those it includes let in, as far as it is said by names and networks."""
-
-    names: set[str] = field(default_factory=set)
-    networks: list[Network] = field(default_factory=list)
-    looked_up: int = 0
-
-
 async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checked:
-    found = tuple(text for text in await _texts(resolver, record.name) if _is_spf(text))
+    found = tuple(text for text in await _texts(resolver, record.name) if spf.is_spf(text))
     if not found:
         return Checked(record, Status.MISSING)
     if len(found) > 1:
@@ -124,15 +119,15 @@ async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checke
     addresses = await addresses_of(resolver, host)
     if not addresses:
         return Checked(record, Status.DIFFERS, found, f"{host} has no address in DNS, so nothing lets it in")
-    allowed = _Allowed()
-    await _read_spf(resolver, record.name, found[0], allowed)
-    if host in allowed.names or all(any(address in each for each in allowed.networks) for address in addresses):
+    try:
+        refused = [each for each in addresses if not await spf.lets_in(resolver, record.name, found[0], each)]
+    except spf.Unusable as reason:
+        return Checked(record, Status.DIFFERS, found, f"receivers give up on it: {reason}", spoiled=True)
+    if not refused:
         return Checked(record, Status.OK, found)
-    return Checked(record, Status.DIFFERS, found, f"it does not let {host} send: put {spf_term(host)} into it")
-
-
-def _is_spf(text: str) -> bool:
-    return text.lower() == "v=spf1" or text.lower().startswith("v=spf1 ")
+    source = "" if len(refused) == len(addresses) else f" from {', '.join(map(str, refused))}"
+    note = f"it does not let {host} send{source}: put {spf_term(host)} into it"
+    return Checked(record, Status.DIFFERS, found, note)
 
 
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
@@ -149,34 +144,6 @@ async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
             if failed.fault is Fault.TEMPORARY:
                 raise
     return found
-
-
-async def _read_spf(resolver: Resolver, domain: str, text: str, allowed: _Allowed) -> None:
-    """Collect what one record lets in; `mx`, `exists` and macros are passed over, for nobody names a server by them."""
-    for term in text.lower().split()[1:]:
-        mechanism, separator, value = term.removeprefix("+").partition("=" if term.startswith("redirect=") else ":")
-        if mechanism == "a":
-            allowed.names.add(value or domain)
-        elif mechanism in ("ip4", "ip6"):
-            allowed.networks += _network(value)
-        elif mechanism in ("include", "redirect") and separator:
-            await _follow(resolver, value, allowed)
-
-
-async def _follow(resolver: Resolver, domain: str, allowed: _Allowed) -> None:
-    allowed.looked_up += 1
-    if allowed.looked_up > SPF_LOOKUPS:
-        return
-    for text in await _texts(resolver, domain):
-        if _is_spf(text):
-            await _read_spf(resolver, domain, text, allowed)
-
-
-def _network(value: str) -> list[Network]:
-    try:
-        return [ip_network(value, strict=False)]
-    except ValueError:
-        return []
 
 
 _Check = Callable[[Resolver, str, DnsRecord], Coroutine[Any, Any, Checked]]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from appliance.model import Attempt, PoolHold, PoolState, RecipientStatus, TriedRecipient
+from appliance.warmup import Warming
 
 SECOND = 1_000_000  # microseconds
 CANCELLED = "cancelled:"  # how the response of a recipient begins that was given up by hand
@@ -20,6 +21,7 @@ class PoolView:
     hold: PoolHold | None = None
     state: PoolState | None = None
     pause: PoolHold | None = None  # of all mail
+    warmups: tuple[Warming, ...] = ()  # under way at this pool
 
 
 # ---- times
@@ -121,7 +123,19 @@ def _why(pool: PoolView, now: int) -> str:
     if state.slowed_until is not None and state.slowed_until > now:
         return f"{name} slowed down until {clock(state.slowed_until, now)} because {state.slowed_by}"
     used = f"{state.in_use} of {state.allowed} in use"
-    return f"{name} {used}" if state.in_use >= state.allowed else f"{name} takes it next, {used}"
+    if state.in_use >= state.allowed:
+        return f"{name} {used}"
+    return warmup_wait(pool.warmups, now) or f"{name} takes it next, {used}"
+
+
+def warmup_wait(warmups: Iterable[Warming], now: int) -> str | None:
+    """That mail waits for the warm-up of the address it leaves from, and until when: the one that ends first."""
+    waits = [(each.next_at, each) for each in warmups if each.next_at is not None and each.next_at > now]
+    if not waits:
+        return None
+    at, first = min(waits, key=lambda wait: wait[0])
+    pace = f"{first.per_hour} an hour on day {first.day}, {first.used} used"
+    return f"warm-up of pool {first.pool} from {first.source}: {pace}; next at {clock(at, now)}"
 
 
 def _because(tried: TriedRecipient) -> str:

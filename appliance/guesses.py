@@ -27,6 +27,7 @@ PER_ACCOUNT = 10  # failures in ACCOUNT_WINDOW before the account's logins have 
 ACCOUNT_WINDOW = 15 * MINUTE
 FIRST_WAIT = MINUTE  # doubles with each further failure
 LONGEST_WAIT = 60 * MINUTE
+CLOCK_SLACK = MINUTE  # by which a clock may be set back without anything being forgotten
 REMEMBERED = 10_000  # addresses and accounts, each; the longest quiet go first
 
 
@@ -55,7 +56,7 @@ class Guesses:
             return
         now = self.outside.now()
         for most, window in PER_ADDRESS:
-            recent = [at for at in failures if at > now - window]
+            recent = _recent(failures, now, window)
             if len(recent) >= most:
                 raise _wait(recent[-most] + window - now)
 
@@ -65,8 +66,12 @@ class Guesses:
         if record is None:
             return
         own = record.known.get(address)
-        until = record.wait_until if own is None else _until(own, *PER_ADDRESS[0])
-        if until > now:
+        if own is None:
+            until, longest = record.wait_until, LONGEST_WAIT
+        else:
+            most, longest = PER_ADDRESS[0]
+            until = _until(own, most, longest)
+        if now < until <= now + longest:  # a longer wait is none: the clock was set back
             raise _wait(until - now)
 
     def failed(self, address: str, account: str | None = None) -> None:
@@ -92,13 +97,17 @@ class Guesses:
     @staticmethod
     def _account_failed(record: _Account, now: int) -> None:
         record.failures.append(now)
-        while record.failures[0] <= now - ACCOUNT_WINDOW:
-            record.failures.popleft()
-        if now > record.wait_until + ACCOUNT_WINDOW:
-            record.wait = 0  # it has been quiet for a while
+        record.failures = _recent(record.failures, now, ACCOUNT_WINDOW)
+        if not now - ACCOUNT_WINDOW <= record.wait_until <= now + LONGEST_WAIT:
+            record.wait = 0  # it has been quiet for a while, or the clock was set back
         if len(record.failures) >= PER_ACCOUNT or record.wait:
             record.wait = min(2 * record.wait or FIRST_WAIT, LONGEST_WAIT)
             record.wait_until = now + record.wait
+
+
+def _recent(failures: deque[int], now: int, window: int) -> deque[int]:
+    """Those within the window; what lies in the future does so by a clock that was set back, and does not count."""
+    return deque(at for at in failures if now - window < at <= now + CLOCK_SLACK)
 
 
 def _until(failures: deque[int], most: int, window: int) -> int:

@@ -83,7 +83,9 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
 
 def _can_change(key: str, old: Config, new: Config) -> bool:
     if key in ("http.tls_cert", "http.tls_key"):
-        return bool(old.http.tls_cert) == bool(new.http.tls_cert)  # HTTP or HTTPS is decided when a listener opens
+        always = old.acme.enabled and old.acme.http  # the certificate by ACME takes the place of files that are gone
+        # HTTP or HTTPS is decided when a listener opens.
+        return always or bool(old.http.tls_cert) == bool(new.http.tls_cert)
     return key in LIVE
 
 

@@ -12,9 +12,10 @@ from contextlib import nullcontext, suppress
 from functools import lru_cache
 from typing import Any, TextIO, cast
 
+import msgspec
+
 ROOT = "appliance"
 REDACTED = "[redacted]"
-ID_CHARACTERS = 40  # at most; shorter than any secret of ours
 TRACEBACK_LIMIT = 16_000  # characters; an exception group of a thousand tasks must not fill the disk
 
 # By name: what such a field holds is nobody's business; its id, size or hint may be shown.
@@ -26,7 +27,7 @@ _SECRET_NAME = re.compile(
 _SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 _RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
 _NEEDS_QUOTES = re.compile(r"[\s\"\\=]|^$")
-_ascii_text = jsonlib.encoder.encode_basestring_ascii
+_quick_json = msgspec.json.Encoder().encode
 _json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was built by _clean, as a tree
 
 
@@ -80,11 +81,12 @@ def get_logger(name: str) -> Log:
 
 def redacted(text: str) -> str:
     """The text without anything that looks like a credential."""
-    lower = text.lower()
-    # Almost no text holds one, and these four looks cost a fifth of the regular expression.
-    if "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower:
-        return _SECRET_TEXT.sub(rf"\1{REDACTED}", text)
-    return text
+    return _SECRET_TEXT.sub(rf"\1{REDACTED}", text) if _may_tell(text.lower()) else text
+
+
+def _may_tell(lower: str) -> bool:
+    """Almost no text holds a credential, and these four looks cost a fifth of the regular expression."""
+    return "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower
 
 
 @lru_cache(maxsize=1024)
@@ -189,19 +191,15 @@ def write_many(log: Log, events: list[tuple[float, str, dict[str, Any]]]) -> Non
 
 
 def _quick_line(name: str, at: float, event: str, fields: dict[str, Any]) -> str:
-    """As JsonFormatter would write it, for fields that are whole numbers and texts, none of them secret by name."""
+    """What JsonFormatter would say, for fields that are numbers and texts, none of them secret by name."""
     seconds = int(at)
-    start = f'{{"ts": "{_utc_second(seconds)}.{int((at - seconds) * 1000):03}Z", "level": "info"'
-    rest = "".join([f', "{field}": {_quick_value(value)}' for field, value in fields.items()])
-    return f'{start}, "logger": "{name}", "event": "{event}"{rest}}}'
-
-
-def _quick_value(value: object) -> str:
-    """A third of the time that the encoder takes for the whole, which has to find out what everything is."""
-    if type(value) is str:
-        # A server's reply may hold anything; an id of ours is one short word.
-        return _ascii_text(redacted(value) if len(value) > ID_CHARACTERS or " " in value else value)
-    return "null" if value is None else str(value)
+    ts = f"{_utc_second(seconds)}.{int((at - seconds) * 1000):03}Z"
+    line = {"ts": ts, "level": "info", "logger": name, "event": event, **fields}
+    made = msgspec.json.format(_quick_json(line), indent=0)  # with spaces, as the other writes it
+    # A server's reply may hold anything. The encoder takes a third of the time of the other, but leaves it as it is.
+    if not made.isascii() or _may_tell(made.decode("ascii").lower()):
+        return _json({key: _clean(key, value) for key, value in line.items()})
+    return made.decode("ascii")
 
 
 class _Lines(logging.StreamHandler[TextIO]):

@@ -5,8 +5,10 @@ Nothing here is locked: each of these is changed by one thread only. `metrics/` 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
+
+from appliance.warmup import Warming
 
 # Seconds, from a fast commit to a server that lets one wait.
 LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -57,6 +59,11 @@ DELIVERIES = Counts(
     "Attempts at a recipient, by provider pool, what became of it, and the class of the server's reply.",
 )
 WEBHOOK_POSTS = Counts("appliance_webhook_posts_total", ("result",), "Posts to customers' servers: success or failed.")
+CLEARED = Counts(
+    "appliance_cleared_total",
+    ("kind",),
+    "Deleted by the janitor: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
+)
 
 ACCEPT_SECONDS = Spread("appliance_accept_seconds", LATENCIES, "From a request that was read to its message on disk.")
 ATTEMPT_SECONDS = Spread("appliance_attempt_seconds", LATENCIES, "One attempt at a mail server, from its beginning.")
@@ -66,8 +73,13 @@ COMMIT_SECONDS = Spread("appliance_store_commit_seconds", LATENCIES, "One commit
 BATCH_SIZE = Spread("appliance_store_batch_size", BATCHES, "Writes that shared one commit.")
 LOOP_LAG = Spread("appliance_event_loop_lag_seconds", LATENCIES, "How late the event loop came back to a sleeper.")
 
-COUNTS = (ACCEPTED, RECIPIENTS, REFUSED, DELIVERIES, WEBHOOK_POSTS)
+COUNTS = (ACCEPTED, RECIPIENTS, REFUSED, DELIVERIES, WEBHOOK_POSTS, CLEARED)
 SPREADS = (ACCEPT_SECONDS, ATTEMPT_SECONDS, DELIVERY_SECONDS, WEBHOOK_SECONDS, COMMIT_SECONDS, BATCH_SIZE, LOOP_LAG)
 
 # Connections that are open right now, by whom they are with; each part puts its own count here when it starts.
 OPEN: dict[str, Callable[[], int]] = {}
+
+# Warm-ups of sending addresses that are under way; delivery puts its own here when it starts.
+WARMUPS: dict[str, Callable[[], Iterable[Warming]]] = {}
+# When the certificate that is shown expires, by the listener that shows it: seconds since 1970, if they can be told.
+EXPIRIES: dict[str, Callable[[], float | None]] = {}

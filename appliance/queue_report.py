@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from appliance.events import rfc3339
 from appliance.model import PoolHold, PoolState, WaitingMail
+from appliance.warmup import Warming
 
 
 class Pause(Struct):
@@ -40,6 +41,29 @@ class WaitingPool(Struct):
     slowed_until: str | None
     slowed_because: str | None
     destinations: list[WaitingDestination]
+
+
+class WarmingAddress(Struct):
+    """How far the warm-up of an address has come at a pool: recipients an hour, and used of this hour's.
+
+    `day` is counted from 1. Mail waits until `next_at`; null: more may go now.
+    """
+
+    pool: str
+    address: str
+    day: int
+    days: int
+    per_hour: int
+    used: int
+    next_at: str | None
+
+
+def warming(warmups: Iterable[Warming]) -> list[WarmingAddress]:
+    """How warm-ups are told."""
+    return [
+        WarmingAddress(each.pool, each.source, each.day, each.days, each.per_hour, each.used, _time(each.next_at))
+        for each in warmups
+    ]
 
 
 def pause_of(hold: PoolHold | None) -> Pause | None:

@@ -11,19 +11,24 @@ import trio
 
 from appliance import entrance
 from appliance.accept import Deliveries
+from appliance.acme import service as acme
 from appliance.config import Config, ConfigError, load
 from appliance.deliver import pool, station
 from appliance.errors import Refused
 from appliance.inbox import Inbox
+from appliance.janitor import Janitor
+from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import load_or_create
 from appliance.live import LiveSettings
 from appliance.log import get_logger, set_level
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.notify import ServiceManager, service_manager
-from appliance.outside import SLEEP_LIMIT, Outside, Wake
+from appliance.outside import Outside, Wake
 from appliance.single import only_server
-from appliance.store import CommitUnknown, Store, open_store
+from appliance.store import FILE_NAME as DATABASE
+from appliance.store import StorageFault, Store, open_store
+from appliance.store.examine import has_secrets
 from appliance.submission import server as submission
 from appliance.trail import TRAIL
 from appliance.web import server, site
@@ -36,7 +41,9 @@ M_MMAP_THRESHOLD = -3  # mallopt(3)
 SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, and given back to it, block by block
 
 BOOKS_EVERY = 10.0  # seconds between two entries of what was counted and used
-SLICE_PAUSE = 0.05  # seconds between slices of the janitor's work, so that senders come first
+SLICE_PAUSE = 0.05  # seconds between slices of that work, so that senders come first
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 SERVING = "serving"  # what `systemctl status` shows
 
@@ -46,7 +53,7 @@ log = get_logger("supervisor")
 
 
 class StorageFailed(Exception):
-    """The process ended because nobody could say whether a commit landed; a restart reads what is on disk."""
+    """The process ended because nobody could say any more what is on disk; a restart reads what is there."""
 
 
 async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = None) -> None:
@@ -57,15 +64,32 @@ async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = No
 
 
 async def _run(config: Config, outside: Outside, on_ready: OnReady | None) -> None:
-    key = load_or_create(config.server.data_dir)
-    failures: list[CommitUnknown] = []
+    failures: list[StorageFault] = []
+    try:
+        await _run_on_store(config, outside, on_ready, failures)
+    except (Exception, BaseExceptionGroup):
+        if not failures:
+            raise
+        # Else whatever went wrong on the way out went wrong because of it.
+    if failures:
+        raise StorageFailed(str(failures[0])) from failures[0]
+    log.info("stopped")
+
+
+async def _run_on_store(
+    config: Config, outside: Outside, on_ready: OnReady | None, failures: list[StorageFault]
+) -> None:
+    key = _key(config.server.data_dir)
     stopping = trio.Event()
     manager = service_manager(os.environ)
     manager.status("opening the database")
+    for number in SIGNALS:
+        # What is found here is put back when all is over: a signal that comes then must not spoil a clean end.
+        signal.signal(number, signal.SIG_IGN)
     # Signals before anything listens: one that comes early must not kill a half-started process.
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals, trio.CancelScope() as life:
+    with trio.open_signal_receiver(*SIGNALS) as signals, trio.CancelScope() as life:
 
-        def storage_failed(error: CommitUnknown) -> None:
+        def storage_failed(error: StorageFault) -> None:
             failures.append(error)
             life.cancel()
 
@@ -76,9 +100,15 @@ async def _run(config: Config, outside: Outside, on_ready: OnReady | None) -> No
             finally:
                 TRAIL.write()  # what came in with the last moments, too
                 TRAIL.keep = False
-    if failures:
-        raise StorageFailed(str(failures[0])) from failures[0]
-    log.info("stopped")
+
+
+def _key(data_dir: Path) -> bytes:
+    """The installation's key. Where it was lost a new one has to do, and somebody should know: it opens nothing."""
+    file, database = data_dir / KEY, data_dir / DATABASE
+    if not file.exists() and database.exists() and has_secrets(database):
+        event = "the key file is missing, and a new one opens no stored secret: stop, put back that of the last backup"
+        log.error(event, file=str(file))
+    return load_or_create(data_dir)
 
 
 def _give_memory_back() -> None:
@@ -115,22 +145,15 @@ async def _run_all(
         workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
         workers.start_soon(station.build(config, outside, store, key, inbox).run)
         workers.start_soon(webhooks.run)
-        workers.start_soon(_sweep, store)
+        workers.start_soon(Janitor(store, outside, config.retention, shared.door.free_space).run)
         workers.start_soon(_keep_books, store, shared)
         workers.start_soon(TRAIL.run)
         told = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside))
+        challenges = await workers.start(acme.serve, config, outside, live)
         async with trio.open_nursery() as listeners:
-            urls = await listeners.start(
-                server.serve,
-                edge,
-                config.http,
-                lambda: outside.identifier("req"),
-                stopping,
-                config.server.shutdown_timeout,
-                live,
-            )
+            urls = await listeners.start(server.serve, edge, config, lambda: outside.identifier("req"), stopping, live)
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
-            _announce(config, urls, smtp, told)
+            _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": told})
             manager.ready(SERVING)
             workers.start_soon(manager.beat)
             ready.set()
@@ -141,8 +164,8 @@ async def _run_all(
         workers.cancel_scope.cancel()
 
 
-def _announce(config: Config, http: list[str], smtp: list[str], told: list[str]) -> None:
-    where = {"http": http, "smtp": smtp} | ({"metrics": told} if told else {})
+def _announce(config: Config, urls: dict[str, list[str]]) -> None:
+    where = {name: found for name, found in urls.items() if found or name in ("http", "smtp")}
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 
@@ -183,17 +206,6 @@ def _reload(live: LiveSettings, manager: ServiceManager) -> None:
     if changes.need_restart:
         log.warning("changed settings need a restart", settings=changes.need_restart)
     manager.ready(SERVING)
-
-
-async def _sweep(store: Store) -> None:
-    """The janitor's round, once a minute, in slices."""
-    while True:
-        try:
-            swept = await store.janitor.sweep()
-        except Refused as refused:
-            log.warning("the janitor waits", reason=refused.text)
-            swept = 0
-        await trio.sleep(SLICE_PAUSE if swept else SLEEP_LIMIT)
 
 
 async def _keep_books(store: Store, shared: entrance.Entrance) -> None:

@@ -3,6 +3,8 @@
 import ssl
 from pathlib import Path
 
+from appliance.config import Config, ConfigError
+
 
 def trusting_context(ca_file: Path | None) -> ssl.SSLContext:
     """A context that verifies certificates and their names, by the system's roots and those of the operator's file."""
@@ -12,4 +14,14 @@ def trusting_context(ca_file: Path | None) -> ssl.SSLContext:
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
     if ca_file is not None:
         context.load_verify_locations(ca_file)
+    return context
+
+
+def operators_context(config: Config, key: str, ca_file: Path | None) -> ssl.SSLContext:
+    """The same for HTTPS; raises ConfigError, with the key that names the file, when that cannot be used."""
+    try:
+        context = trusting_context(ca_file)
+    except (OSError, ssl.SSLError) as fault:
+        raise ConfigError(str(config.source), key, f"holds no usable certificates: {fault}") from fault
+    context.set_alpn_protocols(["http/1.1"])
     return context

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from appliance.model import LedgerEntry, Role, User
 from appliance.outside import Outside
 from appliance.passwords import password_matches
 from appliance.store import Store, open_store
+from tests.forked import fork
 from tests.test_docs_cli import documented
 
 ROOT = Path(__file__).parent.parent
@@ -480,7 +482,8 @@ def test_a_file_that_is_no_database_is_one_line(shell: Shell) -> None:
     shell.data_dir.mkdir()
     database = shell.data_dir / "appliance.db"
     database.write_bytes(b"rubbish " * 1000)
-    assert "appliance.db: the database cannot be used" in shell.refused("account", "list")
+    refusal = shell.refused("account", "list")
+    assert "appliance.db: the database is damaged (file is not a database). Keep a copy" in refusal
     assert database.read_bytes() == b"rubbish " * 1000
 
 
@@ -611,12 +614,26 @@ def test_a_provisioning_command_imports_no_web_server(acme: Shell) -> None:
     assert result.stderr.strip() == ""
 
 
-def test_two_commands_at_once_both_count(acme: Shell) -> None:
+def test_two_commands_at_once_both_count(acme: Shell, tmp_path: Path) -> None:
     """Commands that run at the same time wait for each other and lose nothing."""
-    words = [sys.executable, "-m", "appliance", "account", "credit", "acme", "1", "--config", str(acme.config)]
-    running = [
-        subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
-        for _ in range(4)
-    ]
-    assert [process.wait(60) for process in running] == [0, 0, 0, 0]
+    words = ("account", "credit", "acme", "1", "--config", str(acme.config))
+    with TemporaryFile() as said:
+        running = [fork(*words, directory=tmp_path, environment=os.environ, stdout=said, stderr=said) for _ in range(4)]
+        assert [process.wait(60) for process in running] == [0, 0, 0, 0]
     assert acme.json("account", "show", "acme")["credits"] == 104
+
+
+def test_an_answer_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """On a full disk the exit code is 1, and nobody has to read a traceback."""
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "appliance", "account", "list", "--json"],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert result.returncode == 1
+    assert result.stderr == "Error: done, but the answer cannot be written: no space left on device\n"

@@ -52,6 +52,12 @@ def test_refusals_are_one_line(acme: Shell, tmp_path: Path) -> None:
     assert "there is no database" in acme.refused("backup", str(tmp_path / "other.tar"))
 
 
+@pytest.mark.parametrize("command", ["backup", "verify", "restore"])
+def test_a_pipe_is_wrong_usage(acme: Shell, command: str) -> None:
+    """What means a pipe elsewhere does not make a file of that name."""
+    assert "name a file" in acme.misused(command, "-")
+
+
 def test_a_pause_is_seen_wherever_one_looks(acme: Shell) -> None:
     """`queue` and `explain` tell of it, for mail that is due, deferred or simulated, until `resume`."""
     waiting, later, simulated = (

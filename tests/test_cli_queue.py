@@ -9,9 +9,13 @@ import trio
 from click.testing import CliRunner
 
 from appliance.cli import main
+from appliance.config_settings import Warmup
+from appliance.events import rfc3339
+from appliance.explain import clock
 from appliance.model import NewMessage, PoolState, RecipientStatus
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.warmup import begin
 from tests import mail
 from tests.test_cli import Shell, fields
 from tests.test_docs_cli import documented
@@ -109,6 +113,26 @@ def test_a_slowed_pool_tells_until_when_and_why(acme: Shell) -> None:
     assert "slowed until " in slow
     assert slow.endswith(": 421 too fast")
     assert "slowed" not in was_slow
+
+
+def test_mail_that_waits_for_a_warm_up_says_so(acme: Shell) -> None:
+    """The table tells which address is new, what may go and when; JSON the same in numbers. Off, nothing is told."""
+    now, settings = OUTSIDE.now(), Warmup(enabled=True)
+    new = begin("google", "192.0.2.1", now).take(settings, now, 2)
+    say(acme, PoolState("google", 0, 20, None, None, 0), gmail_com="google")
+    changed(acme, lambda store, _: store.warmups.keep([new]))
+    message = accept(acme, "u@gmail.com")
+    assert "warmups" not in acme.json("queue")
+    assert "warm-up" not in acme.text("queue")
+    acme.config.write_text(f"{acme.config.read_text()}[warmup]\nenabled = true\n")
+    wait = f"from 192.0.2.1: 20 an hour on day 1, 2 used; next at {clock(now + 180_000_000, now)}"
+    (line,) = (line for line in acme.text("queue").splitlines() if line.startswith("google"))
+    assert line.endswith(f"warm-up of pool google {wait}")
+    (told,) = acme.json("queue")["warmups"]
+    assert (told["pool"], told["address"], told["day"], told["days"]) == ("google", "192.0.2.1", 1, 30)
+    assert (told["per_hour"], told["used"], told["next_at"]) == (20, 2, rfc3339(now + 180_000_000))
+    (recipient,) = acme.json("explain", message.id)["recipients"]
+    assert recipient["explanation"] == f"waiting: warm-up of pool google {wait}"
 
 
 def test_a_held_pool_is_shown_without_any_mail(acme: Shell) -> None:

@@ -137,6 +137,19 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_what_stands_in_the_way_of_acme_is_one_line(tmp_path: Path) -> None:
+    """Somebody else on port 80, and a root certificate that is none, are told before anything is asked for."""
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        acme = f'hostname = "mail.example.com"\n[acme]\nenabled = true\nbind = ["{address}"]\n'
+        acme += 'directory = "https://127.0.0.1:9/"\n'
+        line = failure(settings(tmp_path, more=acme))
+        assert line.startswith(f"Error: cannot listen on {address}: address already in use; change acme.bind")
+        line = failure(settings(tmp_path, more=f'{acme}ca_file = "ca.pem"\n'))
+    assert "acme.ca_file: holds no usable certificates" in line
+
+
 def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """The line names the path."""
     (tmp_path / "data").write_text("in the way")
@@ -164,7 +177,7 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
     """Rubbish in the place of the database stops the start."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "appliance.db").write_bytes(b"rubbish " * 1000)
-    assert "appliance.db: the database cannot be used" in failure(settings(tmp_path))
+    assert "appliance.db: the database is damaged (file is not a database). Keep a copy" in failure(settings(tmp_path))
 
 
 def test_a_failed_storage_is_one_line_of_the_log(tmp_path: Path) -> None:

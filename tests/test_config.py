@@ -378,12 +378,32 @@ def test_a_file_that_is_not_one_of_ours(text: str, line: str) -> None:
         ("http.max_body", '"17MiB"', 'must be from "1KiB" to "16MiB"'),
         ("http.max_body", '"16 parsecs"', "must be a size"),
         ("http.body_memory", '"1MiB"', "is smaller than max_body"),
+        ("retention.bodies", '"31d"', "is longer than metadata"),
+        ("retention.bodies", '"59m"', 'must be at least 1h, not "59m"'),
+        ("retention.metadata", '"23h"', 'must be at least 24h, not "23h"'),
+        ("retention.webhook_logs", '"31d"', "is longer than metadata"),
+        ("retention.webhook_logs", '"0s"', "must be over zero"),
         ("http.tls_cert", '"missing.pem"', "no such file: /srv/missing.pem"),
         ("smtp.allow_plaintext_auth", "1", "must be true or false, not 1"),
+        ("acme.email", '"nobody"', "must be a mail address"),
+        ("acme.email", '"a@example.com?cc=b@example.com"', "must be a mail address"),
+        ("acme.email", '"a@b@example.com"', "must be a mail address"),
+        ("acme.directory", '"http://ca.example.com/directory"', "must be an https URL"),
+        ("acme.directory", '"https://ca.example.com/dir ectory"', "must be an https URL"),
+        ("acme.directory", '"https://u:p@ca.example.com/directory"', "must be an https URL"),
+        ("acme.directory", '""', "must be an https URL"),
+        ("acme.names", '["*.example.com"]', "must be a host name"),
+        ("acme.bind", "[]", "must not be empty"),
+        ("acme.renew_before", '"0s"', "must be over zero"),
         ("dns.resolvers", '["dns.example.com"]', "must be an IP address"),
         ("dns.resolvers", '["127.0.0.1:0"]', "must be an IP address"),
         ("delivery.mode", '"drect"', 'must be one of "direct", "relay", "sandbox", not "drect"'),
         ("delivery.mode", "[]", "must be one of"),
+        ("warmup.growth", "0.9", "must be a number from 1 to 3, not 0.9"),
+        ("warmup.growth", "nan", "must be a number from 1 to 3"),
+        ("warmup.growth", "true", "must be a number from 1 to 3, not true"),
+        ("warmup.growth", '"1.4"', "must be a number from 1 to 3"),
+        ("warmup.first_hour", "0", "must be a whole number from 1 to 1000000, not 0"),
         ("delivery.mx_port", "0", "must be a whole number from 1 to 65535, not 0"),
         ("delivery.mx_port", "65536", "must be a whole number from 1 to 65535"),
         ("delivery.retry_delays", "[]", "must not be empty"),
@@ -416,6 +436,67 @@ def test_certificate_and_key_go_together(section: str, given_key: str, missing: 
     (tmp_path / "tls.pem").touch()
     text = setting(f"{section}.{given_key}", '"tls.pem"')
     assert refusal(text, tmp_path / "config.toml") == f"{section}.{missing}: missing, though {given_key} is set"
+
+
+def acme(text: str = "", server: str = 'hostname = "mail.example.com"') -> str:
+    """A file that turns certificates by ACME on."""
+    return f"[server]\n{server}\n[acme]\nenabled = true\n{text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (acme(), ("mail.example.com",)),
+        (acme('[http]\nbase_url = "https://app.example.com:8443"'), ("mail.example.com", "app.example.com")),
+        (acme('[http]\nbase_url = "https://mail.example.com"'), ("mail.example.com",)),
+        (acme('[http]\nbase_url = "https://192.0.2.7"'), ("mail.example.com",)),
+        (acme('http = false\n[http]\nbase_url = "https://app.example.com"'), ("mail.example.com",)),
+        (acme('names = ["Other.example.com"]'), ("other.example.com",)),
+        (acme('[http]\nbase_url = "https://app.example.com"', 'hostname = "mail"'), ("app.example.com",)),
+        ("", ()),
+    ],
+)
+def test_the_names_of_a_certificate(text: str, names: tuple[str, ...]) -> None:
+    """Unless they are given: those that we are known by, as far as an authority can look them up."""
+    assert parse(text, FILE).acme.names == names
+
+
+def test_a_certificate_by_acme_makes_it_https() -> None:
+    """The URL that is made of the first listener says so, unless HTTP is left to a proxy."""
+    bind = '[http]\nbind = ["0.0.0.0:443"]'
+    assert parse(acme(bind), FILE).http.base_url == "https://mail.example.com:443"
+    assert parse(acme(f"http = false\n{bind}"), FILE).http.base_url == "http://mail.example.com:443"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (acme("", 'hostname = "mail"'), 'acme.names: missing: "mail" (server.hostname) is no name that an authority'),
+        (acme('names = ["localhost"]'), 'acme.names: "localhost" is no name that an authority could look up'),
+        (acme('[http]\nbind = ["0.0.0.0:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 0.0.0.0:80 of http.bind"),
+        (acme('[http]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of http."),
+        (acme('bind = ["[::1]:25"]\n[smtp]\nbind = ["[::]:25"]'), "acme.bind: [::1]:25 cannot be had beside [::]:25"),
+        (acme('[metrics]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of metr"),
+        (acme("http = false\n[smtp]\nbind = []\nbind_tls = []"), "acme.enabled: true, though nobody would show"),
+    ],
+)
+def test_acme_settings_that_cannot_be(text: str, line: str) -> None:
+    """Nothing that could never work is found out only when it does not."""
+    assert refusal(text).startswith(line)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        acme('bind = ["0.0.0.0:80"]\n[http]\nbind = ["[::]:80"]'),
+        acme('bind = ["127.0.0.1:80"]\n[http]\nbind = ["192.0.2.1:80"]'),
+        acme('bind = ["127.0.0.1:0"]\n[http]\nbind = ["127.0.0.1:0"]'),
+        '[acme]\nnames = ["localhost"]\n[http]\nbind = ["0.0.0.0:80"]',
+    ],
+)
+def test_listeners_that_are_in_nobodys_way(text: str) -> None:
+    """Other addresses, any free port, and a certificate that nobody wants."""
+    parse(text, FILE)
 
 
 def test_a_long_value_is_cut() -> None:

@@ -13,6 +13,7 @@ from appliance.deliver.route import NoRoute, Relay, Relays, RelayTls, Router, re
 from appliance.inbox import Inbox
 from appliance.outside import Outside
 from appliance.store import open_store
+from appliance.warmup import hourly
 from tests.fakes.dns import ZoneResolver
 
 FILE = Path("/srv/config.toml")
@@ -146,6 +147,17 @@ async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
     assert dispatch.gates.pools.others == Limits(1)
     assert dispatch.routes.router.relays.default == Relay("smart.example")
     assert made.delivery.own_addresses[0] in dispatch.routes.router.own
+    assert dispatch.warmups is None  # unless it is on
+
+
+async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
+    """What the operator wants for a new address reaches delivery."""
+    made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
+    outside = Outside()
+    async with open_store(tmp_path, outside, inline=True) as store:
+        dispatch = station.build(made, outside, store, bytes(32), Inbox())
+    assert dispatch.warmups is not None
+    assert [hourly(dispatch.warmups.settings, day) for day in range(4)] == [5, 10, 20, None]
 
 
 async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:

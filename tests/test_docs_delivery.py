@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 
 from appliance.config import parse
+from appliance.config_settings import Warmup
 from appliance.deliver.gate import FIRST_PAUSE, LONGEST_PAUSE, SECOND, SENDER_FAULTS
 from appliance.deliver.providers import PROVIDERS, Limits, Provider
 from appliance.deliver.selection import RECIPIENTS_PER_VISIT
 from appliance.deliver.smtp.transcript import FIRST_LINES, LAST_LINES
+from appliance.deliver.warmups import DEAD_FOR
 from appliance.explain import span
+from appliance.warmup import BURST, hourly
 
 DOCS = Path(__file__).parent.parent / "docs"
 DOCUMENT = DOCS / "delivery.md"
@@ -64,6 +67,18 @@ def test_links_between_documents_lead_somewhere() -> None:
     for name in ("delivery.md", "dns.md", "cli.md"):
         for target in re.findall(r"\]\(([a-z-]+\.md)\)", (DOCS / name).read_text()):
             assert (DOCS / target).exists(), f"{name} -> {target}"
+
+
+def test_the_document_has_the_numbers_of_a_warm_up() -> None:
+    """Days and recipients an hour are those of the settings' defaults, and so is all that the text says beside them."""
+    text, settings = DOCUMENT.read_text(), Warmup()
+    days, hours = re.findall(r"^\| (?:day|an hour) \|(.*)\|$", text, re.MULTILINE)
+    told = {int(day): int(hour.replace(",", "")) for day, hour in zip(days.split("|"), hours.split("|"), strict=True)}
+    assert told == {day: hourly(settings, day - 1) for day in told}
+    assert max(told) == settings.days
+    assert f"`first_hour` recipients an hour ({settings.first_hour})" in text
+    assert f"`growth` times as many ({settings.growth})" in text
+    assert (BURST, DEAD_FOR) == (10, 300.0)  # "a tenth of an hour's recipients", "five minutes"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import trio
 
-from appliance.measures import COUNTS, SPREADS
+from appliance.measures import COUNTS, SPREADS, Counts
+from appliance.metrics.page import Reading
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside
 from appliance.store import open_store
@@ -20,13 +21,13 @@ METRIC = re.compile(r"\b(?:appliance|process)_[a-z_]+\b")
 def rows(directory: Path) -> dict[str, str]:
     """The row of each metric, as the document should have it."""
 
-    async def readings() -> list[tuple[str, str, str]]:
+    async def readings() -> list[Reading]:
         async with open_store(directory, Outside(), inline=True):
-            return [(each.name, each.label, each.about) for each in await Readings(directory, Outside()).now()]
+            return await Readings(directory, Outside()).now()
 
-    found = [(each.name, ", ".join(f"`{label}`" for label in each.labels), each.about) for each in COUNTS]
+    labelled: list[Counts | Reading] = [*COUNTS, *trio.run(readings)]
+    found = [(each.name, ", ".join(f"`{label}`" for label in each.labels), each.about) for each in labelled]
     found += [(each.name, "histogram", each.about) for each in SPREADS]
-    found += [(name, f"`{label}`" if label else "", about) for name, label, about in trio.run(readings)]
     return {
         name: " | ".join([f"| `{name}`", labels, f"{about} |"]).replace("|  |", "| |") for name, labels, about in found
     }

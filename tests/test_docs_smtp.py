@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+from appliance.certificate_files import CERTIFICATE
 from appliance.errors import ANSWERS
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
-from appliance.submission import certificate, limits, replies
+from appliance.submission import limits, replies
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "smtp.md").read_text()
 
@@ -45,4 +46,4 @@ def test_the_limits_are_those_of_the_program() -> None:
     rate = f"{limits.LOWEST_RATE} bytes a second, after its first {limits.SLOW_START:.0f} seconds"
     assert told["rate of a message"] == rate
     assert told["TLS handshake"] == f"{limits.TLS_HANDSHAKE:.0f} seconds"
-    assert f"`{certificate.CERTIFICATE}`" in DOCUMENT
+    assert f"`{CERTIFICATE}`" in DOCUMENT

@@ -4,12 +4,19 @@ import pytest
 
 from appliance.explain import PoolView, Spoken, attempt_line, clock, dialogue, encryption, span, standing
 from appliance.model import Attempt, Billing, PoolHold, PoolState, Recipient, RecipientStatus, TriedRecipient
+from appliance.warmup import Warming
 
 SECOND = 1_000_000
 NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
 TLS = "TLSv1.3, TLS_AES_256_GCM_SHA384, verified"
 GOOGLE = PoolState("google", 5, 5, None, None, NOW)
+IDLE = PoolState("google", 1, 5, None, None, NOW)
 HOLD = PoolHold("google", "10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked", NOW)
+
+
+def warming(source: str, wait: int | None) -> Warming:
+    """A warm-up; `wait` seconds until more may go."""
+    return Warming("google", source, 2, 30, 28, 28, None if wait is None else NOW + wait * SECOND)
 
 
 def attempt(code: int | None, text: str, host: str | None = "mx.example.net", **fields: object) -> Attempt:
@@ -99,6 +106,21 @@ CASES = [
         tried(DEFERRED, GREY, due=0),
         PoolView("google", None, GOOGLE),
         "waiting: pool google 5 of 5 in use; it is try 2 of 12 because mx.example.net said 451 4.7.1 greylisted",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, IDLE, warmups=(warming("192.0.2.1", 150), warming("2001:db8::1", 120))),
+        "waiting: warm-up of pool google from 2001:db8::1: 28 an hour on day 2, 28 used; next at 14:02:00",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, IDLE, warmups=(warming("192.0.2.1", None),)),
+        "waiting: pool google takes it next, 1 of 5 in use",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", HOLD, IDLE, warmups=(warming("192.0.2.1", 150),)),
+        "waiting: pool google is held: 10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked",
     ),
     (
         tried(DEFERRED, GREY, GREY, due=240),

@@ -193,3 +193,44 @@ def test_only_so_much_is_remembered(guesses: Guesses, monkeypatch: pytest.Monkey
 def test_the_first_wait_is_a_minute() -> None:
     """By the table of threats."""
     assert FIRST_WAIT == MINUTE
+
+
+# ---- a clock that was set
+
+
+def test_a_clock_set_back_locks_nobody_out(guesses: Guesses, clock: Clock) -> None:
+    """Failures from the future are none: neither the address nor the account waits for two days."""
+    for _ in range(PER_ACCOUNT + 5):
+        guesses.failed(ATTACKER, "demo")
+    guesses.succeeded(OWNER, "other")
+    for _ in range(10):
+        guesses.failed(OWNER, "other")
+    clock.now -= 2 * DAY
+    guesses.check_address(ATTACKER)
+    guesses.check_account("demo", ATTACKER)
+    guesses.check_account("other", OWNER)
+
+
+def test_after_a_clock_was_set_back_guesses_count_as_ever(guesses: Guesses, clock: Clock) -> None:
+    """Whoever goes on guessing waits as somebody who has just begun to."""
+    for _ in range(50):
+        guesses.failed(ATTACKER, "demo")
+    clock.now -= 2 * DAY
+    for _ in range(PER_ACCOUNT):
+        guesses.check_account("demo", OWNER)
+        guesses.failed(ATTACKER, "demo")
+    with pytest.raises(Refused) as refused:
+        guesses.check_account("demo", OWNER)
+    assert seconds_to_wait(refused) == FIRST_WAIT // SECOND
+    with pytest.raises(Refused) as refused:
+        guesses.check_address(ATTACKER)
+    assert seconds_to_wait(refused) == MINUTE // SECOND
+
+
+def test_a_clock_set_back_a_little_forgets_nothing(guesses: Guesses, clock: Clock) -> None:
+    """A correction by seconds helps nobody who guesses."""
+    for _ in range(10):
+        guesses.failed(ATTACKER)
+    clock.now -= 5 * SECOND
+    with pytest.raises(Refused):
+        guesses.check_address(ATTACKER)

@@ -80,6 +80,17 @@ def test_http_does_not_turn_into_https_live(tmp_path: Path, to_https: bool) -> N
     assert LiveSettings(old).take_over(new) == Changes((), both)
 
 
+def test_files_for_https_come_and_go_live_beside_acme(tmp_path: Path) -> None:
+    """It is HTTPS either way: with the files of the operator, and without them with the certificate by ACME."""
+    (tmp_path / "a.pem").touch()
+    acme = '[server]\nhostname = "mail.example.com"\n[acme]\nenabled = true\n[http]\n'
+    by_acme = parse(acme, tmp_path / "c.toml")
+    own = parse(f'{acme}tls_cert = "a.pem"\ntls_key = "a.pem"\n', tmp_path / "c.toml")
+    both = ("http.tls_cert", "http.tls_key")
+    assert LiveSettings(by_acme).take_over(own) == Changes(both, ())
+    assert LiveSettings(own).take_over(by_acme) == Changes(both, ())
+
+
 def test_settings_that_contradict_each_other_are_refused() -> None:
     """A live key that fits only a body_memory which needs a restart is not taken over alone."""
     live = LiveSettings(parse('[http]\nmax_body = "1MiB"\nbody_memory = "2MiB"\n', FILE))

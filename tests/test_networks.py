@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.networks import is_allowed, refusal
-from appliance.own_addresses import OwnAddresses
+from appliance.own_addresses import OwnAddresses, leaving_from
 
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.1 168.63.129.15
@@ -152,6 +152,12 @@ def test_the_system_knows_its_own_addresses() -> None:
     assert behind_nat in own
     assert behind_nat not in OwnAddresses()
     assert "127.0.0.1" not in own
+
+
+def test_the_routing_table_tells_where_mail_leaves_from() -> None:
+    """To this machine from this machine, family by family; from nowhere to where no way leads."""
+    assert leaving_from(ip_address("127.0.0.9")) == ip_address("127.0.0.1")
+    assert leaving_from(ip_address("255.255.255.255")) is None
 
 
 def test_a_system_that_binds_to_anything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,14 +34,13 @@ def kept() -> Trail:
     return made
 
 
-def test_a_note_is_a_line_like_any_other(written: io.StringIO) -> None:
+@pytest.mark.parametrize("reply", ["250 2.0.0 Ok", '250 ök \u2028 "quoted" \\ \n', "535 no: Bearer abcdef"])
+def test_a_note_is_a_line_like_any_other(written: io.StringIO, reply: str) -> None:
     """The same form as the log's own, to the byte, but for the time."""
     made = kept()
-    made.note("accepted", message_id="msg_1", recipients=2, mx=None, reply='250 ök \u2028 "quoted" \\ \n')
+    made.note("accepted", message_id="msg_1", recipients=2, mx=None, reply=reply)
     made.write()
-    log.get_logger("mail").info(
-        "accepted", message_id="msg_1", recipients=2, mx=None, reply='250 ök \u2028 "quoted" \\ \n'
-    )
+    log.get_logger("mail").info("accepted", message_id="msg_1", recipients=2, mx=None, reply=reply)
     ours, theirs = written.getvalue().splitlines()
     assert ours.isascii()
     assert ours.partition('"level"')[2] == theirs.partition('"level"')[2]

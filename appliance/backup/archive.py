@@ -164,24 +164,35 @@ def _what_is_wrong(end: bytes) -> str:
 
 
 def _parts(rest: bytes, size: int, digest: str) -> Opened:
-    """What follows the database; behind a whole seal nothing can be wrong but the program that wrote it."""
-    members = {}
-    with tarfile.open(fileobj=io.BytesIO(rest[len(padding(size)) :] + b"\0" * 2 * BLOCK)) as archive:
-        for entry in archive:
-            content = archive.extractfile(entry)
-            members[entry.name] = b"" if content is None else content.read()
+    """What follows the database; a whole seal tells of no damage, but anybody can put one on anything."""
     try:
+        members = _members(rest[len(padding(size)) :])
         manifest = msgspec.json.decode(members[MANIFEST], type=Manifest)
         key = members[KEY]
         _check(manifest, {DATABASE: (size, digest), KEY: (len(key), hashlib.sha256(key).hexdigest())})
-    except (KeyError, msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise Broken(f"it was made by another version of the appliance: {error}") from None
+    except KeyError as error:
+        raise Broken(f"it was made by another program or version: there is no {error.args[0]} in it") from None
+    except (tarfile.TarError, ValueError) as error:
+        raise Broken(f"it was made by another program or version: {error}") from None
     return Opened(manifest, key, size)
+
+
+def _members(text: bytes) -> dict[str, bytes]:
+    """The plain files of an archive, by name; links, and whatever would have to be unpacked first, are none of ours."""
+    members = {}
+    with tarfile.open(fileobj=io.BytesIO(text + b"\0" * 2 * BLOCK), mode="r:") as archive:
+        for entry in archive:
+            content = archive.extractfile(entry) if entry.isreg() and not entry.issparse() else None
+            if content is not None:
+                members[entry.name] = content.read()
+    return members
 
 
 def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
     if manifest.format != FORMAT:
         raise Broken(f"it is of format {manifest.format}, this version reads only {FORMAT}: use the newer appliance")
+    if not f"{manifest.created_at}{manifest.hostname}{manifest.version}".isprintable():
+        raise Broken("its manifest holds control characters")  # it is shown on terminals, and may be from anywhere
     for name, (size, digest) in found.items():
         if manifest.files[name] != Part(size, digest):
             raise Broken(f"{name} in it is not what its manifest says")

@@ -3,10 +3,12 @@
 What was due when the backup was made may have been sent since, so nothing goes out before somebody has looked.
 """
 
+import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +21,14 @@ from appliance.single import only_server
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
 from appliance.store.copying import sync
+from appliance.store.faults import DiskFull
 from appliance.store.pools import EVERY
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
 VERIFYING = 0.7  # share of the work
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, for this user, in one file
+STAGING = "restoring-"  # how directories begin in which a backup is made ready
 REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", KEY)  # a stale log would spoil another database
 
 
@@ -49,13 +54,37 @@ async def restore(path: Path, data_dir: Path, outside: Outside, on: Fraction, *,
             raise NotRestored(
                 f"there is {there[0]} in {data_dir} already: use --force to put it aside, or name another data_dir"
             )
-        with tempfile.TemporaryDirectory(prefix="restoring-", dir=data_dir) as staging:
+        _sweep(data_dir)
+        with _worded(data_dir), tempfile.TemporaryDirectory(prefix=STAGING, dir=data_dir) as staging:
             waiting = await _stage(path, verified, Path(staging), outside, on)
             kept = _put_aside(data_dir, there, outside) if there else None
             for name in (KEY, DATABASE):  # the database last: without it there is no installation yet
                 os.rename(Path(staging) / name, data_dir / name)
             sync(data_dir)
     return Restored(verified, waiting, kept)
+
+
+def _sweep(data_dir: Path) -> None:
+    """Remove what a restore was killed over; nobody else is at work here."""
+    for left in data_dir.glob(f"{STAGING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _worded(data_dir: Path) -> Iterator[None]:
+    """Say which disk it is that has no room."""
+    try:
+        yield
+    except DiskFull:
+        raise NotRestored(_no_room(data_dir)) from None
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise NotRestored(_no_room(data_dir)) from None
+
+
+def _no_room(data_dir: Path) -> str:
+    return f"no space left for it: make room where {data_dir} lies, then restore it again"
 
 
 def _there(data_dir: Path) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import common
-from appliance.cli.output import show
+from appliance.cli.output import printable, show
 from appliance.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from appliance.backup.restore import Restored
     from appliance.backup.verify import Verified
 
-FILE = click.Path(path_type=Path)
+
+class BackupFile(click.Path):
+    """The name of a backup file. A pipe will not do: the file is written, and read, at several places."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what elsewhere means a pipe: nobody wants a file of that name."""
+        if value == "-":
+            self.fail("a backup cannot go through a pipe: name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = BackupFile(path_type=Path)
 
 
 @click.command()
@@ -121,9 +132,8 @@ def _facts(verified: "Verified") -> dict[str, Any]:
 def _told(verified: "Verified") -> str:
     manifest, contents = verified.manifest, verified.contents
     made = f"made on {manifest.hostname} at {_minute(manifest.created_at)} by version {manifest.version}"
-    return f"{made}, schema {contents.schema}, {_count(contents.accounts, 'account')}, " + _count(
-        contents.messages, "message"
-    )
+    held = f"{_count(contents.accounts, 'account')}, {_count(contents.messages, 'message')}"
+    return f"{made}, schema {contents.schema}, {held}"
 
 
 def _answer(file: Path, data_dir: Path, restored: "Restored") -> dict[str, Any]:
@@ -184,6 +194,6 @@ def _refusals(file: Path) -> "Iterator[None]":
     try:
         yield
     except Broken as reason:
-        raise click.ClickException(f"{file} is not a backup that can be restored: {reason}") from None
+        raise click.ClickException(printable(f"{file} is not a backup that can be restored: {reason}")) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename or file}: {(error.strerror or str(error)).lower()}") from None

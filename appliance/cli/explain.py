@@ -11,6 +11,7 @@ from appliance.cli.output import printable, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from appliance.config_settings import Warmup
     from appliance.explain import PoolView
     from appliance.model import Attempt, MessageRecord, TriedRecipient
     from appliance.store import Store
@@ -32,21 +33,21 @@ def explain(message: str, dialogue: bool, as_json: bool) -> None:
     allowed = len(settings.delivery.retry_delays) + 1
 
     async def work(store: "Store") -> "tuple[MessageRecord, dict[str, PoolView]]":
-        return _found(store, message)
+        return _found(store, message, settings.warmup)
 
     record, pools = database.run(work, settings=settings)
     answer = _answer(record, pools, allowed, dialogue=dialogue)
     show(as_json, answer, "\n".join(map(printable, _lines(record, answer, dialogue=dialogue))))
 
 
-def _found(store: "Store", message: str) -> "tuple[MessageRecord, dict[str, PoolView]]":
+def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageRecord, dict[str, PoolView]]":
     """The record of a message, and how the pools of its recipients stand."""
     from appliance.errors import Code, Refused
 
     record = store.records.of(message)
     if record is None:
         raise Refused(Code.NOT_FOUND, f"there is no message {message!r}")
-    return record, store.pools.views({tried.domain for tried in record.recipients})
+    return record, store.pools.views({tried.domain for tried in record.recipients}, warmup)
 
 
 def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """In charge of saying in one line why the program cannot start or go on, for every cause an operator can mend."""
 
 import errno
+import shutil
 from collections.abc import Iterator
 
 from appliance.config import Config, ConfigError, Endpoint
@@ -8,10 +9,12 @@ from appliance.keyfile import KeyFileError
 from appliance.listening import bind_error, binds
 from appliance.single import AlreadyRunning
 from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused
-from appliance.store.faults import DatabaseFault
+from appliance.store.faults import DamagedDatabase, DatabaseFault, DiskFault
 
 # What the operating system says about an address that cannot be had, without saying which one.
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+LITTLE = 1024 * 1024  # bytes; a start writes a few pages
 
 
 def explain(error: BaseException, config: Config) -> str | None:
@@ -36,6 +39,10 @@ def _line(error: BaseException, config: Config) -> str | None:
         return str(error)
     if isinstance(error, NewerDatabase | UpgradeRefused):
         return f"{data_dir / FILE_NAME}: {error}"
+    if isinstance(error, DamagedDatabase):
+        return f"{data_dir / FILE_NAME}: {damaged(error)}"
+    if isinstance(error, DiskFault):
+        return f"{data_dir / FILE_NAME}: the database cannot be used: {error}{_room(config)}"
     if isinstance(error, DatabaseFault):
         return f"{data_dir / FILE_NAME}: the database cannot be used: {error}"
     if isinstance(error, OSError):
@@ -43,8 +50,28 @@ def _line(error: BaseException, config: Config) -> str | None:
     return None
 
 
+def damaged(error: BaseException) -> str:
+    """What is wrong with a damaged database, and what to do."""
+    what = str(error).removeprefix("the database is damaged: ")
+    return (
+        f"the database is damaged ({what}). Keep a copy of the data directory, "
+        "then restore the last good backup: appliance restore FILE --force"
+    )
+
+
+def _room(config: Config) -> str:
+    """What to do about a disk without room, if that is what it is: SQLite often only says that something failed."""
+    try:
+        free = shutil.disk_usage(config.server.data_dir).free
+    except OSError:
+        return ""
+    return f"; the disk is full: make room where {config.server.data_dir} lies" if free < LITTLE else ""
+
+
 def _system_line(error: OSError, config: Config) -> str:
     reason = (error.strerror or str(error)).lower()
+    if error.errno == errno.ENOSPC:
+        return f"{reason}: make room where {config.server.data_dir} lies"
     if error.filename is not None:
         return f"{error.filename}: {reason} (server.data_dir is {config.server.data_dir})"
     if error.errno in ADDRESS_ERRORS and (taken := _refused_address(error.errno, config)):

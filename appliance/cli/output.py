@@ -1,6 +1,7 @@
 """In charge of what a command prints: one JSON object for scripts, a table or a line or two for people."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,9 +11,28 @@ import click
 Row = Mapping[str, Any]
 
 
+def _say(text: str) -> None:
+    """Print it; where that fails what was done stays done, and one line says that its answer is lost."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise  # who read it has seen enough: click ends quietly
+    except OSError as error:
+        abandon_stdout()
+        reason = (error.strerror or str(error)).lower()
+        raise click.ClickException(f"done, but the answer cannot be written: {reason}") from None
+
+
+def abandon_stdout() -> None:
+    """Let Python's last flush go nowhere: it would fail once more and spoil the exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def show(as_json: bool, answer: Row, text: str) -> None:
     """Print `answer` as JSON, or else `text`."""
-    click.echo(json.dumps(answer) if as_json else text)
+    _say(json.dumps(answer) if as_json else text)
 
 
 def show_record(as_json: bool, answer: Row, worded: Row) -> None:
@@ -24,9 +44,9 @@ def show_record(as_json: bool, answer: Row, worded: Row) -> None:
 def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[str, str], nothing: str) -> None:
     """Print `rows` as one JSON object, or as a table of `columns` (key: heading); `nothing` when there is none."""
     if as_json:
-        click.echo(json.dumps({name: rows}))
+        _say(json.dumps({name: rows}))
     elif not rows:
-        click.echo(nothing)
+        _say(nothing)
     else:
         _table([[_short(key, row[key]) for key in columns] for row in rows], list(columns.values()))
 
@@ -56,7 +76,7 @@ def _table(rows: list[list[str]], headings: list[str]) -> None:
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     for line in (headings, *rows):
-        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        _say("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 def _rich_table(rows: list[list[str]], headings: list[str]) -> None:

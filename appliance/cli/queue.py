@@ -12,6 +12,9 @@ from appliance.cli.output import show, show_list
 if TYPE_CHECKING:
     from appliance.model import PoolHold, PoolState, WaitingMail
     from appliance.store import Store
+    from appliance.warmup import Warming
+
+    _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[Warming]]
 
 COLUMNS = {
     "pool": "POOL",
@@ -63,15 +66,18 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     import msgspec
 
     from appliance.outside import Outside
-    from appliance.queue_report import by_pool, pause_of
+    from appliance.queue_report import by_pool, pause_of, warming
     from appliance.store.pools import EVERY
 
-    async def work(store: "Store") -> "tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]]":
-        # One more than is shown, to see whether there are more.
-        return store.queue_control.summary(pools + 1, destinations), store.pools.holds(), store.pools.states()
+    settings = database.load_settings()
 
-    nothing: tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState]] = ([], {}, [])
-    mail, holds, states = database.run(work, or_nothing=nothing)
+    async def work(store: "Store") -> "_Found":
+        # One more than is shown, to see whether there are more.
+        mail, warmups = store.queue_control.summary(pools + 1, destinations), store.warmups.told(settings.warmup, pools)
+        return mail, store.pools.holds(), store.pools.states(), warmups
+
+    nothing: _Found = ([], {}, [], [])
+    mail, holds, states, warmups = database.run(work, settings=settings, or_nothing=nothing)
     pause = pause_of(holds.pop(EVERY, None))
     found = [msgspec.structs.asdict(pool) for pool in by_pool(mail, holds, states)]
     for pool in found:
@@ -79,12 +85,13 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     shown, more = found[:pools], len(found) > pools
     if as_json:
         paused = {} if pause is None else {"paused": msgspec.structs.asdict(pause)}
-        show(True, paused | {"pools": shown, "more": more}, "")
+        warm = {"warmups": [msgspec.structs.asdict(each) for each in warming(warmups)]} if warmups else {}
+        show(True, paused | {"pools": shown, "more": more} | warm, "")
         return
     if pause is not None:
         click.echo(f"All mail is paused: {pause.reason}. `appliance resume` lets it go.")
     now = Outside().now()
-    rows = [row for pool in shown for row in _rows(pool, now)]
+    rows = [row for pool in shown for row in _rows(pool, warmups, now)]
     show_list(False, "pools", rows, COLUMNS, "Nothing waits.")
     if more:
         click.echo("There are more pools: appliance queue show --pools NUMBER")
@@ -206,24 +213,25 @@ async def _retry(store: "Store", named: Mapping[str, str]) -> int:
             return await control.retry_all()
 
 
-def _rows(pool: dict[str, Any], now: int) -> list[dict[str, Any]]:
+def _rows(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> list[dict[str, Any]]:
     """A pool and its destinations as lines of a table."""
     sessions = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']}"
     first = pool | {
         "pool": pool["pool"] or NOT_LOOKED_UP,
         "domain": "",
         "sessions": sessions,
-        "state": _state(pool, now),
+        "state": _state(pool, warmups, now),
     }
     return [first] + [{"pool": "", **each, "sessions": "", "state": ""} for each in pool["destinations"]]
 
 
-def _state(pool: dict[str, Any], now: int) -> str:
+def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
     from appliance.events import rfc3339
+    from appliance.explain import warmup_wait
 
     if pool["held_because"] is not None:
         return f"held: {pool['held_because']}"
     # Both are UTC and of one form, so they compare as text.
     if pool["slowed_until"] is not None and pool["slowed_until"] > rfc3339(now):
         return f"slowed until {pool['slowed_until'][11:19]}: {pool['slowed_because']}"
-    return ""
+    return warmup_wait([each for each in warmups if each.pool == pool["pool"]], now) or ""

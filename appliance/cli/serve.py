@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli.options import config_option, named_config
+from appliance.cli.output import abandon_stdout
 
 if TYPE_CHECKING:
     from appliance.config import Config
     from appliance.store import Store
+    from appliance.supervisor import StorageFailed
 
 
 @click.command()
@@ -65,12 +67,24 @@ def _end(settings: "Config", error: BaseException) -> None:
         return
     for cause in causes:
         if isinstance(cause, StorageFailed):
-            serving.error("the storage failed; a restart goes on from what is on disk", reason=str(cause))
+            _tell_of_storage(cause)
             raise SystemExit(1) from None
     if reason := failures.explain(error, settings):
         raise click.ClickException(reason) from None
     serving.exception("ended by a bug")
     raise SystemExit(1) from None
+
+
+def _tell_of_storage(failed: "StorageFailed") -> None:
+    from appliance import log
+    from appliance.cli import failures
+    from appliance.store.faults import DamagedDatabase
+
+    serving = log.get_logger("serve")
+    if isinstance(failed.__cause__, DamagedDatabase):
+        serving.error(failures.damaged(failed))
+    else:
+        serving.error("the storage failed; a restart goes on from what is on disk", reason=str(failed))
 
 
 def _serve(settings: "Config") -> None:
@@ -104,7 +118,7 @@ async def _greet(settings: "Config", store: "Store", url: str) -> None:
     except OSError as error:
         # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
         log.get_logger("serve").warning("stdout cannot be written", reason=str(error))
-        _abandon_stdout()
+        abandon_stdout()
 
 
 def _program() -> str:
@@ -115,10 +129,3 @@ def _program() -> str:
         return shlex.quote(sys.executable)
     script = Path(sys.executable).with_name("appliance")
     return shlex.quote(str(script)) if script.exists() else f"{shlex.quote(sys.executable)} -m appliance"
-
-
-def _abandon_stdout() -> None:
-    """Let Python's last flush go nowhere: it would fail once more and spoil the exit code."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -21,6 +21,7 @@ from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.smtp.watch import Watch
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import Level
+from appliance.deliver.warmups import Permit
 from appliance.errors import Refused
 from appliance.log import get_logger
 from appliance.message.addresses import parse
@@ -90,9 +91,18 @@ class Courier:
         return self.no_route(parcel, reason, self.outside.now())
 
     async def deliver(
-        self, parcel: Parcel, route: Route, gate: Gate, signature: bytes, mime: bytes | None = None
+        self,
+        parcel: Parcel,
+        route: Route,
+        gate: Gate,
+        signature: bytes,
+        mime: bytes | None = None,
+        permit: Permit | None = None,
     ) -> list[Outcome]:
-        """Take a parcel to the first server of the route that answers; `mime` need not be kept, it can be read."""
+        """Take a parcel to the first server of the route that answers; `mime` need not be kept, it can be read.
+
+        Nothing comes of it, and it is due as before, when `permit` does not reach for all servers to be asked.
+        """
         started_at = self.outside.now()
         if mime is None:
             mime, _ = self.store.messages.to_send(parcel.message_id)
@@ -103,18 +113,27 @@ class Courier:
             payload = await trio.to_thread.run_sync(prepare, signature + mime, limiter=self.preparing)
             transaction = _transaction(parcel, sender, payload, mime)
         del mime  # the payload is enough to keep for as long as a server takes
-        reached = await self._try_hosts(route, transaction, gate, started_at)
-        return self._outcomes(parcel, reached, gate, signature)
+        reached = await self._try_hosts(route, transaction, gate, started_at, permit)
+        return [] if reached is None else self._outcomes(parcel, reached, gate, signature)
 
     # ---- one server after the other
 
-    async def _try_hosts(self, route: Route, transaction: Transaction, gate: Gate, started_at: int) -> _Reached:
+    async def _try_hosts(
+        self, route: Route, transaction: Transaction, gate: Gate, started_at: int, permit: Permit | None
+    ) -> _Reached | None:
         reached: _Reached | None = None
         for host in route.hosts:
             for address in host.addresses:
+                if permit is not None and not permit.dials(address):
+                    continue
                 reached = await self._try(route, host, address, transaction, gate, started_at)
                 if reached.final:
                     return reached
+                if permit is not None:
+                    permit.failed(address)
+        if permit is not None:
+            permit.keep_only(0)
+            return None if permit.is_short else reached
         assert reached is not None  # noqa: S101 - a route has at least one address
         return reached
 

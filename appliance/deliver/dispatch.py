@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from appliance.clock import SetClock
 from appliance.deliver.courier import Courier, Parcel
 from appliance.deliver.flights import GRACE, SESSIONS, Flights
 from appliance.deliver.gates import Gates
@@ -19,6 +20,7 @@ from appliance.deliver.recorder import Recorder, Result
 from appliance.deliver.selection import Selection, in_turn, parcels
 from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Signer
+from appliance.deliver.warmups import Warmups
 from appliance.errors import Refused
 from appliance.inbox import Inbox, due_recipients
 from appliance.log import get_logger
@@ -26,6 +28,7 @@ from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
 
 IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are being prepared or wait for a slot
+FRESH_IN_HAND = 400  # the same for mail that has just come in: what is taken now need not be looked for later
 FEW = 50  # parcels in hand, in all or of one pool, below which a look for more is worth its while at any time
 CLOSE_EVERY = 1.0  # seconds between two looks for connections that nobody needs
 MIND_EVERY = 600.0  # seconds between two looks for mail that a wrong clock put off
@@ -50,6 +53,7 @@ class Dispatch:
     selection: Selection
     sessions: int = SESSIONS
     grace: float = GRACE
+    warmups: Warmups | None = None
     _recorder: Recorder = field(init=False)
     _in_hand: InHand = field(default_factory=InHand)
     _preparing: Preparing = field(init=False)
@@ -61,6 +65,7 @@ class Dispatch:
     _late: bool = True  # the store is to be looked at, as soon as it is time
     _passed_over: set[str] = field(default_factory=set)  # pools of which something due was left where it is
     _refill: bool = False  # one of those has room again
+    _hungry: bool = False  # a pool has little in hand, and there is more in the store than was looked at
 
     async def run(self) -> None:
         """Deliver whatever is due, for ever. State is in the store, so a restart simply goes on."""
@@ -72,6 +77,8 @@ class Dispatch:
             self._ground.start_soon(self.gates.keep_told, self._in_hand, self.inbox.ring)
             self._ground.start_soon(self._close_idle)
             self._ground.start_soon(self._mind_the_clock)
+            if self.warmups is not None:
+                self._ground.start_soon(self.warmups.keep)
             self._ground.start_soon(self.courier.watch.run)
             for _ in range(self.signer.threads):
                 self._ground.start_soon(self._preparing.sign)
@@ -92,6 +99,7 @@ class Dispatch:
             self.inbox.stir,
             self.sessions,
             self.grace,
+            self.warmups,
         )
         self._preparing = Preparing(
             self.store,
@@ -108,6 +116,9 @@ class Dispatch:
     async def _fly(self, task_status: trio.TaskStatus[None]) -> None:
         await self._flights.run(task_status)
         self._recorder.close()
+        if self.warmups is not None:
+            with trio.CancelScope(shield=True):
+                await self.warmups.save()
 
     async def _notice_the_end(self) -> None:
         try:
@@ -122,6 +133,7 @@ class Dispatch:
 
     async def _mind_the_clock(self) -> None:
         """Bring back what was put off while the clock was ahead: no wait of the schedule is that long."""
+        clock = SetClock(self.outside)
         while True:
             beyond = self.outside.now() + self.courier.retries.longest
             try:
@@ -130,7 +142,9 @@ class Dispatch:
                     self.inbox.ring()
             except Refused as refused:
                 log.warning("mail put off by a wrong clock waits for the storage", reason=refused.text)
-            await trio.sleep(MIND_EVERY)
+            if by := await clock.wait(MIND_EVERY):
+                log.warning("the clock was set", seconds=round(by))
+                self.inbox.ring()
 
     # ---- what is taken into hand
 
@@ -151,15 +165,17 @@ class Dispatch:
         """Not past mail of the same account that has waited longer."""
         pool = self.gates.pool_of(parcel.domain)
         waited = pool in self._passed_over and self._in_hand.has(pool, parcel.account_id)
-        return not waited and self._wants(parcel.account_id, parcel.domain)
+        return not waited and self._wants(parcel.account_id, parcel.domain, FRESH_IN_HAND)
 
-    def _wants(self, account: str, domain: str) -> bool:
+    def _wants(self, account: str, domain: str, most: int = IN_HAND) -> bool:
         """Whether more of an account's parcels for a domain should be taken into hand; its first one always.
 
         For in hand the accounts take turns; if one of them could fill it, the others would wait before the door.
         """
         pool = self.gates.pool_of(domain)
-        room = self._in_hand[pool] < IN_HAND or not self._in_hand.has(pool, account)
+        if self.warmups is not None:
+            most = min(most, self.warmups.in_hand(pool))
+        room = self._in_hand[pool] < most or not self._in_hand.has(pool, account)
         if room and pool not in self.gates.held:
             return True
         self._passed_over.add(pool)
@@ -183,9 +199,12 @@ class Dispatch:
                 self._due_at = again
                 self.inbox.stir()
         self.selection.release(result.parcel)
-        if self._passed_over and self._has_room(self.gates.pool_of(result.parcel.domain)):
+        pool = self.gates.pool_of(result.parcel.domain)
+        if self._passed_over and self._has_room(pool):
             self._refill = True
-        if self._refill or (self.selection.behind and self._in_hand.total < FEW):
+        # Of this pool, not of all: those in hand may be for a server that answers nothing.
+        self._hungry = self._hungry or (self.selection.behind and self._in_hand[pool] < FEW)
+        if self._refill or self._hungry:
             self._late = True
             self.inbox.stir()
 
@@ -209,7 +228,7 @@ class Dispatch:
             self._flights.use_room()
 
     def _look_now(self, now: float, full: bool) -> None:
-        self._late, self._looked_at = False, now
+        self._late, self._hungry, self._looked_at = False, False, now
         # Asked for before the look, so that what becomes due meanwhile is not missed by both.
         self._due_at = self.store.queue.next_due(simulated=False)
         if full:
@@ -231,7 +250,7 @@ class Dispatch:
         return bool(self._passed_over) or self._flights.some_wait
 
     def _pause(self) -> float:
-        return AT_ONCE if self._refill or self._in_hand.total < FEW else SOON
+        return AT_ONCE if self._refill or self._hungry or self._in_hand.total < FEW else SOON
 
     def _seconds_until_look(self) -> float:
         if self._late:

@@ -15,6 +15,7 @@ from appliance.deliver.gates import Gates
 from appliance.deliver.in_hand import InHand
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.selection import Turns
+from appliance.deliver.warmups import Warmups
 from appliance.measures import OPEN
 from appliance.model import Outcome
 from appliance.outside import Outside
@@ -39,6 +40,7 @@ class Flights:
     on_room: Callable[[], None]
     sessions: int = SESSIONS
     grace: float = GRACE
+    warmups: Warmups | None = None
     _ready: dict[str, Turns[Ready]] = field(default_factory=dict)  # by pool; none empty
     _flying: int = 0  # transactions that run
     _large: int = 0  # of them with large messages
@@ -72,7 +74,7 @@ class Flights:
     def add(self, ready: Ready) -> None:
         """Let it go, now or when it is its turn."""
         gate = ready.routed.gate
-        if gate.pool not in self._ready and self._may_go(ready):
+        if gate.pool not in self._ready and self.warmups is None and self._may_go(ready):
             self._take_off(ready)
         else:
             self._ready.setdefault(gate.pool, Turns()).add(ready.routed.parcel.account_id, ready)
@@ -99,7 +101,7 @@ class Flights:
         turns = self._ready[pool]
         waiting = len(turns)
         while turns and self._may_go(turns.peek()):
-            self._take_off(turns.next())
+            self._take_off(self._next(turns))
         if not turns:
             del self._ready[pool]
         elif len(turns) < waiting:
@@ -110,7 +112,23 @@ class Flights:
         busy = self._ending.is_set() or self._flying >= self.sessions
         if ready.routed.large and self._large >= LARGE_SESSIONS:
             busy = True
-        return not busy and gate.pool not in self.gates.held and gate.is_open(self.outside.now())
+        if busy or gate.pool in self.gates.held or not gate.is_open(self.outside.now()):
+            return False
+        return self.warmups is None or self.warmups.lets_go(gate.pool, ready.routed.route)
+
+    def _next(self, turns: Turns[Ready]) -> Ready:
+        """The next that may go; of its recipients only as many as the warm-up allows, the others stay in line."""
+        ready = turns.next()
+        if self.warmups is None:
+            return ready
+        routed, parcel = ready.routed, ready.routed.parcel
+        permit = self.warmups.permit(routed.gate.pool, routed.route, len(parcel.recipients))
+        if permit is not None and permit.count < len(parcel.recipients):
+            first, rest = parcel.recipients[: permit.count], parcel.recipients[permit.count :]
+            turns.put_back(parcel.account_id, Ready(routed.of(rest), ready.signature))
+            self.in_hand.add(routed.gate.pool, parcel.account_id)
+            routed = routed.of(first)
+        return Ready(routed, ready.signature, permit)
 
     def _take_off(self, ready: Ready) -> None:
         self._enter(ready.routed)
@@ -135,7 +153,7 @@ class Flights:
         turns = self._ready.get(gate.pool)
         if turns is None or self._has_room or not self._may_go(turns.peek()):
             return None
-        ready = turns.next()
+        ready = self._next(turns)
         if not turns:
             del self._ready[gate.pool]
         self._enter(ready.routed)
@@ -163,11 +181,13 @@ class Flights:
         """Its failure is its own: it is tried again like any other deferral."""
         routed = ready.routed
         parcel = self._still_wanted(routed)
+        if ready.permit is not None:
+            ready.permit.keep_only(0 if parcel is None else len(parcel.recipients))
         if parcel is None:
             return []
         self.store.queue_control.on_the_way.set_out([recipient.id for recipient in parcel.recipients])
         try:
-            return await self.courier.deliver(parcel, routed.route, gate, ready.signature, routed.mime)
+            return await self.courier.deliver(parcel, routed.route, gate, ready.signature, routed.mime, ready.permit)
         except Exception as error:
             return self.courier.failed(parcel, error)
 

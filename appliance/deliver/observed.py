@@ -22,6 +22,11 @@ def name_pools(names: Iterable[str]) -> None:
     _named.update(names)
 
 
+def has_name(pool: str) -> bool:
+    """Whether a pool is counted by its name."""
+    return pool in _named
+
+
 def observe(outcomes: Iterable[Outcome]) -> None:
     """Count these results, which are on disk."""
     for outcome in outcomes:

@@ -8,16 +8,15 @@ import ssl
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 
-import h11
 import trio
 
 from appliance.host_addresses import host_addresses
+from appliance.http_exchange import Answer, BadAnswer, ClosedEarly, TooLong, ask
 from appliance.networks import Address, Network, refusal
 from appliance.resolver import LookupFailed, Resolver
 
 FETCH_TIMEOUT = 10.0  # seconds for all of it, DNS included; RFC 8461 3.3 suggests a minute, and mail waits meanwhile
 BODY_LIMIT = 64 * 1024  # bytes, as RFC 8461 3.3 suggests; real policies have two hundred
-HEADER_LIMIT = 16 * 1024  # bytes
 ADDRESS_LIMIT = 2  # addresses tried
 HTTPS_PORT = 443
 
@@ -62,7 +61,7 @@ class PolicyFetcher:
                 continue
             try:
                 return await self._fetch_from(address, host)
-            except (OSError, trio.BrokenResourceError, ssl.SSLError, h11.RemoteProtocolError) as cause:
+            except (OSError, trio.BrokenResourceError, ssl.SSLError, BadAnswer) as cause:
                 fault = NoPolicy(f"{host} at {address}: {cause.__cause__ or cause}")
         raise fault
 
@@ -76,31 +75,21 @@ class PolicyFetcher:
 
 
 async def _get(stream: trio.abc.Stream, host: str) -> str:
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_LIMIT)
-    headers = [("Host", host), ("Accept", "text/plain"), ("Accept-Encoding", "identity"), ("Connection", "close")]
-    request = h11.Request(method="GET", target="/.well-known/mta-sts.txt", headers=headers)
-    await stream.send_all((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
-    body = b""
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(bytes(await stream.receive_some(HEADER_LIMIT)))
-        elif isinstance(event, h11.Response):
-            _check(event, host)
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > BODY_LIMIT:
-                raise NoPolicy(f"the policy at {host} is over {BODY_LIMIT} bytes")
-        elif isinstance(event, h11.EndOfMessage):
-            return _text(body, host)
-        elif not isinstance(event, h11.InformationalResponse):
-            raise NoPolicy(f"{host} closed the connection early")
+    headers = [("Host", host), ("Accept", "text/plain")]
+    try:
+        answer = await ask(stream, "GET", "/.well-known/mta-sts.txt", headers)
+        _check(answer, host)
+        return _text(await answer.body(BODY_LIMIT), host)
+    except TooLong:
+        raise NoPolicy(f"the policy at {host} is over {BODY_LIMIT} bytes") from None
+    except ClosedEarly:
+        raise NoPolicy(f"{host} closed the connection early") from None
 
 
-def _check(response: h11.Response, host: str) -> None:
-    if response.status_code != 200:
-        raise NoPolicy(f"{host} answered {response.status_code}")
-    kinds = [value for name, value in response.headers if name == b"content-type"]
+def _check(answer: Answer, host: str) -> None:
+    if answer.status != 200:
+        raise NoPolicy(f"{host} answered {answer.status}")
+    kinds = answer.all(b"content-type")
     # RFC 8461 3.2: a guard against text that anybody may have put on that server.
     if [kind.partition(b";")[0].strip().lower() for kind in kinds] != [b"text/plain"]:
         raise NoPolicy(f"{host} sent no text/plain")

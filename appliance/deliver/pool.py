@@ -3,7 +3,7 @@
 import trio
 
 from appliance.deliver.observed import observe
-from appliance.deliver.sandbox import simulate
+from appliance.deliver.sandbox import DEFERRAL, simulate
 from appliance.errors import Refused
 from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
@@ -11,6 +11,7 @@ from appliance.store import Store
 
 BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
+LONGEST_WAIT = DEFERRAL + 10_000_000  # microseconds; nothing simulated is put off for longer by a clock that is right
 PAUSE_LOOK = 1.0  # seconds between two looks whether a pause of all mail is over
 
 log = get_logger("deliver")
@@ -23,7 +24,7 @@ async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allow
             await wake.wait(PAUSE_LOOK)
             continue
         try:
-            worked = await deliver_due(store, outside, attempts_allowed)
+            worked = await deliver_due(store, outside, attempts_allowed) or await _bring_back(store, outside)
         except Refused as refused:
             # The storage takes no writes for now (disk full, or locked from outside): nothing was recorded, so the
             # same recipients are due again.
@@ -43,6 +44,11 @@ async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> 
         await store.queue.record(outcomes)
         observe(outcomes)
     return len(due)
+
+
+async def _bring_back(store: Store, outside: Outside) -> int:
+    """Make due what was put off by a clock that was ahead; how many recipients that were."""
+    return await store.queue_control.bring_forward(outside.now() + LONGEST_WAIT, simulated=True)
 
 
 def _seconds_until_due(store: Store, outside: Outside) -> float:

@@ -18,14 +18,15 @@ from appliance.deliver.in_hand import InHand
 from appliance.deliver.route import NoRoute, Route
 from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Signer, Unsigned
+from appliance.deliver.warmups import Permit
 from appliance.message.dkim import Algorithm, SigningKey
-from appliance.model import Outcome
+from appliance.model import DueRecipient, Outcome
 from appliance.outside import Outside
 from appliance.store import Store
 
 SIGNED_TOGETHER = 16  # messages in one trip to a thread: some fifty milliseconds of RSA signatures
-KEPT_BYTES = 64 * 1024  # of a message that is kept in memory while it waits; a longer one is read again
-KEPT_MESSAGES = 200  # in hand, beyond which none is kept
+KEPT_BYTES = 32 * 1024  # of a message that is kept in memory while it waits; a longer one is read again
+KEPT_MESSAGES = 600  # in hand, beyond which none is kept
 LARGE = 1024 * 1024  # bytes of a message that takes its time, and memory, on its way
 
 
@@ -40,12 +41,17 @@ class Routed(NamedTuple):
     since: float  # taken into hand, Trio's clock
     large: bool  # so that few of its like may be under way at once
 
+    def of(self, recipients: tuple[DueRecipient, ...]) -> "Routed":
+        """The same for some of its recipients."""
+        return self._replace(parcel=self.parcel._replace(recipients=recipients))
+
 
 class Ready(NamedTuple):
-    """A parcel that can go."""
+    """A parcel that can go, with leave to do so where its source is being warmed up."""
 
     routed: Routed
     signature: bytes
+    permit: Permit | None = None
 
 
 @dataclass(slots=True)
@@ -116,7 +122,7 @@ class Preparing:
             self.on_ready(Ready(routed, signature))
         else:
             self._unsigned.append(routed)
-            self._idle_signers.unpark()
+            self._wake_a_signer(routed)
 
     def _worth_keeping(self, mime: bytes | None) -> bytes | None:
         """A message, or None when it had better be read again: what waits must not fill the memory."""
@@ -129,7 +135,7 @@ class Preparing:
                 await self._idle_signers.park()
                 continue
             if self._unsigned:
-                self._idle_signers.unpark()
+                self._wake_a_signer(self._unsigned[0])
             signatures = await self.signer.sign([message for _, message in batch])
             for (routed, _), signature in zip(batch, signatures, strict=True):
                 self._being_signed.discard(routed.parcel.message_id)
@@ -156,10 +162,19 @@ class Preparing:
         self._unsigned.extend(later)
         return batch
 
+    def _wake_a_signer(self, waiting: Routed) -> None:
+        """Let another thread sign what waits, if that is worth a trip.
+
+        An RSA signature is; one by Ed25519 takes less than the trip, and waits for the next of the thread under way.
+        """
+        none_busy = len(self._idle_signers) == self.signer.threads
+        if none_busy or _slow(waiting):
+            self._idle_signers.unpark()
+
     def _share(self) -> int:
         """How many one trip takes: of RSA signatures only as many as leave some for the other threads."""
         waiting = len(self._unsigned)
-        if waiting and any(key.algorithm is Algorithm.RSA for key in self._unsigned[0].keys):
+        if waiting and _slow(self._unsigned[0]):
             waiting = -(-waiting // (1 + len(self._idle_signers)))
         return min(waiting, SIGNED_TOGETHER)
 
@@ -171,3 +186,7 @@ class Preparing:
         except Exception as error:
             self._fail(routed.parcel, routed.gate.pool, error)
             return None
+
+
+def _slow(routed: Routed) -> bool:
+    return any(key.algorithm is Algorithm.RSA for key in routed.keys)

@@ -53,8 +53,9 @@ class Selection:
             self._in_lane[lane] = left
 
     def news(self, may_take: MayTake) -> list[Parcel]:
-        """What has become due since the last look."""
-        return self._look(self._seen_until - OVERLAP, may_take)
+        """What has become due since the last look; with a clock that was set back, whatever is due."""
+        since = self._seen_until - OVERLAP
+        return self._look(since if self._seen_until <= self.outside.now() else 0, may_take)
 
     def all(self, may_take: MayTake) -> list[Parcel]:
         """Whatever is due, also what was passed over before because its pool had no room."""
@@ -146,6 +147,11 @@ class Turns(Generic[Item]):
     def add(self, account: str, item: Item) -> None:
         """Let it wait behind the others of its account."""
         self._waiting.setdefault(account, deque()).append(item)
+        self._count += 1
+
+    def put_back(self, account: str, item: Item) -> None:
+        """Let it be the next of its account, whose turn is over all the same."""
+        self._waiting.setdefault(account, deque()).appendleft(item)
         self._count += 1
 
     def peek(self) -> Item:

@@ -15,6 +15,7 @@ from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Signer
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
+from appliance.deliver.warmups import Warmups
 from appliance.inbox import Inbox
 from appliance.outside import Outside
 from appliance.own_addresses import OwnAddresses
@@ -53,4 +54,5 @@ def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inb
         courier,
         Selection(store, outside),
         delivery.sessions,
+        warmups=Warmups(config.warmup, store, outside) if config.warmup.enabled else None,
     )

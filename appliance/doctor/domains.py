@@ -1,9 +1,14 @@
 """In charge of judging the records of a From domain as DNS shows them. PURE."""
 
+import re
+
 from appliance.dns_check import Checked, Status
 from appliance.dns_records import Kind
 from appliance.doctor.facts import MxFacts
 from appliance.doctor.finding import Finding, Level, Paste, ok, warning
+
+LONGEST = 450  # characters of a record that is shown, and of one that another term is put into
+_PLAIN = re.compile(r"[ !#-\[\]-~]+")  # what needs no escapes in a zone
 
 _NAMES = {Kind.DKIM: "DKIM", Kind.SPF: "SPF", Kind.DMARC: "DMARC"}
 
@@ -17,8 +22,8 @@ def judge_record(domain: str, checked: Checked) -> list[Finding]:
     if checked.status is Status.UNKNOWN:
         return [warning(name, subject, f"could not be looked up: {checked.note}", "Check dns.resolvers.")]
     text = "is missing" if checked.status is Status.MISSING else f"is not as it should be: {checked.note}"
-    paste = Paste(record.name, record.type, record.value)
-    return [Finding(_level(checked), name, subject, text, _advice(checked), (paste,))]
+    paste = () if _needs_a_hand(checked) else (Paste(record.name, record.type, _value(checked)),)
+    return [Finding(_level(checked), name, subject, text, _advice(checked), paste)]
 
 
 def _level(checked: Checked) -> Level:
@@ -27,16 +32,34 @@ def _level(checked: Checked) -> Level:
     return Level.WARNING if helps_only else Level.FAULT
 
 
+def _needs_a_hand(checked: Checked) -> bool:
+    """Whether no record of ours would help: one that is there is spoiled, or right already."""
+    return checked.record.kind is Kind.SPF and (checked.spoiled or _value(checked) in checked.found)
+
+
+def _value(checked: Checked) -> str:
+    """What to publish. A domain may have one SPF record only, so ours goes into one that is there."""
+    record = checked.record
+    there = checked.found[0] if len(checked.found) == 1 else ""
+    if record.kind is not Kind.SPF or not there or len(there) > LONGEST or not _PLAIN.fullmatch(there):
+        return record.value
+    version, term, *_ = record.value.split()
+    others = [word for word in there.split()[1:] if word.lower() not in (term, f"+{term}")]
+    return " ".join([version, term, *others])  # first, because whatever stands behind `all` is not read
+
+
 def _advice(checked: Checked) -> str:
     record = checked.record
     if not record.needed:
         return f"{record.purpose}."
-    if record.kind is Kind.SPF and checked.status is Status.DIFFERS:
-        term = record.value.split()[1]
-        return f"Put {term} into the record that is there: {' | '.join(checked.found)}"
-    if checked.status is Status.DIFFERS:
-        return f"Publish this record in place of: {' | '.join(checked.found)}"
-    return "Publish this record."
+    if checked.status is not Status.DIFFERS:
+        return "Publish this record."
+    found = " | ".join(text if len(text) <= LONGEST else f"{text[:LONGEST]}…" for text in checked.found)
+    if record.kind is Kind.SPF and len(checked.found) > 1:
+        return f"Make one record of these, with {record.value.split()[1]} in it: {found}"
+    if _needs_a_hand(checked):
+        return f"Mend that first. The record that is there: {found}"
+    return f"Publish this record in place of: {found}"
 
 
 def judge_keys(domain: str, has_keys: bool) -> list[Finding]:

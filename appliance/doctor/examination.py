@@ -1,15 +1,16 @@
 """In charge of a whole examination: everything is observed at once, within one limit of time, and then judged."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import trio
 
 from appliance import dns_check
+from appliance.certificate_files import by_acme
 from appliance.config import Config, Mode
 from appliance.dns_records import records, sending_host
-from appliance.doctor import domains, machine, names, observe_machine, observe_names
+from appliance.doctor import acme, domains, machine, names, observe_machine, observe_names, warming
 from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
 from appliance.doctor.finding import Finding, ok, warning
 from appliance.keyfile import FILE_NAME as KEY
@@ -25,14 +26,19 @@ from appliance.single import is_running
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.examine import LookedOver, look_over
 from appliance.store.migrate import newest_known
+from appliance.warmup import Warming
 from appliance.webhook_secrets import open_sealed as open_webhook_secret
 
 LIMIT = 30.0  # seconds for everything
+AT_ONCE = (
+    40  # looks at a domain: each has some sockets open, of which a shell often allows 1024, and resolvers drop bursts
+)
+WARMUPS = 1_000  # that are counted; few of them get a line
 DATABASE_LIMIT = 10.0  # seconds of them for the database's own check
 
 ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "blocklist"),
-    *("dkim", "spf", "dmarc", "mx", "queue"),
+    *("dkim", "spf", "dmarc", "mx", "queue", "warmup"),
 )
 
 
@@ -53,6 +59,7 @@ class Stored:
     holds: tuple[PoolHold, ...] = ()
     newest_message_at: int | None = None
     unopened_secrets: tuple[str, ...] = ()  # accounts whose webhook secret the key file does not open
+    warmups: tuple[Warming, ...] = ()
 
 
 @dataclass(slots=True)
@@ -65,6 +72,7 @@ class Examination:
     blocklists: Sequence[str] = ()
     limit: float = LIMIT
     _findings: list[Finding] = field(default_factory=list)
+    _places: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, AT_ONCE))
 
     async def run(self) -> list[Finding]:
         """Every finding, in the order of a report."""
@@ -78,6 +86,7 @@ class Examination:
                     nursery.start_soon(self._one, name, check, open_checks)
         self._findings += machine.judge_database(self._database_facts(looked, stored))
         self._findings += machine.judge_held(HeldFacts(stored.holds))
+        self._findings += warming.judge_warmups(stored.warmups, self.outside.now())
         for name in open_checks:
             text = f"could not be found out within {self.limit:.0f} s"
             self._findings.append(warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text))
@@ -114,11 +123,15 @@ class Examination:
 
     async def _certificates(self) -> list[Finding]:
         http, smtp, now = self.config.http, self.config.smtp, machine.today(self.outside.now())
-        shown = [observe_machine.certificate("http", http.tls_cert, http.tls_key)]
-        if smtp.bind or smtp.bind_tls:
+        shown = []
+        if not by_acme(self.config, "http"):
+            exposed = any(map(observe_machine.is_exposed, http.bind))
+            shown.append(replace(observe_machine.certificate("http", http.tls_cert, http.tls_key), exposed=exposed))
+        if (smtp.bind or smtp.bind_tls) and not by_acme(self.config, "smtp"):
             shown.append(observe_machine.certificate("smtp", smtp.tls_cert, smtp.tls_key))
         hostname = self.config.server.hostname
-        return [finding for each in shown for finding in machine.judge_certificate(each, hostname, now)]
+        found = [finding for each in shown for finding in machine.judge_certificate(each, hostname, now)]
+        return found + (acme.judge_acme(observe_machine.by_acme(self.config), now) if self.config.acme.enabled else [])
 
     async def _listeners(self) -> list[Finding]:
         running = is_running(self.config.server.data_dir)
@@ -153,19 +166,23 @@ class Examination:
 
     async def _port(self) -> list[Finding]:
         delivery = self.config.delivery
-        port = delivery.relay_port if delivery.mode is Mode.RELAY else delivery.mx_port
-        return names.judge_port(await observe_names.knocks(self.resolver, self.config, self.outside), port)
+        relay = delivery.mode is Mode.RELAY
+        port = delivery.relay_port if relay else delivery.mx_port
+        knocks = await observe_names.knocks(self.resolver, self.config, self.outside)
+        return names.judge_port(knocks, port, relay=relay)
 
     async def _records(self, sender: Sender) -> list[Finding]:
         host = sending_host(self.config)
         found = domains.judge_keys(sender.domain, any(key.retired_at is None for key in sender.keys))
         wanted = records(sender.domain, host, sender.keys, self.outside.now())
-        for checked in await dns_check.check(self.resolver, host, wanted):
-            found += domains.judge_record(sender.domain, checked)
+        async with self._places:
+            for checked in await dns_check.check(self.resolver, host, wanted):
+                found += domains.judge_record(sender.domain, checked)
         return found
 
     async def _mx(self, sender: Sender) -> list[Finding]:
-        return domains.judge_mx(await observe_names.mx(self.resolver, sender.domain))
+        async with self._places:
+            return domains.judge_mx(await observe_names.mx(self.resolver, sender.domain))
 
     # ---- the database
 
@@ -191,7 +208,8 @@ class Examination:
                     keys = tuple(store.dkim_keys.of(account.id, domain.name))
                     senders.append(Sender(domain.name, keys, _all_open(key, account.id, domain.name, keys)))
         holds = tuple(store.pools.holds().values())
-        return Stored(tuple(senders), holds, store.messages.newest_at(), tuple(unopened))
+        warmups = tuple(store.warmups.told(self.config.warmup, WARMUPS))
+        return Stored(tuple(senders), holds, store.messages.newest_at(), tuple(unopened), warmups)
 
     def _key(self) -> bytes:
         """The installation's key; another one of zeros, which opens nothing, where there is none to be read."""
@@ -223,8 +241,11 @@ _DIRECT = 'Set delivery.mode to "direct", or to "relay".'
 
 
 def _all_open(key: bytes, account_id: str, domain: str, keys: Sequence[StoredDkimKey]) -> bool:
+    """Whether those that sign can be opened; of the others only the records are needed."""
     return all(
-        _opens(partial(open_signing_key, key, account_id, domain, each.selector, each.private_key)) for each in keys
+        _opens(partial(open_signing_key, key, account_id, domain, each.selector, each.private_key))
+        for each in keys
+        if each.retired_at is None
     )
 
 

@@ -37,6 +37,7 @@ class Knock:
     target: str
     greeting: str | None
     trouble: str = ""
+    dialled: bool = True  # False: its name could not be looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,25 @@ class CertificateFacts:
     not_before: datetime | None = None
     not_after: datetime | None = None
     key_mode: int = 0o600
+    exposed: bool = False  # whether its listener can be reached from anywhere
     trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AcmeFacts:
+    """The certificate that ACME keeps, without dates where there is none yet; and how the last try to get one went."""
+
+    file: Path
+    wanted: tuple[str, ...]  # the names it should be for
+    renew_before: float | None = None
+    names: frozenset[str] = frozenset()
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+    failures: int = 0  # in a row
+    error: str = ""
+    advice: str = ""
+    next_try: int = 0  # seconds since 1970
+    trouble: str = ""  # why it cannot be looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +118,7 @@ class ListenerFacts:
     address: str
     answers: bool
     trouble: str = ""
+    exposed: bool = False  # whether it can be reached from anywhere
 
 
 @dataclass(frozen=True, slots=True)

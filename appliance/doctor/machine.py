@@ -49,6 +49,10 @@ def judge_certificate(facts: CertificateFacts, hostname: str, now: datetime) -> 
     """What a listener shows to prove who it is."""
     key = f"{facts.section}.tls_cert"
     if facts.file is None:
+        if facts.section == "http" and facts.exposed:
+            text = "none, and http.bind can be reached from anywhere: passwords and keys go in the clear"
+            advice = "Set http.tls_cert and http.tls_key; or put a proxy with TLS in front, and bind to 127.0.0.1."
+            return [warning("certificate", key, text, advice)]
         if facts.section == "http":
             return [ok("certificate", key, "none: HTTP is for a proxy in front, or for this machine alone")]
         text = "none: a generated certificate is shown, which no client trusts by itself"
@@ -57,14 +61,19 @@ def judge_certificate(facts: CertificateFacts, hostname: str, now: datetime) -> 
         ]
     if facts.trouble or facts.not_after is None or facts.not_before is None:
         return [
-            fault("certificate", key, f"{facts.file}: {facts.trouble}", f"Set {key} and its key to a pair that fits.")
+            fault(
+                "certificate",
+                key,
+                f"{facts.file}: {facts.trouble}",
+                f"Set {key} and its key to a pair that fits.",
+            )
         ]
     found = list(_dates(facts, key, now))
     if not any(_covers(name, hostname) for name in facts.names):
         text = f"is for {', '.join(facts.names) or 'no name'}, not for {hostname}"
         found.append(fault("certificate", key, text, f"Get one that names {hostname}."))
-    if facts.key_mode & 0o077:
-        advice = f"chmod 600 the file of {facts.section}.tls_key"
+    if facts.key_mode & 0o007:  # a group may read it: that of the service
+        advice = f"chmod o= the file of {facts.section}.tls_key"
         found.append(warning("certificate", key, "its private key can be read by other users", advice))
     return found or [ok("certificate", key, f"for {hostname} until {facts.not_after:%Y-%m-%d}")]
 
@@ -96,6 +105,16 @@ def _covers(name: str, hostname: str) -> bool:
 
 def judge_listeners(running: bool, listeners: Sequence[ListenerFacts]) -> list[Finding]:
     """Whether the server runs, and everything it should listen on answers; or could be had."""
+    exposed = [
+        warning(
+            "listener",
+            each.address,
+            f"can be reached from anywhere, without a password ({each.key})",
+            "Name a loopback address, or one in a network that you trust.",
+        )
+        for each in listeners
+        if each.exposed and each.key == "metrics.bind"
+    ]
     if not running:
         taken = [
             fault(
@@ -107,7 +126,7 @@ def judge_listeners(running: bool, listeners: Sequence[ListenerFacts]) -> list[F
             for each in listeners
             if each.trouble
         ]
-        return [warning("server", "appliance", "does not run", "Start it: appliance serve"), *taken]
+        return [warning("server", "appliance", "does not run", "Start it: appliance serve"), *taken, *exposed]
     found = [ok("server", "appliance", "runs")]
     for each in listeners:
         if each.answers:
@@ -115,7 +134,7 @@ def judge_listeners(running: bool, listeners: Sequence[ListenerFacts]) -> list[F
         else:
             advice = "Restart the server: it was started with other settings, or is overloaded."
             found.append(fault("listener", each.address, f"does not answer ({each.key})", advice))
-    return found
+    return found + exposed
 
 
 def judge_database(facts: DatabaseFacts) -> list[Finding]:

@@ -59,12 +59,15 @@ def judge_ptr(facts: PtrFacts) -> list[Finding]:
     return [ok("ptr", subject, f"leads to {facts.hostname} and back")]
 
 
-def judge_port(knocks: Sequence[Knock], port: int) -> list[Finding]:
-    """Whether mail servers can be reached; one of them is enough."""
+def judge_port(knocks: Sequence[Knock], port: int, *, relay: bool = False) -> list[Finding]:
+    """Whether mail servers can be reached, of which one is enough; or the relay."""
     for knock in knocks:
         if knock.greeting is not None and knock.greeting.startswith("220"):
             return [ok("port", str(port), f"{knock.target} answers")]
     tried = "; ".join(f"{knock.target}: {_first_words(knock)}" for knock in knocks)
+    if relay and any(knock.dialled for knock in knocks):
+        advice = "Check delivery.relay_host and relay_port, and whether the relay lets this machine in."
+        return [fault("port", str(port), f"the relay does not take mail ({tried})", advice)]
     if any(knock.greeting is not None for knock in knocks):
         return [
             fault(
@@ -74,6 +77,9 @@ def judge_port(knocks: Sequence[Knock], port: int) -> list[Finding]:
                 "Its address may have a bad reputation: see the blocklists, or take another address.",
             )
         ]
+    if not any(knock.dialled for knock in knocks):
+        text = f"was not tried, because no mail server could be looked up ({tried})"
+        return [warning("port", str(port), text, "Check dns.resolvers, then ask again.")]
     return [
         fault(
             "port",

@@ -5,14 +5,20 @@ import errno
 import os
 import shutil
 import ssl
+from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 
 import trio
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
+from appliance.acme.files import Drawer
+from appliance.certificate import tls_context
+from appliance.certificate_files import acme_directory
 from appliance.config import Config, Endpoint
-from appliance.doctor.facts import CertificateFacts, DiskFacts, ListenerFacts
+from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.listening import bind_error
 from appliance.store import FILE_NAME as DATABASE
@@ -55,12 +61,18 @@ def certificate(section: str, chain: Path | None, key: Path | None) -> Certifica
         return CertificateFacts(section, None)
     try:
         leaf = x509.load_pem_x509_certificates(chain.read_bytes())[0]
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
+        tls_context(chain, key)
         mode = key.stat().st_mode & 0o777
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
-        return CertificateFacts(section, chain, trouble=f"cannot be used: {reason}")
+        return CertificateFacts(section, chain, trouble=f"cannot be used with its key {key}: {_reason(error)}")
     return CertificateFacts(section, chain, _names(leaf), leaf.not_valid_before_utc, leaf.not_valid_after_utc, mode)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """In plain words: the libraries' own say which line of them has found it."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        return (error.strerror or str(error)).lower()
+    return "they do not fit together, are not PEM, or the key is encrypted"
 
 
 def _names(leaf: x509.Certificate) -> tuple[str, ...]:
@@ -74,20 +86,54 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
     return (*extension.get_values_for_type(x509.DNSName), *map(str, addresses))
 
 
+def by_acme(config: Config) -> AcmeFacts:
+    """The certificate that ACME keeps, and what is written down beside it."""
+    drawer = Drawer(acme_directory(config))
+    facts = AcmeFacts(drawer.certificate, config.acme.names, config.acme.renew_before)
+    try:
+        drawer.certificate.open("rb").close()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return replace(facts, trouble=error.strerror or str(error))
+    state, held = drawer.state(), drawer.held()
+    told = replace(
+        facts,
+        failures=state.failures,
+        error=state.error,
+        advice=state.advice,
+        next_try=max(state.next_try, state.not_before),
+    )
+    if held is None or held.own:
+        return told
+    begins, ends = (datetime.fromtimestamp(moment, UTC) for moment in (held.not_before, held.not_after))
+    return replace(told, names=held.names, not_before=begins, not_after=ends)
+
+
 # ---- listeners
 
 
 async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFacts:
     """Whether it answers while the server runs; else whether it could be had."""
+    exposed = is_exposed(address)
     if not running:
-        return ListenerFacts(key, str(address), answers=False, trouble=_bind_trouble(address))
+        return ListenerFacts(key, str(address), answers=False, trouble=_bind_trouble(address), exposed=exposed)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - dialled, not bound
     try:
         with trio.fail_after(ANSWER_TIMEOUT):
             await (await trio.open_tcp_stream(host, address.port)).aclose()
     except (OSError, trio.TooSlowError) as error:
-        return ListenerFacts(key, str(address), answers=False, trouble=str(error))
-    return ListenerFacts(key, str(address), answers=True)
+        return ListenerFacts(key, str(address), answers=False, trouble=str(error), exposed=exposed)
+    return ListenerFacts(key, str(address), answers=True, exposed=exposed)
+
+
+def is_exposed(address: Endpoint) -> bool:
+    """Whether everybody may reach it, as far as this machine knows: any address of it, or a public one."""
+    try:
+        host = ip_address(address.host)
+    except ValueError:
+        return False  # a name, such as localhost
+    return host.is_unspecified or host.is_global
 
 
 def _bind_trouble(address: Endpoint) -> str:

@@ -1,23 +1,22 @@
 """In charge of observing what the world shows of this machine: DNS, mail servers, blocklists."""
 
-import socket
-from collections.abc import Sequence
-from ipaddress import ip_address
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from appliance.config import Config, Mode
+from appliance.config import Config, Mode, RelayTls
 from appliance.dns_check import addresses_of
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
 from appliance.networks import Address, refusal
 from appliance.outside import Outside
+from appliance.own_addresses import NOBODYS, leaving_from
 from appliance.resolver import Fault, LookupFailed, Resolver
 
 TARGETS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
 KNOCK_TIMEOUT = 8.0  # seconds for a connection and its first words
 GREETING = 512  # bytes read of them
-SOMEWHERE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # to ask the routing table; never sent to
+UNDER_TLS = "220 (under TLS, which was not begun)"  # of a server that takes the connection, and speaks only then
 
 
 async def host(resolver: Resolver, config: Config) -> HostFacts:
@@ -33,18 +32,8 @@ def leaving_addresses(config: Config) -> tuple[Address, ...]:
     """Where mail leaves from: as the settings say, else as the routing table does, if that is public at all."""
     if config.delivery.own_addresses:
         return config.delivery.own_addresses
-    found = [address for target, family in SOMEWHERE if (address := _source(target, family)) is not None]
+    found = [address for nobodys in NOBODYS if (address := leaving_from(nobodys)) is not None]
     return tuple(address for address in found if refusal(address) is None)
-
-
-def _source(target: str, family: int) -> Address | None:
-    """The address that a packet to `target` would leave from; none is sent."""
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))
-            return ip_address(probe.getsockname()[0])
-    except OSError:
-        return None
 
 
 async def ptr(resolver: Resolver, address: Address, hostname: str) -> PtrFacts:
@@ -84,7 +73,7 @@ async def mx(resolver: Resolver, domain: str) -> MxFacts:
 async def knocks(resolver: Resolver, config: Config, outside: Outside) -> list[Knock]:
     """What the mail servers of large providers say, or the relay; all are asked at once."""
     if config.delivery.mode is Mode.RELAY and config.delivery.relay_host:
-        return [await _knock(resolver, config, outside, config.delivery.relay_host, config.delivery.relay_port)]
+        return [await _knock_at_relay(resolver, config, outside)]
     found: dict[str, Knock] = {}
 
     async def one(target: str) -> None:
@@ -100,24 +89,46 @@ async def _knock_at_domain(resolver: Resolver, config: Config, outside: Outside,
     try:
         exchangers = (await resolver.mx(domain)).records
     except LookupFailed as failed:
-        return Knock(domain, None, failed.text)
+        return Knock(domain, None, failed.text, dialled=False)
     best = min(exchangers, key=lambda each: each.preference)
-    return await _knock(resolver, config, outside, best.host, config.delivery.mx_port)
+
+    async def greeting(address: Address) -> str:
+        return await _greeting(outside, str(address), config.delivery.mx_port)
+
+    return await _knock(resolver, best.host, lambda address: refusal(address, config.delivery.allow_networks), greeting)
 
 
-async def _knock(resolver: Resolver, config: Config, outside: Outside, host_name: str, port: int) -> Knock:
+async def _knock_at_relay(resolver: Resolver, config: Config, outside: Outside) -> Knock:
+    """As delivery does: the operator named the relay, so its address may be a private one."""
+    delivery = config.delivery
+
+    async def greeting(address: Address) -> str:
+        if delivery.relay_tls is not RelayTls.IMPLICIT:
+            return await _greeting(outside, str(address), delivery.relay_port)
+        await (await outside.dial(str(address), delivery.relay_port)).aclose()
+        return UNDER_TLS
+
+    return await _knock(resolver, delivery.relay_host, lambda _: None, greeting)
+
+
+async def _knock(
+    resolver: Resolver,
+    host_name: str,
+    refused: Callable[[Address], str | None],
+    greeting: Callable[[Address], Awaitable[str]],
+) -> Knock:
     try:
         found = await addresses_of(resolver, host_name)
     except LookupFailed as failed:
-        return Knock(host_name, None, failed.text)
+        return Knock(host_name, None, failed.text, dialled=False)
     reason = "it has no address"
     for address in found[:2]:
-        if refused := refusal(address, config.delivery.allow_networks):
-            reason = refused
+        if no := refused(address):
+            reason = no
             continue
         try:
             with trio.fail_after(KNOCK_TIMEOUT):
-                return Knock(host_name, await _greeting(outside, str(address), port))
+                return Knock(host_name, await greeting(address))
         except trio.TooSlowError:
             reason = f"no answer from {address} within {KNOCK_TIMEOUT:.0f} s"
         except (OSError, trio.BrokenResourceError) as error:

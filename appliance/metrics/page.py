@@ -1,7 +1,8 @@
 """In charge of the text that Prometheus reads: its exposition format, version 0.0.4. PURE."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from appliance.measures import Counts, Spread
 
@@ -10,12 +11,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Something that is read when it is asked for: one value, or one for each value of a label."""
+    """Something that is read when it is asked for: one value, or one for each value of its labels."""
 
     name: str
     about: str
-    values: dict[str, float] = field(default_factory=dict)
-    label: str = ""  # empty: one value, under the key ""
+    values: Mapping[Any, float] = field(default_factory=dict)  # by the label's value, or a tuple of those of several
+    labels: tuple[str, ...] = ()  # none: one value, under the key ""
     kind: str = "gauge"
 
 
@@ -38,9 +39,7 @@ def _head(name: str, kind: str, about: str) -> list[str]:
 def _counts(counts: Counts) -> Iterator[str]:
     yield from _head(counts.name, "counter", counts.about)
     for key, value in list(counts.values.items()):
-        values = key if isinstance(key, tuple) else (key,)
-        pairs = ",".join(f'{label}="{_quoted(str(one))}"' for label, one in zip(counts.labels, values, strict=True))
-        yield f"{counts.name}{{{pairs}}} {value}"
+        yield f"{counts.name}{_labelled(counts.labels, key)} {value}"
 
 
 def _spread(spread: Spread) -> Iterator[str]:
@@ -57,8 +56,15 @@ def _spread(spread: Spread) -> Iterator[str]:
 def _reading(reading: Reading) -> Iterator[str]:
     yield from _head(reading.name, reading.kind, reading.about)
     for key, value in reading.values.items():
-        label = f'{{{reading.label}="{_quoted(key)}"}}' if reading.label else ""
-        yield f"{reading.name}{label} {value:.16g}"
+        yield f"{reading.name}{_labelled(reading.labels, key)} {value:.16g}"
+
+
+def _labelled(labels: tuple[str, ...], key: object) -> str:
+    """The labels with their values, as they stand behind a name."""
+    if not labels:
+        return ""
+    values = key if isinstance(key, tuple) else (key,)
+    return "{" + ",".join(f'{label}="{_quoted(str(one))}"' for label, one in zip(labels, values, strict=True)) + "}"
 
 
 def _escaped(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from appliance import __version__
-from appliance.measures import OPEN
+from appliance.measures import EXPIRIES, OPEN, WARMUPS
 from appliance.metrics.page import Reading
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
@@ -33,7 +33,7 @@ class Readings:
 
     async def now(self) -> list[Reading]:
         """Everything as it is; the queue as it was at most a few seconds ago."""
-        return [*_process(self._began), *_disk(self.data_dir), *_queue(await self._queue())]
+        return [*_process(self._began), *_disk(self.data_dir), *_queue(await self._queue()), *_warmups()]
 
     async def _queue(self) -> Depth | None:
         async with self._one:
@@ -52,9 +52,24 @@ def _queue(depth: Depth | None) -> list[Reading]:
     waiting = {"due": float(depth.due), "deferred": float(depth.deferred)}
     held = dict.fromkeys(depth.held, 1.0)
     return [
-        Reading("appliance_queue_recipients", "Recipients that wait: due now, or deferred to later.", waiting, "state"),
+        Reading(
+            "appliance_queue_recipients", "Recipients that wait: due now, or deferred to later.", waiting, ("state",)
+        ),
         Reading("appliance_queue_overdue_seconds", "How long the first of those due has waited.", {"": depth.overdue}),
-        Reading("appliance_queue_held", "1 for each pool whose mail is held; * is all mail.", held, "pool"),
+        Reading("appliance_queue_held", "1 for each pool whose mail is held; * is all mail.", held, ("pool",)),
+        Reading("appliance_database_free_bytes", "Of the database, free for new mail.", {"": float(depth.free_bytes)}),
+    ]
+
+
+def _warmups() -> list[Reading]:
+    """The warm-ups under way at pools that have a name."""
+    found = [each for told in WARMUPS.values() for each in told()]
+    limits = {(each.pool, each.source): float(each.per_hour) for each in found}
+    used = {(each.pool, each.source): float(each.used) for each in found}
+    labels = ("pool", "address")
+    return [
+        Reading("appliance_warmup_recipients_per_hour", "How many may go while an address is new.", limits, labels),
+        Reading("appliance_warmup_recipients_used", "How many of them have gone in this hour.", used, labels),
     ]
 
 
@@ -67,7 +82,7 @@ def _disk(data_dir: Path) -> list[Reading]:
     }
     free = {"": float(facts.f_bavail * facts.f_frsize)}
     return [
-        Reading("appliance_database_bytes", "Size of the database, and of its write-ahead log.", sizes, "file"),
+        Reading("appliance_database_bytes", "Size of the database, and of its write-ahead log.", sizes, ("file",)),
         Reading("appliance_disk_free_bytes", "Space left where the database lies.", free),
     ]
 
@@ -78,9 +93,18 @@ def _process(began: float) -> list[Reading]:
     pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
     descriptors = float(len(os.listdir(DESCRIPTORS))) if DESCRIPTORS.exists() else 0.0
     return [
-        Reading("appliance_build_info", "The version that runs.", {__version__: 1.0}, "version"),
+        Reading("appliance_build_info", "The version that runs.", {__version__: 1.0}, ("version",)),
         Reading(
-            "appliance_open_connections", "With senders (http, smtp) and mail servers (deliver).", connections, "with"
+            "appliance_open_connections",
+            "With senders (http, smtp) and mail servers (deliver).",
+            connections,
+            ("with",),
+        ),
+        Reading(
+            "appliance_certificate_expiry_timestamp_seconds",
+            "When the certificate that is shown (http, smtp) expires, since 1970.",
+            {name: moment for name, expires in EXPIRIES.items() if (moment := expires()) is not None},
+            ("shown_by",),
         ),
         Reading("process_resident_memory_bytes", "Memory in use.", {"": float(pages * os.sysconf("SC_PAGE_SIZE"))}),
         Reading("process_cpu_seconds_total", "CPU time used.", {"": usage.ru_utime + usage.ru_stime}, kind="counter"),

@@ -10,13 +10,15 @@ from appliance.log import get_logger
 from appliance.measures import COUNTS, LOOP_LAG, SPREADS
 from appliance.metrics.page import CONTENT_TYPE, page
 from appliance.metrics.readings import Readings
+from appliance.short_http import read_head, response
 
 AT_ONCE = 8  # connections; more wait
-HEAD_BYTES = 8 * 1024
 PATIENCE = 5.0  # seconds for a whole request and its answer
 LAG_EVERY = 0.1  # seconds between two looks how late the event loop is
 
 log = get_logger("metrics")
+
+_response = partial(response, kind=CONTENT_TYPE)
 
 
 async def serve(
@@ -48,7 +50,7 @@ async def _guarded(readings: Readings, places: trio.CapacityLimiter, stream: tri
     try:
         async with stream, places:
             with trio.move_on_after(PATIENCE):
-                await stream.send_all(await answer(await _head(stream), partial(_page, readings)))
+                await stream.send_all(await answer(await read_head(stream), partial(_page, readings)))
     except (OSError, trio.BrokenResourceError):
         pass  # the client is gone
     except Exception:
@@ -57,16 +59,6 @@ async def _guarded(readings: Readings, places: trio.CapacityLimiter, stream: tri
 
 async def _page(readings: Readings) -> str:
     return page(COUNTS, SPREADS, await readings.now())
-
-
-async def _head(stream: trio.SocketStream) -> bytes:
-    head = b""
-    while b"\r\n\r\n" not in head and len(head) < HEAD_BYTES:
-        more = await stream.receive_some(HEAD_BYTES - len(head))
-        if not more:
-            break
-        head += more
-    return head
 
 
 async def answer(head: bytes, make_page: Callable[[], Awaitable[str]]) -> bytes:
@@ -81,9 +73,3 @@ async def answer(head: bytes, make_page: Callable[[], Awaitable[str]]) -> bytes:
         return _response("405 Method Not Allowed", "The page can only be read.\n", "Allow: GET, HEAD\r\n")
     text = await make_page()
     return _response("200 OK", text, whole=method == b"GET")
-
-
-def _response(status: str, text: str, more: str = "", *, whole: bool = True) -> bytes:
-    body = text.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
-    return f"{head}{more}\r\n".encode() + (body if whole else b"")

@@ -111,7 +111,11 @@ def add_key(
 
 
 def _new_secret(outside: Outside, prefix: str) -> str:
-    return prefix + pybase64.urlsafe_b64encode(outside.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+    """Text that no program takes for an option when it is given on a command line: one in 64 would begin like it."""
+    while True:
+        secret = prefix + pybase64.urlsafe_b64encode(outside.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+        if not secret.startswith("-"):
+            return secret
 
 
 @dataclass(frozen=True, slots=True)

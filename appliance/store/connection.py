@@ -6,6 +6,8 @@ from pathlib import Path
 
 import apsw
 
+import appliance.store.disk_faults  # noqa: F401 - it has to listen before anything is opened
+
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
 CHECKPOINT_PAGES = 8_000  # 32 MiB of log before its pages are copied home: rarer, larger, cheaper than the default
@@ -21,6 +23,8 @@ _SETTINGS = (
     # Savepoints journal every page they touch; in a temporary file that doubled the writes of a message.
     "PRAGMA temp_store = MEMORY",
 )
+# Lets the janitor give space back, a few pages at a time. It counts only before anything is in the file.
+SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
 _WRITER_SETTINGS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",  # NORMAL would sync nothing at commit under WAL
@@ -37,7 +41,8 @@ def open_writer(path: Path) -> apsw.Connection:
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
-    for setting in _SETTINGS + _WRITER_SETTINGS:
+    new = (SHRINKABLE,) if path.stat().st_size == 0 else ()
+    for setting in _SETTINGS + new + _WRITER_SETTINGS:
         _apply(connection, setting)
     return connection
 

@@ -39,9 +39,14 @@ def relieve(path: Path) -> None:
     """Copy home what has piled up in the log, beside whoever writes."""
     connection = open_writer(path)
     try:
-        connection.execute(_CHECKPOINT).fetchall()
+        copy_home(connection)
     finally:
         connection.close()
+
+
+def copy_home(connection: apsw.Connection) -> None:
+    """The same on a connection that is there; not the writer's own."""
+    connection.execute(_CHECKPOINT).fetchall()
 
 
 def sync(path: Path) -> None:

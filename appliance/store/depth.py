@@ -7,6 +7,7 @@ from pathlib import Path
 import apsw
 
 from appliance.store.connection import open_reader
+from appliance.store.space import usage
 from appliance.store.sql import rows
 
 LIMIT = 1.0  # seconds; a million recipients take a tenth of that
@@ -21,12 +22,16 @@ _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many recipients wait, how long the first of those due has waited (seconds), and which pools are held."""
+    """How many recipients wait, how long the first of those due has waited (seconds), and which pools are held.
+
+    Also how many bytes of the database file are free, since somebody looks.
+    """
 
     due: int
     deferred: int
     overdue: float
     held: tuple[str, ...]
+    free_bytes: int = 0
 
 
 def read_depth(path: Path, now: int) -> Depth | None:
@@ -40,10 +45,11 @@ def read_depth(path: Path, now: int) -> Depth | None:
         connection.set_progress_handler(lambda: time.monotonic() > deadline, LOOK_EVERY)
         found = [rows(connection, _WAITING, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
         held = tuple(str(pool) for (pool,) in rows(connection, _HELD, {}))
+        used = usage(connection)
     except apsw.Error:
         return None
     finally:
         connection.close()
     due, waiting = sum(row[0] for row in found), sum(row[1] for row in found)
     first = min((row[2] for row in found if row[2] is not None), default=now)
-    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, held)
+    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, held, used.free_pages * used.page_size)

@@ -14,6 +14,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +27,8 @@ import trio
 from appliance.errors import Code, Refused
 from appliance.measures import BATCH_SIZE, COMMIT_SECONDS
 from appliance.store.connection import BUSY_TIMEOUT, open_reader, open_writer
+from appliance.store.disk_faults import OnFault, StorageFault, heard_by
+from appliance.store.index_room import IndexRoom
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -36,7 +39,7 @@ JointWork = Callable[[apsw.Connection, Sequence[Item]], Sequence[T | Exception]]
 BATCH = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
 
 
-class CommitUnknown(Exception):
+class CommitUnknown(StorageFault):
     """A commit failed in the disk's hands: the rows may or may not be there, so the process must not go on."""
 
 
@@ -139,7 +142,7 @@ def _perform_plainly(connection: apsw.Connection, jobs: list[_Job]) -> bool:
         except Exception as error:
             if len(together) > 1 or connection.total_changes() != before or not connection.in_transaction:
                 return False
-            together[0].result = outcome.Error(_translated(error))
+            together[0].result = outcome.Error(translated(error))
     return True
 
 
@@ -181,7 +184,7 @@ def _perform_in_savepoints(connection: apsw.Connection, jobs: list[_Job]) -> Non
             if not connection.in_transaction:
                 raise  # a full or failing disk: SQLite has rolled back everything, savepoints too
             connection.execute("ROLLBACK TO job")
-            job.result = outcome.Error(_translated(error))
+            job.result = outcome.Error(translated(error))
         connection.execute("RELEASE job")
 
 
@@ -201,14 +204,25 @@ def commit(connection: apsw.Connection, jobs: list[_Job]) -> None:
         raise CommitUnknown(f"the disk failed during a commit: {error}") from error
 
 
+# Full, locked, failing or damaged: nobody's request is at fault, and none of it is on disk.
+_STORAGE_ERRORS = (
+    apsw.BusyError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.LockedError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+)
+
+
 def _fail(jobs: list[_Job], error: Exception) -> None:
     for job in jobs:
-        job.result = outcome.Error(_translated(error))
+        job.result = outcome.Error(translated(error))
 
 
-def _translated(error: Exception) -> Exception:
-    """SQLite's own refusals in our words; everything else as it is."""
-    if not isinstance(error, (apsw.BusyError, apsw.FullError, apsw.IOError, apsw.LockedError)):
+def translated(error: Exception) -> Exception:
+    """SQLite's own refusals in our words, for whoever asked; everything else as it is."""
+    if not isinstance(error, _STORAGE_ERRORS):
         return error
     refusal = _busy()
     refusal.__cause__ = error
@@ -231,7 +245,7 @@ def _not_any_more(_: object) -> trio.lowlevel.Abort:
 class GroupCommit:
     """Whatever waits when the last commit has ended goes into the next one."""
 
-    def __init__(self, path: Path, on_failure: Callable[[CommitUnknown], None]) -> None:
+    def __init__(self, path: Path, on_failure: OnFault) -> None:
         self._on_failure = on_failure  # called on the Trio thread
         self._trio = trio.lowlevel.current_trio_token()
         self._urgent: deque[_Job] = deque()
@@ -239,8 +253,11 @@ class GroupCommit:
         self._idle = True
         self._closing = False
         self._became_idle = trio.lowlevel.ParkingLot()
-        self._broken: CommitUnknown | None = None
+        self._broken: StorageFault | None = None
         self._connection = open_writer(path)
+        self._index_room = IndexRoom(path)
+        self._hearing = ExitStack()
+        self._hearing.enter_context(heard_by(self._heard))
         self._for_thread: queue.SimpleQueue[tuple[_Step, list[_Job]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="store-writer")
         self._thread.start()
@@ -267,6 +284,16 @@ class GroupCommit:
             self._trio.run_sync_soon(self._next_batch)
         return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
 
+    def _heard(self, fault: StorageFault) -> None:
+        """The disk failed somebody, on whichever thread."""
+        self._trio.run_sync_soon(self._fail, fault)
+
+    def _fail(self, fault: StorageFault) -> None:
+        """Take no more; only the first fault is told, for the others follow from it."""
+        if self._broken is None:
+            self._broken = fault
+            self._on_failure(fault)
+
     async def close(self) -> None:
         """Finish what waits, end the thread, close the file."""
         self._closing = True
@@ -275,7 +302,9 @@ class GroupCommit:
                 await self._became_idle.park()
             self._for_thread.put(None)
             await trio.to_thread.run_sync(self._thread.join)
+        self._hearing.close()
         self._connection.close()
+        self._index_room.close()
 
     # ---- on the event loop
 
@@ -289,7 +318,16 @@ class GroupCommit:
         elif any(job.large for job in jobs) or not try_begin(self._connection):
             self._for_thread.put((run_batch, jobs))
         else:
+            self._perform(jobs)
+
+    def _perform(self, jobs: list[_Job]) -> None:
+        try:
             perform(self._connection, jobs)
+        except Exception as error:  # it could not even be rolled back; and nobody above would catch this
+            failure = CommitUnknown(f"the disk failed during a transaction: {error}")
+            failure.__cause__ = error
+            self._answer(jobs, failure)
+        else:
             self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[_Job]:
@@ -300,10 +338,9 @@ class GroupCommit:
                 jobs.append(waiting.popleft())
         return jobs
 
-    def _answer(self, jobs: list[_Job], failure: CommitUnknown | None) -> None:
-        if failure is not None and self._broken is None:
-            self._broken = failure
-            self._on_failure(failure)
+    def _answer(self, jobs: list[_Job], failure: StorageFault | None) -> None:
+        if failure is not None:
+            self._fail(failure)
         for job in jobs:
             # Taken out, not only passed on: an exception that leads back to its own job would stay until the collector
             # comes, and with it the message.

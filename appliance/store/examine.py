@@ -22,11 +22,15 @@ _FOREIGN_KEYS = "PRAGMA foreign_key_check"
 _TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migrations'"
 _SCHEMA = "SELECT max(number) FROM migrations"
 _COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM messages)"
-_DKIM_KEYS = "SELECT account_id, domain, selector, private_key FROM dkim_keys"
+# Those that sign. Others may be sealed under a key file that was lost since: nobody needs to open them any more.
+_DKIM_KEYS = """
+SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
+JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1
+"""
 
 
 _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones
-WEBHOOKS_SINCE = 3  # the step that brought them
+KEYS_SINCE, WEBHOOKS_SINCE = 2, 3  # the steps that brought them
 
 
 class Damaged(Exception):
@@ -59,7 +63,7 @@ class Contents:
     schema: int
     accounts: int
     messages: int
-    dkim_keys: tuple[SealedKey, ...]
+    dkim_keys: tuple[SealedKey, ...]  # that are in use
     webhook_secrets: tuple[StoredSecret, ...] = ()
 
 
@@ -77,6 +81,17 @@ def examine_inside(path: Path, begin: int, size: int) -> Contents:
     """The same for a database in these bytes of another file."""
     with _in_our_words(), open_inside(path, begin, size) as connection:
         return _examine(connection)
+
+
+def has_secrets(path: Path) -> bool:
+    """Whether a database, which may be in use, holds anything that only its key file opens."""
+    connection = open_reader(path)
+    try:
+        with _in_our_words():
+            keys, secrets = _sealed(connection, schema_of(connection))
+            return bool(keys or secrets)
+    finally:
+        connection.close()
 
 
 def schema_inside(path: Path, begin: int, size: int) -> int:
@@ -101,18 +116,34 @@ def look_over(path: Path, seconds: float) -> LookedOver:
         connection = open_reader(path)
         try:
             schema = schema_of(connection)
-            deadline = time.monotonic() + seconds
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, LOOK_EVERY)
-            try:
-                found = [" ".join(str(text).split()) for (text,) in connection.execute(_QUICK)]
-                damage = "" if found == ["ok"] else f"is damaged: {'; '.join(found)}"
-            except apsw.InterruptError:
-                finished = False
+            damage, finished = _look_for_damage(connection, seconds)
         finally:
             connection.close()
     except apsw.Error as error:
         damage = f"cannot be read: {error}"
     return LookedOver(schema, damage, finished)
+
+
+def look_over_at_start(connection: apsw.Connection, seconds: float) -> None:
+    """Raise Damaged if a look of limited time finds any damage: whoever is told at once has the younger backup."""
+    damage, _ = _look_for_damage(connection, seconds)
+    if damage:
+        raise Damaged(f"the database {damage}")
+
+
+def _look_for_damage(connection: apsw.Connection, seconds: float) -> tuple[str, bool]:
+    """What is found within this time, and whether all of it was looked at."""
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, LOOK_EVERY)
+    try:
+        found = [" ".join(str(text).split()) for (text,) in connection.execute(_QUICK)]
+    except apsw.InterruptError:
+        return "", False
+    except apsw.CorruptError as error:  # some damage keeps even this look from its end
+        return f"is damaged: {error}", True
+    finally:
+        connection.set_progress_handler(None)
+    return "" if found == ["ok"] else f"is damaged: {'; '.join(found)}", True
 
 
 def check(connection: apsw.Connection) -> None:
@@ -141,9 +172,13 @@ def _examine(connection: apsw.Connection) -> Contents:
     if schema > newest_known():
         raise NewerDatabase(schema, newest_known())
     ((accounts, messages),) = rows(connection, _COUNTS, {})
-    keys = tuple(SealedKey(*row) for row in rows(connection, _DKIM_KEYS, {})) if schema > 1 else ()
+    return Contents(schema, accounts, messages, *_sealed(connection, schema))
+
+
+def _sealed(connection: apsw.Connection, schema: int) -> tuple[tuple[SealedKey, ...], tuple[StoredSecret, ...]]:
+    keys = [SealedKey(*row) for row in rows(connection, _DKIM_KEYS, {})] if schema >= KEYS_SINCE else []
     secrets = [StoredSecret(*row) for row in rows(connection, _SECRETS, {})] if schema >= WEBHOOKS_SINCE else []
-    return Contents(schema, accounts, messages, keys, tuple(secrets))
+    return tuple(keys), tuple(secrets)
 
 
 @contextmanager

@@ -1,5 +1,19 @@
-"""In charge of the name by which other floors catch what SQLite itself refuses: a damaged, locked or foreign file."""
+"""In charge of the names by which other floors know what SQLite itself refuses: a damaged, locked or foreign file."""
 
 import apsw
 
+from appliance.store.disk_faults import PagesDamaged
+from appliance.store.engine import translated
+from appliance.store.examine import Damaged
+
+__all__ = ["DamagedDatabase", "DatabaseFault", "DiskFault", "DiskFull", "failed_writing", "translated"]
+
 DatabaseFault = apsw.Error
+DamagedDatabase = (apsw.CorruptError, apsw.NotADBError, Damaged, PagesDamaged)
+DiskFull = apsw.FullError
+DiskFault = (apsw.FullError, apsw.IOError, apsw.CantOpenError)
+
+
+def failed_writing(error: Exception) -> bool:
+    """Whether it was a file that could not be written, and not one that could not be read."""
+    return isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE

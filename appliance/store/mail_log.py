@@ -44,7 +44,7 @@ WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS
 _MESSAGE = f"SELECT {_COLUMNS} FROM messages m WHERE account_id = :account_id AND id = :id AND {{condition}}"  # noqa: S608
 _FACTS = """
 SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
-    EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id)
+    EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
 FROM messages m WHERE m.account_id = :account_id AND m.id = :id
 """
 

@@ -37,7 +37,7 @@ FROM recipients WHERE message_id = :id ORDER BY id
 """
 _TO_SEND = "SELECT mime, signature FROM message_bodies WHERE message_id = :id"
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
-_MIME = "SELECT mime FROM message_bodies WHERE message_id = :id"
+_MIME = "SELECT mime FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 
 LARGE = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
 

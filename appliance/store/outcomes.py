@@ -60,6 +60,7 @@ RETURNING message_id, id
 """,
     "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 )
+_NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 _INSERT_EVENTS = Many(
     "INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at) VALUES {rows}",
@@ -245,8 +246,10 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
 
 
 def _write_what_is_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
-    """A signature to keep, a credit that goes back, an address to suppress."""
+    """When a recipient has failed, a signature to keep, a credit that goes back, an address to suppress."""
     recipient = result.recipient
+    if result.status is RecipientStatus.FAILED:
+        run(c, _NOTE_FAILURE, {"message_id": recipient.message_id, "id": recipient.id, "at": result.at})
     if result.signature is not None:
         run(c, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
     if billing_of(result) is Billing.RELEASED and recipient.charged:

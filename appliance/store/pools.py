@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import apsw
 
+from appliance.config_settings import Warmup
 from appliance.explain import PoolView
 from appliance.model import PoolHold, PoolState
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows, run
+from appliance.store.warmups import Warmups
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
 
@@ -51,6 +53,7 @@ class Pools:
     engine: Engine
     outside: Outside
     scanner: Scanner
+    warmups: Warmups
 
     def holds(self) -> dict[str, PoolHold]:
         """The pools whose mail is held, by name."""
@@ -89,12 +92,15 @@ class Pools:
 
         await self.engine.write(work)
 
-    def views(self, domains: Iterable[str]) -> dict[str, PoolView]:
+    def views(self, domains: Iterable[str], warmup: Warmup) -> dict[str, PoolView]:
         """By domain, the pool its mail goes through, as far as it is known, and whether all mail is paused."""
         holds, states = self.holds(), {state.pool: state for state in self.states()}
         names = {domain: self.destination(domain) for domain in domains}
+        paces = {name: tuple(self.warmups.told_of(warmup, name)) for name in set(names.values()) if name is not None}
         return {
-            domain: PoolView(name, holds.get(name or ""), states.get(name or ""), holds.get(EVERY))
+            domain: PoolView(
+                name, holds.get(name or ""), states.get(name or ""), holds.get(EVERY), paces.get(name or "", ())
+            )
             for domain, name in names.items()
         }
 

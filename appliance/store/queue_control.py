@@ -82,10 +82,10 @@ UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND 
 _MAKE_MESSAGE_DUE = """
 UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND next_attempt_at > :now
 """
-_BEYOND = "SELECT 1 FROM recipients WHERE simulated = 0 AND next_attempt_at > :beyond LIMIT 1"
+_BEYOND = "SELECT 1 FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT 1"
 _BRING_FORWARD = """
 UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
-    (SELECT message_id, id FROM recipients WHERE simulated = 0 AND next_attempt_at > :beyond LIMIT :most)
+    (SELECT message_id, id FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT :most)
 RETURNING 1
 """
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
@@ -115,11 +115,11 @@ class QueueControl:
         found = self.engine.read(lambda c: rows(c, _WAITING, {"message_id": message_id}))
         return frozenset(recipient_id for (recipient_id,) in found)
 
-    async def bring_forward(self, beyond: int) -> int:
+    async def bring_forward(self, beyond: int, *, simulated: bool = False) -> int:
         """Make due what waits for a time beyond this one; how many recipients that were."""
-        total = 0
-        while self.engine.read(lambda c: first(c, _BEYOND, {"beyond": beyond})) is not None:
-            change = {"beyond": beyond, "now": self.outside.now(), "most": SLICE}
+        total, wanted = 0, {"simulated": int(simulated), "beyond": beyond}
+        while self.engine.read(lambda c: first(c, _BEYOND, wanted)) is not None:
+            change = wanted | {"now": self.outside.now(), "most": SLICE}
             total += len(await self.engine.write(partial(rows, sql=_BRING_FORWARD, bindings=change)))
         return total
 

@@ -127,7 +127,7 @@ CREATE INDEX messages_test ON messages (account_id, id) WHERE source = 'test';
 -- The bytes stand apart so that they can go while the record stays.
 CREATE TABLE message_bodies (
     message_id TEXT PRIMARY KEY,
-    mime BLOB NOT NULL,
+    mime BLOB NOT NULL,                         -- empty: no longer kept, though the receipt is
     receipt BLOB,                               -- the 202's fields as JSON, told again when the request is repeated
     signature BLOB                              -- the DKIM-Signature fields, once made
 ) STRICT;
@@ -148,6 +148,7 @@ CREATE TABLE recipients (
     delivered_at INTEGER,
     bounced_at INTEGER,
     next_attempt_at INTEGER,                    -- NULL: final
+    failed_at INTEGER,
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
@@ -257,6 +258,20 @@ CREATE TABLE destinations (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX destinations_by_pool ON destinations (pool);
+
+-- How far the warm-up of this machine's addresses has come at each pool. Kept when it is over, or it would begin again.
+CREATE TABLE warmups (
+    pool TEXT NOT NULL,
+    source TEXT NOT NULL,                       -- the address mail leaves from, as the system knows it
+    day INTEGER NOT NULL,                       -- of the warm-up, from 0; days on which nothing went do not count
+    day_at INTEGER NOT NULL,                    -- when that day began
+    sent INTEGER NOT NULL,                      -- recipients on that day
+    hour_at INTEGER NOT NULL,                   -- when the hour began that is counted
+    used INTEGER NOT NULL,                      -- recipients in that hour
+    rested_at INTEGER NOT NULL,                 -- when a burst may go again, if nothing goes until then
+    PRIMARY KEY (pool, source)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX warmups_by_hour ON warmups (hour_at);
 
 CREATE TABLE webhooks (
     id TEXT PRIMARY KEY,

@@ -125,6 +125,15 @@ class Statistics:
         return await self.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()))
 
 
+def counted_all_before(c: apsw.Connection, until: int) -> bool:
+    """Whether everything that was written before a time has been counted, so that it may be deleted."""
+    for work in (_SENT, _RESULTS):
+        wanted = {"after": _counted(c, work.kind), "limit": identifier_from(work.prefix, until), "slice": 0}
+        if first(c, work.slice, wanted) is not None:
+            return False
+    return True
+
+
 def _is_any_new(c: apsw.Connection, now: int) -> bool:
     return any(_slice_end(c, work, _counted(c, work.kind), now, 0) is not None for work in (_SENT, _RESULTS))
 

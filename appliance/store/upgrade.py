@@ -13,11 +13,15 @@ import apsw
 
 from appliance.log import get_logger
 from appliance.single import AlreadyRunning, only_server
-from appliance.store.connection import open_writer
+from appliance.store.connection import SHRINKABLE, open_writer
 from appliance.store.copying import copy_beside
-from appliance.store.examine import Damaged, check
+from appliance.store.examine import Damaged, check, look_over_at_start
 from appliance.store.migrate import migrate
+from appliance.store.space import usage
 
+START_LOOK = 1.0  # seconds a start may look for damage; a large database is not looked at to its end
+# The new form may be larger than memory, and than where temporary files are.
+_BESIDE_IT = ("PRAGMA temp_store = FILE", "PRAGMA temp_store_directory = '{directory}'")
 _SIDE_FILES = ("", "-wal", "-shm")
 
 log = get_logger("store")
@@ -30,15 +34,22 @@ class UpgradeRefused(Exception):
 def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
     """Open the database and give it every step it misses; who is not the server does so only while none runs."""
     with ExitStack() as until_done:
+        upgraded = False
 
         def before(schema: int) -> None:
+            nonlocal upgraded
             if not is_server:
                 _keep_servers_away(path, until_done)
             rehearse(path, schema, now)
+            upgraded = True
 
         connection = open_writer(path)
         until_done.callback(connection.close)
+        if is_server:
+            look_over_at_start(connection, START_LOOK)
         migrate(connection, now, before)
+        if upgraded:
+            _make_shrinkable(connection, path)
 
 
 def _keep_servers_away(path: Path, until_done: ExitStack) -> None:
@@ -48,6 +59,22 @@ def _keep_servers_away(path: Path, until_done: ExitStack) -> None:
         raise UpgradeRefused(
             "it is of an earlier version, and a server of that version runs on it: stop it, then start this one"
         ) from None
+
+
+def _make_shrinkable(connection: apsw.Connection, path: Path) -> None:
+    """Write a database anew that is from before a file could give space back; what stops that does no harm."""
+    if usage(connection).can_shrink:
+        return
+    log.info("the database is written anew, so that it can give space back")
+    try:
+        for setting in (*_BESIDE_IT, SHRINKABLE):
+            connection.execute(setting.format(directory=str(path.parent).replace("'", "''"))).fetchall()
+        connection.execute("VACUUM").fetchall()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except apsw.Error as error:
+        log.warning("the database stays one that cannot give space back", reason=str(error))
+    finally:
+        connection.execute(_BESIDE_IT[1].format(directory="")).fetchall()  # it holds for the whole process
 
 
 def rehearse(path: Path, schema: int, now: int) -> None:

@@ -79,7 +79,7 @@ def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> Delivery:
 def _replay(c: apsw.Connection, outside: Outside, account_id: str, delivery_id: str) -> Delivery:
     row = first(c, _ONE, {"account_id": account_id, "id": delivery_id})
     if row is None:
-        raise Refused(Code.NOT_FOUND, "There is no such delivery. They are kept for 7 days.")
+        raise Refused(Code.NOT_FOUND, "There is no such delivery, or it is no longer kept.")
     webhook, earlier = enabled_webhook(c, account_id), _delivery(row)
     event = earlier.event_id, earlier.type, earlier.message_id, earlier.recipient_id
     return _insert(c, outside, webhook, Trigger.REPLAY, event, earlier.request_body)

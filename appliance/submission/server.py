@@ -13,12 +13,13 @@ import trio
 import trio_asyncio
 
 from appliance.certificate import Certificate
+from appliance.certificate_files import smtp_files
 from appliance.config import Config, Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.entrance import Entrance
 from appliance.live import LiveSettings
 from appliance.log import get_logger
-from appliance.measures import OPEN
+from appliance.measures import EXPIRIES, OPEN
 from appliance.model import Caller
 from appliance.outside import Outside
 from appliance.submission import certificate, replies
@@ -67,7 +68,7 @@ class Submission:
 
     def adopt(self, config: Config) -> Callable[[], None]:
         """Make ready for other settings, which sessions that begin later have; OSError for a certificate of no use."""
-        show = self._certificate.replacement(*certificate.files(config))
+        show = self._certificate.replacement(*smtp_files(config))
 
         def put_in_place() -> None:
             show()
@@ -138,6 +139,7 @@ async def serve(
         task_status.started([])
         return
     shown = certificate.of_settings(config)
+    EXPIRIES["smtp"] = lambda: shown.expires
     submission = Submission(config, outside, entrance, shown)
     if live is not None:
         live.join(submission.adopt)

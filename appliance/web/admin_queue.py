@@ -6,15 +6,17 @@ import msgspec
 from msgspec import Meta
 from quart import Blueprint, Response
 
+from appliance.config import Warmup
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
-from appliance.queue_report import Pause, WaitingPool, by_pool, pause_of
+from appliance.queue_report import Pause, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.pools import EVERY
 from appliance.web.app import Services, answer, json_request, request_id
 from appliance.web.described import for_admins, parameter
 
 POOLS = 100  # shown, the largest first
 DESTINATIONS = 5  # of each pool
+WARMUPS = 100  # shown
 POOL_LENGTH = 253  # a pool is named in the settings, or after a domain
 PAUSED = "paused by an administrator"
 
@@ -35,10 +37,14 @@ class PoolHeldAnswer(msgspec.Struct):
 
 
 class QueueAnswer(msgspec.Struct):
-    """The mail of all accounts that waits, by pool: `next` is always null. While `paused` is not, none of it goes."""
+    """The mail of all accounts that waits, by pool: `next` is always null. While `paused` is not, none of it goes.
+
+    `warmups` are the sending addresses that are being warmed up, those first that keep mail waiting.
+    """
 
     paused: Pause | None
     pools: list[WaitingPool]
+    warmups: list[WarmingAddress]
     next: str | None
     request_id: str
 
@@ -46,7 +52,7 @@ class QueueAnswer(msgspec.Struct):
 BODY = msgspec.json.Decoder(PauseRequest)
 
 
-def blueprint(services: Services) -> Blueprint:
+def blueprint(services: Services, warmup: Warmup) -> Blueprint:
     """The routes."""
     routes = Blueprint("admin_queue", __name__)
     store = services.store
@@ -57,7 +63,8 @@ def blueprint(services: Services) -> Blueprint:
         mail = await store.queue_control.summarise(POOLS, DESTINATIONS)
         holds = store.pools.holds()
         paused = pause_of(holds.pop(EVERY, None))
-        return answer(QueueAnswer(paused, by_pool(mail, holds, store.pools.states()), None, request_id()))
+        pools = by_pool(mail, holds, store.pools.states())
+        return answer(QueueAnswer(paused, pools, warming(store.warmups.told(warmup, WARMUPS)), None, request_id()))
 
     @routes.post("/v1/admin/queue/<pool>/pause")
     async def pause(pool: str) -> Response:

@@ -16,6 +16,7 @@ from appliance.log import get_logger
 from appliance.model import Role, User
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.store.faults import translated
 from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
 from appliance.web.json_body import check_content_type, decode_body
@@ -149,6 +150,10 @@ async def _http_error(error: HTTPException) -> Response:
 
 
 async def _failed(error: Exception) -> Response:
+    refused = translated(error)
+    if isinstance(refused, Refused):
+        log.error("request refused", request_id=request_id(), cause=repr(error))
+        return refusal(refused)
     log.exception("request failed", request_id=request_id(), method=request.method, path=request.path[:200])
     text = "Something went wrong on our side. The log has the details."
     return _error(*error_answer(Code.INTERNAL_ERROR, text, request_id()))

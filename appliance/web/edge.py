@@ -22,6 +22,7 @@ from appliance.message.request import decode
 from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import Store
+from appliance.store.faults import translated
 from appliance.web.answer import (
     SECURITY_HEADERS,
     Answer,
@@ -228,6 +229,7 @@ class Edge:
 
 def _failure(error: Exception, request_id: str, method: str, path: str) -> Answer:
     """The answer to a request that could not be served, while its error is being handled."""
+    error = translated(error)  # a disk that fails or is full is no bug
     if not isinstance(error, Refused):
         log.exception("request failed", request_id=request_id, method=method, path=path[:200])
         text = "Something went wrong on our side. The log has the details."

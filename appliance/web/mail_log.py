@@ -8,6 +8,7 @@ import msgspec
 import trio
 from quart import Blueprint, Response, request
 
+from appliance.config import Warmup
 from appliance.dashboard_model import ListedMessage, MailFilter
 from appliance.errors import Code, Refused, invalid
 from appliance.events import rfc3339
@@ -90,7 +91,7 @@ class CancelledAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, attempts: int) -> Blueprint:
+def blueprint(services: Services, attempts: int, warmup: Warmup) -> Blueprint:
     """The routes; `attempts` is how many a recipient may have."""
     routes = Blueprint("mail_log", __name__)
     store = services.store
@@ -109,7 +110,7 @@ def blueprint(services: Services, attempts: int) -> Blueprint:
         facts = store.mail_log.facts(user.account_id, message_id)
         if record is None or facts is None:
             raise _unknown()
-        pools = store.pools.views({tried.domain for tried in record.recipients})
+        pools = store.pools.views({tried.domain for tried in record.recipients}, warmup)
         return answer(details(record, facts, pools, services.outside.now(), attempts, request_id()))
 
     @routes.get("/v1/emails/<not_test:message_id>/body")

@@ -15,11 +15,12 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from appliance import certificate
 from appliance.certificate import Certificate
+from appliance.certificate_files import http_files
 from appliance.config import Config, Http
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.live import LiveSettings
 from appliance.log import get_logger
-from appliance.measures import OPEN
+from appliance.measures import EXPIRIES, OPEN
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
 
@@ -33,24 +34,24 @@ log = get_logger("web")
 
 async def serve(
     app: Application,
-    settings: Http,
+    settings: Config,
     new_request_id: Callable[[], str],
     stopping: trio.Event,
-    shutdown_timeout: float,
     live: LiveSettings | None = None,
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping`, then let requests in flight finish for `shutdown_timeout` seconds at most."""
+    http = settings.http
     config = _hypercorn_config()
     context = WorkerContext(None)
     doorkeeper: Doorkeeper[Connection] = Doorkeeper(
-        settings.max_connections, settings.max_connections_per_address, settings.trusted_proxies
+        http.max_connections, http.max_connections_per_address, http.trusted_proxies
     )
     OPEN["http"] = lambda: len(doorkeeper.open)
-    deadlines = _deadlines(settings)
+    deadlines = _deadlines(http)
     shown = _certificate(settings)
-    listeners, urls = await _listen(settings, shown)
+    listeners, urls = await _listen(http, shown)
     lifespan = Lifespan(ASGIWrapper(app), config, {})
 
     async def connected(stream: trio.abc.Stream) -> None:
@@ -58,8 +59,8 @@ async def serve(
         await _guarded(connection, doorkeeper)
 
     def adopt(new: Config) -> Callable[[], None]:
-        http = new.http
-        show = shown.replacement(http.tls_cert, http.tls_key) if shown and http.tls_cert and http.tls_key else None
+        http, files = new.http, http_files(new)
+        show = shown.replacement(*files) if shown and files else None
 
         def put_in_place() -> None:
             nonlocal deadlines
@@ -71,6 +72,8 @@ async def serve(
 
         return put_in_place
 
+    if shown is not None:
+        EXPIRIES["http"] = lambda: shown.expires
     if live is not None:
         live.join(adopt)
     async with trio.open_nursery() as lifespan_nursery:
@@ -89,7 +92,7 @@ async def serve(
             await context.terminated.set()
             for connection in list(doorkeeper.open):
                 connection.drain()
-            connections.cancel_scope.deadline = trio.current_time() + shutdown_timeout
+            connections.cancel_scope.deadline = trio.current_time() + settings.server.shutdown_timeout
         await lifespan.wait_for_shutdown()
         lifespan_nursery.cancel_scope.cancel()
 
@@ -98,8 +101,9 @@ def _deadlines(http: Http) -> Deadlines:
     return Deadlines(http.header_timeout, http.body_timeout, http.write_timeout, http.keep_alive_timeout)
 
 
-def _certificate(http: Http) -> Certificate | None:
-    return Certificate(http.tls_cert, http.tls_key, tls_context) if http.tls_cert and http.tls_key else None
+def _certificate(config: Config) -> Certificate | None:
+    files = http_files(config)
+    return Certificate(*files, tls_context) if files else None
 
 
 async def _watch(connections: Collection[Connection]) -> None:

@@ -1,14 +1,13 @@
 """In charge of what the operator's settings make of posting: what is trusted, allowed and refused."""
 
-import ssl
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from appliance.config import Config, ConfigError
+from appliance.config import Config
 from appliance.outside import Outside
 from appliance.own_addresses import OwnAddresses
 from appliance.resolver import Resolver
-from appliance.trust import trusting_context
+from appliance.trust import operators_context
 from appliance.webhook.post import Poster
 
 
@@ -17,7 +16,7 @@ def poster(config: Config, resolver: Resolver, outside: Outside) -> Poster:
     return Poster(
         resolver,
         outside.dial,
-        _context(config),
+        operators_context(config, "webhooks.ca_file", config.webhooks.ca_file),
         ports=frozenset(config.webhooks.ports),
         own_names=own_names(config),
         allowed=config.webhooks.allow_networks,
@@ -44,12 +43,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _context(config: Config) -> ssl.SSLContext:
-    try:
-        context = trusting_context(config.webhooks.ca_file)
-    except (OSError, ssl.SSLError) as fault:
-        raise ConfigError(str(config.source), "webhooks.ca_file", f"holds no usable certificates: {fault}") from fault
-    context.set_alpn_protocols(["http/1.1"])
-    return context

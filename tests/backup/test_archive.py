@@ -1,7 +1,9 @@
 """In charge of the form of a backup file: whatever byte is altered, missing or added, it is refused."""
 
+import hashlib
 import io
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,62 @@ def test_the_reason_is_told(content: bytes, reason: str) -> None:
     """What is wrong with a file is said in words."""
     with pytest.raises(archive.Broken, match=reason):
         read(content)
+
+
+# ---- files that somebody made on purpose: their seal is whole
+
+
+def link(name: str, target: str) -> bytes:
+    """A member that is only another name."""
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, target
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+def member(name: str, content: bytes, size: int | None = None, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A member that may say something else about itself than what it is."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.type = len(content) if size is None else size, kind
+    return entry.tobuf(tarfile.GNU_FORMAT) + content + archive.padding(len(content))
+
+
+def forged(rest: bytes) -> bytes:
+    """A backup with anything behind its database, under a seal that fits."""
+    head = archive.head("appliance.db", len(CONTENT), MTIME)
+    body = head + CONTENT + archive.padding(len(CONTENT)) + rest
+    return body + archive.tail(hashlib.sha256(body).hexdigest(), MTIME)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"",
+        b"rubbish" * 300,
+        b"\x1f\x8b" + b"\0" * 600,  # would be unpacked by who guesses
+        member("manifest.json", b"{}", size=2**50),
+        member("manifest.json", b"{}"),
+        member("manifest.json", b"\xff\xfe"),
+        member("manifest.json", b"", kind=tarfile.DIRTYPE),
+        member("manifest.json", b"", kind=tarfile.GNUTYPE_SPARSE),
+        member("x", b"99999999 size=-1", kind=tarfile.XHDTYPE),
+        member("x", b"a" * 512, size=2**50, kind=tarfile.GNUTYPE_LONGNAME),
+        link("manifest.json", "/etc/passwd") + link("appliance.key", "../../etc/shadow"),
+        link("manifest.json", "appliance.key") + link("appliance.key", "manifest.json"),
+    ],
+)
+def test_what_somebody_forged_is_refused_in_our_own_words(rest: bytes) -> None:
+    """Links, sizes that are lies, other formats and plain rubbish, under a seal that is whole."""
+    with pytest.raises(archive.Broken, match="it was made by another program or version"):
+        read(forged(rest))
+
+
+def test_a_manifest_cannot_drive_a_terminal() -> None:
+    """What it says is printed, so it must be printable."""
+
+    def manifest(parts: dict[str, archive.Part]) -> archive.Manifest:
+        return archive.Manifest(archive.FORMAT, "2026-11-14T14:00:00.000Z", "\x1b[2J", "1.0", 2, parts)
+
+    file = io.BytesIO(b"\0" * archive.BEGIN + CONTENT)
+    archive.finish(file, KEY, manifest, MTIME, lambda _: None)
+    with pytest.raises(archive.Broken, match="control characters"):
+        read(file.getvalue())

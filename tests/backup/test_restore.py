@@ -1,6 +1,12 @@
 """In charge of backups from end to end, without a server: made, verified, restored; and everything that is refused."""
 
+import errno
+import fcntl
+import os
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -78,6 +84,23 @@ def change(data_dir: Path, *statements: str) -> None:
     connection.close()
 
 
+def replace_key(data_dir: Path) -> bytes:
+    """Lose the key file, and have another."""
+    (data_dir / keyfile.FILE_NAME).unlink()
+    return keyfile.load_or_create(data_dir)
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """No file may grow beyond a few pages, as on a disk without room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def alter(file: Path, place: int) -> None:
     """Flip a bit of the byte at this place, from the end if it is negative."""
     content = bytearray(file.read_bytes())
@@ -137,6 +160,45 @@ def test_what_fails_half_way_leaves_nothing(data_dir: Path, tmp_path: Path) -> N
     assert {each.name for each in tmp_path.iterdir()} == {"data"}
 
 
+def test_what_another_was_killed_over_is_swept_away(data_dir: Path, tmp_path: Path) -> None:
+    """A file as large as the database would stay for ever; but one that is still written to is left alone."""
+    dead, living, young = (tmp_path / f".backup.{name}.unfinished" for name in ("dead", "living", "young"))
+    for each in (dead, living, young):
+        each.write_bytes(b"part of a backup")
+    for each in (dead, living):
+        os.utime(each, (0, 0))
+    with living.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    assert [each.exists() for each in (dead, living, young)] == [False, True, True]
+
+
+def test_a_place_without_hard_links_will_do(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A memory stick (FAT) has none; also there a backup never replaces a file."""
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    keyfile.load_or_create(data_dir)
+    monkeypatch.setattr(os, "link", no_links)
+    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    verify(tmp_path / "backup.tar", nothing)
+    assert {each.name for each in tmp_path.iterdir()} == {"data", "backup.tar"}
+
+
+def test_a_place_that_cannot_be_written_is_named(data_dir: Path, tmp_path: Path) -> None:
+    """The name that was asked for, not one of ours."""
+    with pytest.raises(NotMade, match=r"gone/backup\.tar cannot be written: no such file or directory"):
+        make(data_dir, "mail.example.com", tmp_path / "gone" / "backup.tar", OUTSIDE, nothing)
+
+
+def test_a_backup_that_finds_no_room_names_its_own_disk(data_dir: Path, tmp_path: Path) -> None:
+    """The database has room enough: it is the backup's file that may not grow."""
+    with small_files(), pytest.raises(NotMade, match=r"backup\.tar cannot be written"):
+        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    assert {each.name for each in tmp_path.iterdir()} == {"data"}
+
+
 # ---- what is not restored
 
 
@@ -176,7 +238,7 @@ def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -
     trio.run(fill)
     make(data_dir, "mail.example.com", tmp_path / "good.tar", OUTSIDE, nothing)
     assert len(verify(tmp_path / "good.tar", nothing).contents.webhook_secrets) == 1
-    (data_dir / keyfile.FILE_NAME).unlink()
+    replace_key(data_dir)
     make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
     with pytest.raises(archive.Broken, match=r"does not open the webhook secret of acme"):
         verify(tmp_path / "backup.tar", nothing)
@@ -184,10 +246,43 @@ def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -
 
 def test_a_key_that_opens_nothing_is_noticed(data_dir: Path, tmp_path: Path) -> None:
     """With another key file the signing keys are lost: better known when the backup is verified than later."""
-    (data_dir / keyfile.FILE_NAME).unlink()
+    replace_key(data_dir)
     make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
     with pytest.raises(archive.Broken, match=r"does not open the signing keys of example\.com"):
         verify(tmp_path / "backup.tar", nothing)
+
+
+def test_signing_keys_of_before_need_no_key_file(data_dir: Path, tmp_path: Path) -> None:
+    """Whoever lost the key file and made new keys has whole backups again: those retired are never opened."""
+    key = replace_key(data_dir)
+
+    async def rotate() -> None:
+        async with open_store(data_dir, OUTSIDE, inline=True) as store:
+            await SigningKeys(store, OUTSIDE, key).rotate(store.accounts.named("acme").id, "example.com")
+
+    trio.run(rotate)
+    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    assert len(verify(tmp_path / "backup.tar", nothing).contents.dkim_keys) == 2
+
+
+def test_without_its_key_file_no_backup_is_made(data_dir: Path, tmp_path: Path) -> None:
+    """None could be restored; and no new key is put in the place of the lost one."""
+    (data_dir / keyfile.FILE_NAME).unlink()
+    with pytest.raises(NotMade, match=r"appliance\.key is missing"):
+        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    assert not (data_dir / keyfile.FILE_NAME).exists()
+
+
+def test_where_nothing_is_sealed_yet_the_key_is_made_with_the_backup(tmp_path: Path) -> None:
+    """An account without a domain has no key file, and needs none."""
+
+    async def fill() -> None:
+        async with open_store(tmp_path / "new", OUTSIDE, inline=True) as store:
+            await mail.account(store)
+
+    trio.run(fill)
+    make(tmp_path / "new", "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    assert verify(tmp_path / "backup.tar", nothing).key == (tmp_path / "new" / keyfile.FILE_NAME).read_bytes()
 
 
 @pytest.mark.parametrize("place", [0, 600, 20_000, -80_000, -3_000, -1])
@@ -226,3 +321,21 @@ async def test_a_key_without_its_database_is_not_overwritten(backup: Path, tmp_p
     keyfile.load_or_create(tmp_path / "elsewhere")
     with pytest.raises(NotRestored, match=r"appliance\.key"):
         await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=False)
+
+
+async def test_what_a_killed_restore_left_is_swept_away(backup: Path, tmp_path: Path) -> None:
+    """A copy of all mail must not lie about for ever."""
+    left = tmp_path / "elsewhere" / "restoring-abc"
+    left.mkdir(parents=True)
+    (left / FILE_NAME).write_bytes(b"half of it")
+    await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=False)
+    assert not left.exists()
+
+
+async def test_a_restore_that_finds_no_room_changes_nothing(data_dir: Path, backup: Path) -> None:
+    """It names the data directory, whose disk it is, and what is there stays."""
+    before = rows(data_dir)
+    with small_files(), pytest.raises(NotRestored, match=rf"make room where {data_dir} lies"):
+        await restore(backup, data_dir, OUTSIDE, nothing, force=True)
+    assert rows(data_dir) == before
+    assert not [name for name in os.listdir(data_dir) if name.startswith("restoring-")]

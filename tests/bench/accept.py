@@ -57,20 +57,21 @@ def _wait_for(port: int) -> None:
     raise RuntimeError("the empty endpoint did not start")
 
 
-def measure(port: int, authorization: str, seconds: float) -> dict[str, float]:
-    """One round of load from a process of its own."""
+def measure(port: int, authorization: str, seconds: float, rate: float = 0) -> dict[str, float]:
+    """One round of load from a process of its own; as fast as it goes, unless a rate is given."""
     run = f"{time.time_ns()}"
     command = [sys.executable, str(HERE / "load.py"), "127.0.0.1", str(port), str(CONNECTIONS), str(seconds), run]
-    output = subprocess.run([*command, "/emails", authorization], capture_output=True, text=True, check=True).stdout
+    command += ["/emails", authorization, str(rate)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result: dict[str, float] = json.loads(output)
     return result
 
 
-def measure_appliance(running: Running, seconds: float) -> dict[str, float]:
+def measure_appliance(running: Running, seconds: float, rate: float = 0) -> dict[str, float]:
     """One round against an appliance; anything but a 202 spoils it."""
     port = urlsplit(running.url).port
     assert port is not None
-    result = measure(port, f"Bearer {running.account.send_key}", seconds)
+    result = measure(port, f"Bearer {running.account.send_key}", seconds, rate)
     assert list(result["statuses"]) == ["202"], result  # type: ignore[call-overload]  # a nested object
     return result
 
@@ -95,13 +96,13 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as full:
         peer = stack.enter_context(empty_endpoint())
-        ours = stack.enter_context(appliance(Path(empty)))
+        ours = stack.enter_context(appliance(Path(empty), fresh=True))
         sides = {"accepted, nothing stored": ours}
         if options.stored:
             account = add_account(Path(full) / "data", "demo", credit=10**9)
             fill(Path(full) / "data", account.account_id, options.stored)
             name = f"accepted, {options.stored:,} stored"
-            sides[name] = stack.enter_context(appliance(Path(full), account=account))
+            sides[name] = stack.enter_context(appliance(Path(full), account=account, fresh=True))
         results: dict[str, list[dict[str, float]]] = {"empty Quart-Trio endpoint": [], **{name: [] for name in sides}}
         measure(peer, "Bearer none", 1)
         for running in sides.values():

@@ -165,7 +165,7 @@ def appliance(
             )
         )
         account = account or add_account(data_dir, "demo", credit=CREDITS)
-        running = Running(directory, config_file, data_dir, account, directory / "appliance.log")
+        running = Running(directory, config_file, data_dir, account, directory / "appliance.log", fresh=True)
         try:
             running.start()
             yield running

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count, repeat
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
@@ -32,11 +33,15 @@ class Load:
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-async def _connection(host: str, port: int, requests: Iterator[bytes], load: Load, until: float) -> None:
+async def _connection(
+    host: str, port: int, requests: Iterator[bytes], load: Load, until: float, due: Iterator[float]
+) -> None:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        for request in requests:
-            began = time.perf_counter()
+        for request, at in zip(requests, due, strict=False):
+            if at:
+                await asyncio.sleep(at - time.perf_counter())
+            began = at or time.perf_counter()
             if began > until:
                 return
             writer.write(request)
@@ -51,14 +56,18 @@ async def _connection(host: str, port: int, requests: Iterator[bytes], load: Loa
 
 
 async def drive(
-    host: str, port: int, connections: int, seconds: float, requests: Callable[[int], Iterator[bytes]]
+    host: str, port: int, connections: int, seconds: float, requests: Callable[[int], Iterator[bytes]], rate: float = 0
 ) -> Load:
-    """Send on `connections` connections for `seconds`; `requests(n)` yields the requests of the n-th."""
+    """Send on `connections` connections for `seconds`; `requests(n)` yields the requests of the n-th.
+
+    With a rate, so many requests are due each second, evenly, and a latency is counted from when its request was due.
+    """
     load = Load()
     began = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for number in range(connections):
-            group.create_task(_connection(host, port, requests(number), load, began + seconds))
+            due = count(began + number / rate, connections / rate) if rate else repeat(0.0)
+            group.create_task(_connection(host, port, requests(number), load, began + seconds, due))
     load.seconds = time.perf_counter() - began
     return load
 
@@ -93,11 +102,10 @@ def send_requests(authorization: str, run: str, path: str = "/emails") -> Callab
 
 
 def main() -> None:
-    """`load.py HOST PORT CONNECTIONS SECONDS RUN PATH AUTHORIZATION`: one JSON line with what was seen."""
-    host, port, connections, seconds, run, path, authorization = sys.argv[1:]
-    load = asyncio.run(
-        drive(host, int(port), int(connections), float(seconds), send_requests(authorization, run, path))
-    )
+    """`load.py HOST PORT CONNECTIONS SECONDS RUN PATH AUTHORIZATION [RATE]`: one JSON line with what was seen."""
+    host, port, connections, seconds, run, path, authorization, *rate = sys.argv[1:]
+    requests = send_requests(authorization, run, path)
+    load = asyncio.run(drive(host, int(port), int(connections), float(seconds), requests, *map(float, rate)))
     summary = {
         "rate": load.rate,
         "answered": load.answered,

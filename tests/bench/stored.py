@@ -38,15 +38,15 @@ _STATEMENTS = (
 )
 
 
-def fill(data_dir: Path, account_id: str, count: int) -> None:
-    """Store `count` delivered messages of 2 KB, accepted within the last twenty minutes."""
+def fill(data_dir: Path, account_id: str, count: int, *, age: float = 60) -> None:
+    """Store `count` delivered messages of 2 KB, accepted within twenty minutes, the last of them `age` seconds ago."""
     connection = apsw.Connection(str(data_dir / FILE_NAME))
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     shared = {
         "account_id": account_id,
         "mime": b"x" * 2_600,
         "receipt": b"y" * 450,
-        "began": time.time_ns() // 1000 - count * 1000 - 60_000_000,
+        "began": time.time_ns() // 1000 - count * 1000 - round(age * 1_000_000),
     }
     for first in range(0, count, BATCH):
         connection.execute("BEGIN IMMEDIATE")

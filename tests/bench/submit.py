@@ -79,7 +79,9 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="without Postfix")
     options = parser.parse_args()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
-        ours = stack.enter_context(appliance(Path(directory), smtp="allow_plaintext_auth = true", credit=10**9))
+        ours = stack.enter_context(
+            appliance(Path(directory), smtp="allow_plaintext_auth = true", credit=10**9, fresh=True)
+        )
         peer = 0 if options.alone else stack.enter_context(_postfix())
         results: dict[tuple[str, str], list[Round]] = {}
         for number in range(options.rounds):

@@ -94,7 +94,7 @@ def our_posts(there: Receiver, directory: Path, count: int) -> float:
     before = there.seen[0]
     port = there.url.rpartition(":")[2].rstrip("/")
     settings = f'allow_networks = ["127.0.0.0/8"]\nports = [{port}]\nca_file = "{there.authority}"'
-    with sandbox(directory, webhooks=settings, account=account) as running:
+    with sandbox(directory, webhooks=settings, account=account, fresh=True) as running:
         warm, began = there.wait_until(before + count // 10)
         end, ended = there.wait_until(before + count)
         assert running.complaints() == [], running.complaints()[:3]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ import trio
 import trio.testing
 import trustme
 
+from appliance.config_settings import Warmup
 from appliance.deliver.connections import Connections
 from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import Dispatch
@@ -27,9 +28,11 @@ from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Unsigned
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
+from appliance.deliver.warmups import Warmups
 from appliance.inbox import Inbox
 from appliance.message.dkim import SigningKey
 from appliance.model import NewMessage, NewRecipient, Role, Source
+from appliance.networks import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.sql import rows
@@ -40,6 +43,8 @@ START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0, 43200.0, 43200.0)  # seconds: 48 hours
 OK = b"250 2.0.0 queued\r\n"
 SIGNATURE = b"DKIM-Signature: v=1\r\n"
+NETWORKS = (ip_network("127.0.0.0/8"), ip_network("fd00::/8"))  # where the servers are
+SOURCES: dict[int, Address] = {4: ip_address("192.0.2.1"), 6: ip_address("2001:db8::1")}  # where mail leaves from
 MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHello.\r\n"
 
 
@@ -172,9 +177,18 @@ def message(outside: Outside, account_id: str, *addresses: str, mime: bytes = MI
 
 @asynccontextmanager
 async def stage(
-    directory: Path, zone: Zone, servers: dict[str, FakeMx], *, limits: Limits | None = None, running: bool = True
+    directory: Path,
+    zone: Zone,
+    servers: dict[str, FakeMx],
+    *,
+    limits: Limits | None = None,
+    running: bool = True,
+    warmup: Warmup | None = None,
 ) -> AsyncIterator[Stage]:
-    """Delivery over this zone to these servers, with two accounts; it runs unless told otherwise."""
+    """Delivery over this zone to these servers, with two accounts; it runs unless told otherwise.
+
+    Played again in the same directory, it is the same installation after a restart.
+    """
     dialled: list[tuple[float, str]] = []
     async with trio.open_nursery() as nursery:
 
@@ -192,17 +206,21 @@ async def stage(
         async with open_store(directory, outside, inline=True) as store:
             accounts = {}
             for name in ("demo", "other"):
-                made = await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 1_000_000)
-                await store.access.add_domain(made.id, "example.com", usable=True)
-                accounts[name] = made.id
+                if not (known := [each.id for each in store.accounts.all() if each.name == name]):
+                    made = await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 1_000_000)
+                    await store.access.add_domain(made.id, "example.com", usable=True)
+                    known = [made.id]
+                (accounts[name],) = known
             resolver, signer = ZoneResolver(zone), FixedSigner()
-            router = Router(resolver, random.random, allowed=(ip_network("127.0.0.0/8"),))
+            router = Router(resolver, random.random, allowed=NETWORKS)
             choice = TlsChoice(TlsPolicies(resolver, no_policy), trusting())
             retries = Retries(DELAYS, outside.random)
             courier = Courier(store, outside, Connections(), choice, "mail.example.com", retries)
             gates = Gates(store, outside, Pools(others=limits or Limits()))
             routes, selection = SharedRoutes(router), Selection(store, outside)
             dispatch = Dispatch(store, outside, Inbox(), routes, gates, signer, courier, selection)  # type: ignore[arg-type]  # a fake
+            if warmup is not None:
+                dispatch.warmups = Warmups(warmup, store, outside, lambda target: SOURCES[target.version])
             async with trio.open_nursery() as inner:
                 if running:
                     inner.start_soon(dispatch.run)

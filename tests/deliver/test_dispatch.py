@@ -14,7 +14,7 @@ from appliance.deliver import flights as flights_module
 from appliance.deliver import gates as gates_module
 from appliance.deliver import preparing as preparing_module
 from appliance.deliver.courier import Courier
-from appliance.deliver.dispatch import IN_HAND
+from appliance.deliver.dispatch import FRESH_IN_HAND, IN_HAND
 from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.providers import Limits
 from appliance.errors import Code, Refused
@@ -133,7 +133,7 @@ async def test_one_blocked_destination_blocks_no_other(tmp_path: Path, autojump_
     stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
     servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
     async with stage(tmp_path, zone, servers) as played:
-        for number in range(3 * IN_HAND):
+        for number in range(FRESH_IN_HAND + 10 * IN_HAND):
             await played.send(f"user{number}@stuck.test")
         await trio.sleep(3)
         began = trio.current_time()

@@ -160,3 +160,22 @@ async def test_simulated_mail_waits_while_all_mail_is_paused(
     await trio.sleep(1.1)
     assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
     nursery.cancel_scope.cancel()
+
+
+async def test_a_clock_set_back_leaves_no_simulated_mail_behind(
+    autojump_clock: MockClock, tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """A deferral that would be due in two days by the right clock is delivered at once."""
+    ahead = 2 * 86_400 * 1_000_000
+    outside = Outside(now=lambda: MORNING + ahead + round(trio.current_time() * 1_000_000))
+    async with open_store(tmp_path / "data", outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+        new = Messages(outside, account.id).new("defer@example.net")
+        await store.messages.accept(new)
+        nursery.start_soon(pool.run_sandbox, store, outside, Wake(), ATTEMPTS)
+        await trio.sleep(1)
+        assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+        ahead = 0
+        await trio.sleep(5)
+        assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+        nursery.cancel_scope.cancel()

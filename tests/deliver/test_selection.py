@@ -181,3 +181,17 @@ async def test_a_look_is_in_turn(store: Store) -> None:
     due = store.queue.due(simulated=False, most=100)
     ordered = in_turn(parcels(due))
     assert all(one.account_id != other.account_id for one, other in pairwise(ordered[:10]))
+
+
+async def test_a_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
+    """What has become due since is found, though the last look was at a later time."""
+    now = 1_700_000_000_000_000
+    outside = Outside(now=lambda: now)
+    async with open_store(tmp_path, outside, inline=True) as store:
+        selection = Selection(store, outside)
+        mine = await account(store, SMALL)
+        assert selection.all(anybody) == []
+        now -= 2 * 86_400_000_000
+        new = message(outside, mine, "ada@example.net")
+        await store.messages.accept(new)
+        assert [parcel.message_id for parcel in selection.news(anybody)] == [new.id]

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cache
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -207,14 +208,20 @@ HERE: Zone = {"mta-sts.example.com": {"A": ["127.0.0.1"]}}
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 
 
+@cache
+def trusting() -> ssl.SSLContext:
+    """What trusts the test authority besides the system's, which take their time to read."""
+    context = ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    return context
+
+
 @asynccontextmanager
 async def fetching(server: PolicyServer, zone: Zone = HERE) -> AsyncIterator[PolicyFetcher]:
     """A fetcher that trusts the test authority and finds this server on loopback."""
-    context = ssl.create_default_context()
-    AUTHORITY.configure_trust(context)
     async with trio.open_nursery() as nursery:
         port = await nursery.start(server.run)
-        yield PolicyFetcher(ZoneResolver(zone), context, LOOPBACK, port=port)
+        yield PolicyFetcher(ZoneResolver(zone), trusting(), LOOPBACK, port=port)
         nursery.cancel_scope.cancel()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import apsw
 import pytest
 import trio
+import trustme
+from cryptography.hazmat.primitives import serialization
 
 from appliance.doctor.finding import Level
 from appliance.outside import Outside
@@ -68,6 +70,15 @@ def retired(world: World) -> None:
     sql = "UPDATE dkim_keys SET retired_at = created_at WHERE algorithm = 'ed25519'"
     execute(world, sql)
     del world.zone[world.dkim["ed25519"]]
+
+
+def encrypt_key(world: World) -> None:
+    """A private key that needs a password: nobody is there to be asked for it."""
+    path = world.directory / "key.pem"
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    password = serialization.BestAvailableEncryption(b"secret")
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, password)
+    path.write_bytes(pem)
 
 
 def other_key_file(world: World) -> None:
@@ -174,6 +185,11 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[Level, str, str | C
         lambda w: (w.directory / "cert.pem").write_text("not a certificate"),
         [(FAULT, "certificate", name) for name in CERT],
     ),
+    "the private key is encrypted": (encrypt_key, [(FAULT, "certificate", name) for name in CERT]),
+    "the private key is of another certificate": (
+        lambda w: trustme.CA().issue_cert(HOST).private_key_pem.write_to_path(w.directory / "key.pem"),
+        [(FAULT, "certificate", name) for name in CERT],
+    ),
     "the private key can be read by others": (
         lambda w: (w.directory / "key.pem").chmod(0o644),
         [(WARNING, "certificate", name) for name in CERT],
@@ -222,3 +238,9 @@ def test_each_fault_is_found_and_nothing_else(world: World, seed: str) -> None:
     for each in found:
         silent = each.check == "blocklist" and "could not be asked" in each.text
         assert each.level is Level.OK or each.advice or silent
+
+
+def test_the_services_group_may_read_the_private_key(world: World) -> None:
+    """As the installation guide has it: root's file, and the group's to read."""
+    (world.directory / "key.pem").chmod(0o640)
+    assert wrong(trio.run(world.examine)) == set()

@@ -1,16 +1,26 @@
 """In charge of examinations as a whole: other modes, databases that cannot be read, time that runs out."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
+import pytest
 import trio
 
+from appliance.config import parse
+from appliance.config_settings import Warmup
 from appliance.doctor import observe_machine
-from appliance.doctor.finding import Level
-from appliance.store import FILE_NAME
-from tests.doctor.world import ADDRESS, DOMAIN, HOST, REVERSE, World, wrong
-from tests.fakes.dns import Trouble
+from appliance.doctor.examination import AT_ONCE, Examination
+from appliance.doctor.finding import Finding, Level
+from appliance.keyfile import FILE_NAME as KEY
+from appliance.keyfile import load_or_create
+from appliance.resolver import Answer
+from appliance.signing_keys import SigningKeys
+from appliance.store import FILE_NAME, Store
+from appliance.warmup import begin
+from tests.doctor.world import ADDRESS, CONFIG, DOMAIN, HOST, OUTSIDE, REVERSE, World, wrong
+from tests.fakes.dns import Trouble, ZoneResolver
 
 FAULT, WARNING = Level.FAULT, Level.WARNING
 
@@ -71,6 +81,19 @@ def test_behind_a_relay_only_the_relay_matters(world: World) -> None:
     assert wrong(trio.run(world.examine)) == set()
 
 
+@pytest.mark.parametrize("tls", ["required", "implicit"])
+def test_a_relay_is_asked_as_delivery_does_it(world: World, tls: str) -> None:
+    """It may have a private address, whatever may be dialled otherwise, and may speak under TLS only."""
+    world.settings |= {"mode": "relay", "relay_host": "127.0.0.1", "relay_tls": tls, "allow_networks": "[]"}
+    world.zone[DOMAIN]["TXT"] = ['"v=spf1 ip4:127.0.0.1 -all"']
+    assert wrong(trio.run(world.examine)) == set()
+    world.mx_listens = False
+    world.settings.pop("mx")
+    (told,) = (each for each in trio.run(world.examine) if each.check == "port")
+    assert told.level is FAULT
+    assert "delivery.relay_host" in told.advice
+
+
 def test_in_the_sandbox_nothing_leaves(world: World) -> None:
     """That is worth a warning on a machine that should send, and the world outside is not asked for."""
     world.settings["mode"] = "sandbox"
@@ -113,6 +136,22 @@ def test_the_records_are_ready_to_paste(world: World) -> None:
         assert pasted[name] == ("TXT", published[0].replace('" "', "").strip('"'))
 
 
+def test_a_warm_up_is_a_line_for_each_pool_and_address(world: World) -> None:
+    """Which day it is, what may go in an hour and what has; nothing is wrong with it, and off it is no line."""
+    now = OUTSIDE.now()
+    third = replace(begin("google", "192.0.2.1", now), day=2).take(Warmup(), now, 3)
+    others = [begin(f"pool{number:02}.test", "192.0.2.1", now).take(Warmup(), now, 2) for number in range(25)]
+    world.stored(lambda store: store.warmups.keep([third, *others]))
+    assert [each for each in trio.run(world.examine) if each.check == "warmup"] == []
+    world.settings["warmup"] = "true"
+    found = [each for each in trio.run(world.examine) if each.check == "warmup"]
+    assert {each.level for each in found} == {Level.OK}
+    assert found[0].subject == "google from 192.0.2.1"
+    assert found[0].text.startswith("day 3 of 30: 39 an hour, 3 used; next at ")
+    assert [each.subject for each in found[1:4]] == [f"pool0{number}.test from 192.0.2.1" for number in range(3)]
+    assert (len(found), found[-1].text) == (21, "6 more are being warmed up")
+
+
 def test_the_machine_says_whether_its_clock_is_kept() -> None:
     """True, False, or that it cannot be told; asked of this machine."""
     assert observe_machine.synchronised() in (True, False, None)
@@ -127,3 +166,84 @@ def test_a_directory_to_be_is_on_some_disk(world: World, tmp_path: Path) -> None
     found = trio.run(world.examine)
     (disk,) = (each for each in found if each.check == "disk")
     assert (disk.level, disk.subject) == (Level.OK, str(tmp_path / "a" / "b"))
+
+
+def spf_finding(world: World, *records: str) -> Finding:
+    """What is said of these SPF records."""
+    world.zone[DOMAIN]["TXT"] = [f'"{record}"' for record in records]
+    (found,) = (each for each in trio.run(world.examine) if each.check == "spf")
+    return found
+
+
+def test_the_record_to_paste_keeps_what_is_there(world: World) -> None:
+    """A second SPF record would spoil both, so ours goes into the one there is, where it is read."""
+    found = spf_finding(world, "v=spf1 include:mx.big.test -all")
+    assert found.records == ()  # it leads to a name without SPF: nothing put into it would help
+    assert "Mend that first" in found.advice
+    found = spf_finding(world, f"v=spf1 ip4:198.51.100.1 -all +A:{HOST}")
+    assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} ip4:198.51.100.1 -all"]
+    assert "in place of" in found.advice
+    found = spf_finding(world, "v=spf1 -all", "v=spf1 ~all")
+    assert "Make one record of these" in found.advice
+
+
+def test_a_record_of_somebody_elses_making_is_not_pasted(world: World) -> None:
+    """Quotes and escapes could end a line of a zone file; and a long record is not shown whole."""
+    found = spf_finding(world, r"v=spf1 x=\"\027[2J -all")
+    assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} -all"]
+    found = spf_finding(world, f'v=spf1 x={"y" * 200}" "{"y" * 200}" "{"y" * 200} -all')
+    assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} -all"]
+    assert len(found.advice) < 500
+
+
+def test_keys_that_retired_need_not_be_opened(world: World) -> None:
+    """Whoever lost the key file and rotated, as advised, has nothing more to do."""
+    (world.data_dir / KEY).unlink()
+    key = load_or_create(world.data_dir)
+
+    async def rotate(store: Store) -> None:
+        account = store.accounts.named("acme").id
+        await SigningKeys(store, OUTSIDE, key).rotate(account, DOMAIN)
+        await store.webhooks.delete(account)
+
+    assert (FAULT, "database", DOMAIN) in wrong(trio.run(world.examine))
+    world.stored(rotate)
+    assert not [each for each in wrong(trio.run(world.examine)) if each[1] == "database"]
+
+
+def test_hundreds_of_domains_are_not_all_asked_for_at_once(world: World) -> None:
+    """Each question needs a socket, and there may be no more than a thousand of them."""
+
+    class Counting(ZoneResolver):
+        open_now = most = 0
+
+        async def txt(self, name: str) -> Answer[str]:
+            self.open_now += 1
+            self.most = max(self.most, self.open_now)
+            await trio.sleep(0.005)
+            self.open_now -= 1
+            return await super().txt(name)
+
+    async def add(store: Store) -> None:
+        for number in range(300):
+            await store.access.add_domain(store.accounts.named("acme").id, f"d{number}.example", usable=True)
+
+    world.stored(add)
+    resolver = Counting(world.zone)
+    settings = {**world.settings, "http": 1, "smtp": 1, "mx": 1, "mode": "sandbox"}
+    config = parse(CONFIG.format(**settings), world.directory / "config.toml")
+    found = trio.run(Examination(config, OUTSIDE, resolver).run)
+    assert len([each for each in found if each.check == "spf"]) == 301
+    assert 1 < resolver.most <= 4 * AT_ONCE
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "8.8.8.8"])
+def test_what_everybody_could_read_is_told(world: World, host: str) -> None:
+    """HTTP without TLS carries passwords, and metrics ask for none; on a loopback address nobody minds."""
+    world.runs = world.listens = False
+    world.settings |= {"metrics": f'["{host}:0", "{host}:1"]', "http_host": host, "cert": "", "key": ""}
+    found = {each[1:] for each in wrong(trio.run(world.examine)) if each[0] is WARNING}
+    assert {("certificate", "http.tls_cert"), ("listener", f"{host}:1")} <= found
+    world.settings |= {"metrics": '["127.0.0.1:1", "10.0.0.1:1"]', "http_host": "127.0.0.1"}
+    found = {each[1:] for each in wrong(trio.run(world.examine)) if each[0] is WARNING}
+    assert not {check for check, subject in found if check == "listener" or subject == "http.tls_cert"}

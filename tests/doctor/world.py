@@ -35,7 +35,7 @@ CONFIG = """
 hostname = "{hostname}"
 data_dir = "{data_dir}"
 [http]
-bind = ["127.0.0.1:{http}"]
+bind = ["{http_host}:{http}"]
 tls_cert = "{cert}"
 tls_key = "{key}"
 [smtp]
@@ -49,9 +49,15 @@ mx_port = {mx}
 relay_host = "{relay_host}"
 relay_port = {mx}
 own_addresses = {own_addresses}
-allow_networks = ["127.0.0.0/8"]
+relay_tls = "{relay_tls}"
+allow_networks = {allow_networks}
+[metrics]
+bind = {metrics}
+[warmup]
+enabled = {warmup}
 [limits]
 min_free_disk = "{min_free_disk}"
+{acme}
 """
 
 
@@ -152,6 +158,12 @@ def healthy(directory: Path, original: Path) -> World:
         "relay_host": "",
         "own_addresses": f'["{ADDRESS}"]',
         "min_free_disk": "0",
+        "warmup": "false",
+        "acme": "",
+        "metrics": "[]",
+        "relay_tls": "required",
+        "allow_networks": '["127.0.0.0/8"]',
+        "http_host": "127.0.0.1",
     }
     world.certify()
     world.zone |= {

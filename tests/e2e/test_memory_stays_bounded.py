@@ -68,7 +68,7 @@ class Measured:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     """One server for all; it has taken one small message."""
-    with appliance(tmp_path_factory.mktemp("running"), http='body_timeout = "8s"') as running:
+    with appliance(tmp_path_factory.mktemp("running"), http='body_timeout = "8s"', fresh=True) as running:
         started = Measured(running)
         assert started.post("first", MESSAGE).status == 202
         started.idle = started.now()

@@ -135,6 +135,8 @@ def test_every_answer_is_described(
         headers = admin
     else:
         headers = running.account.bearer if case.path.startswith("/emails") else customer
+    if case.path == "/v1/domains/{domain}" and case.method == "DELETE":
+        case.path_parameters["domain"] = "openapi.example"  # not the one that the others send from
     if case.meta is not None and case.meta.generation.mode.is_positive and isinstance(case.body, dict):
         made_acceptable(case, running)
     case.call_and_validate(base_url=running.url, headers=headers)

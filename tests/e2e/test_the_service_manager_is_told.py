@@ -24,7 +24,7 @@ def manager() -> Iterator[Manager]:
 def test_from_start_to_end(tmp_path: Path, manager: Manager) -> None:
     """Ready once it answers, fed from then on, reloading and ready again on SIGHUP, stopping on SIGTERM."""
     environment = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": WATCHDOG}
-    with appliance(tmp_path, environment=environment) as running:
+    with appliance(tmp_path, environment=environment, fresh=True) as running:
         assert manager.next() == "STATUS=opening the database"
         assert manager.next() == "READY=1\nSTATUS=serving"
         assert httpx.get(f"{running.url}/healthz", trust_env=False).status_code == 200
@@ -38,7 +38,7 @@ def test_from_start_to_end(tmp_path: Path, manager: Manager) -> None:
 
 def test_a_failed_reload_is_told(tmp_path: Path, manager: Manager) -> None:
     """It is ready again with what it had, and `systemctl status` shows why nothing changed."""
-    with appliance(tmp_path, environment={"NOTIFY_SOCKET": manager.name}) as running:
+    with appliance(tmp_path, environment={"NOTIFY_SOCKET": manager.name}, fresh=True) as running:
         assert [manager.next()[:6] for _ in range(2)] == ["STATUS", "READY="]
         running.config_file.write_text("[http\n")
         running.hang_up("not reloaded; the settings in force stay")
@@ -51,7 +51,7 @@ def test_a_failed_reload_is_told(tmp_path: Path, manager: Manager) -> None:
 def test_a_stopped_process_is_not_fed(tmp_path: Path, manager: Manager) -> None:
     """What does not turn any more says nothing, so the manager's watchdog runs out."""
     environment = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": WATCHDOG}
-    with appliance(tmp_path, environment=environment) as running:
+    with appliance(tmp_path, environment=environment, fresh=True) as running:
         assert running.process is not None
         assert manager.next().startswith("STATUS=")
         assert manager.next().startswith("READY=1")

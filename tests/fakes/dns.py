@@ -141,6 +141,7 @@ class DnsServer:
         self.negative_ttl = negative_ttl
         self.authentic = authentic  # sets AD, as a validator would when asked for it
         self.follows = follows  # False: answers with one CNAME and leaves the rest to the asker
+        self.outage: Trouble | None = None  # with whatever is asked
         self.asked: Counter[tuple[str, str, str]] = Counter()
         self.queries: list[dns.message.Message] = []
 
@@ -183,7 +184,7 @@ class DnsServer:
         name, kind = question.name.to_text(omit_final_dot=True).lower(), dns.rdatatype.to_text(question.rdtype)
         self.asked[name, kind, transport] += 1
         self.queries.append(query)
-        trouble = self.zone.get(name, {}).get(kind)
+        trouble = self.outage or self.zone.get(name, {}).get(kind)
         if isinstance(trouble, Trouble):
             return self._troubled(query, trouble, transport, times=self.count(name, kind))
         return [self._sized(query, self._answer(query), transport)]

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import ip_network
 from typing import Any
 
@@ -42,8 +43,9 @@ def server_context(certificate: trustme.LeafCert = GOOD) -> ssl.SSLContext:
     return context
 
 
+@cache
 def client_context() -> ssl.SSLContext:
-    """What trusts the test authority besides the system's."""
+    """What trusts the test authority besides the system's, which take their time to read."""
     context = trusting_context(None)
     AUTHORITY.configure_trust(context)
     return context

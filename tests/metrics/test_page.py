@@ -37,11 +37,17 @@ def test_no_text_breaks_the_page() -> None:
     evil = 'a"b\\c\nd{}, e="f'
     counts = Counts("a_total", ("x",), "One\nline \\ of it.")
     counts.add(evil)
-    found = read(page([counts], [], [Reading("g", "G.", {evil: 1.0}, "x")]))
+    found = read(page([counts], [], [Reading("g", "G.", {evil: 1.0}, ("x",))]))
     escaped = 'a\\"b\\\\c\\nd{}, e=\\"f'
     assert found["a_total"].samples == {("a_total", (("x", escaped),)): 1}
     assert found["g"].samples == {("g", (("x", escaped),)): 1}
     assert found["a_total"].about == "One\\nline \\\\ of it."
+
+
+def test_a_reading_may_have_several_labels() -> None:
+    """Each value under all of them, in their order."""
+    found = read(page([], [], [Reading("g", "G.", {("google", "192.0.2.1"): 28.0}, ("pool", "address"))]))
+    assert found["g"].samples == {("g", (("pool", "google"), ("address", "192.0.2.1"))): 28}
 
 
 def test_readings_keep_their_digits() -> None:

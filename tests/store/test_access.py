@@ -1,5 +1,7 @@
 """In charge of who may send: domains, credentials, keys, and the callers they make."""
 
+from dataclasses import replace
+
 import apsw
 import pytest
 
@@ -73,6 +75,15 @@ async def test_a_credential_makes_a_caller(store: Store, account: Account) -> No
     )
     assert (caller.may_read, caller.test, caller.suspended) == (True, False, False)
     assert store.access.caller_by_credential("smtp_none") is None
+
+
+async def test_no_password_looks_like_an_option(store: Store, account: Account) -> None:
+    """One that begins with a hyphen could not be given to swaks or curl; another is made."""
+    drawn = iter([b"\xf8" * 32, b"\x01" * 32])
+    outside = replace(store.access.outside, token_bytes=lambda size: next(drawn) if size == 32 else b"\x02" * size)
+    access = replace(store.access, outside=outside)
+    _, password = await access.create_credential(account.id)
+    assert password.startswith("AQEB")
 
 
 async def test_a_revoked_credential_is_nobody(store: Store, account: Account, other: Account) -> None:

@@ -1,6 +1,6 @@
 """In charge of transactions: what is shared, what fails alone, what cancellation and a failing disk may do."""
 
-import time
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ import trio
 from appliance.errors import Code, Refused
 from appliance.store import engine as engine_module
 from appliance.store.connection import open_writer
+from appliance.store.disk_faults import StorageFault
 from appliance.store.engine import BATCH, CommitUnknown, Engine, GroupCommit, Inline
 from tests.store.samples import Faults
 
@@ -29,7 +30,7 @@ class Notes:
 
     path: Path
     engine: Engine
-    failures: list[CommitUnknown] = field(default_factory=list)
+    failures: list[StorageFault] = field(default_factory=list)
 
     async def add(self, text: str, *, urgent: bool = False, large: bool = False) -> str:
         """Write one note."""
@@ -86,7 +87,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def notes(path: Path) -> AsyncIterator[Notes]:
     """The group-commit engine on it."""
-    failures: list[CommitUnknown] = []
+    failures: list[StorageFault] = []
     opened = Notes(path, Engine(path, GroupCommit(path, failures.append)), failures)
     yield opened
     await opened.engine.close()
@@ -95,7 +96,7 @@ async def notes(path: Path) -> AsyncIterator[Notes]:
 @pytest.fixture
 async def notes_on_faulty_disk(faults: Faults, path: Path) -> AsyncIterator[Notes]:
     """The same on a disk with faults."""
-    failures: list[CommitUnknown] = []
+    failures: list[StorageFault] = []
     opened = Notes(path, Engine(path, GroupCommit(path, failures.append)), failures)
     yield opened
     await opened.engine.close()
@@ -196,18 +197,18 @@ async def test_urgent_writes_go_first(notes: Notes) -> None:
 async def test_large_writes_are_done_beside_the_event_loop(notes: Notes) -> None:
     """A function that takes its time does not hold up the loop when it is said to be large."""
 
+    turned = threading.Event()
+
     def slow(connection: apsw.Connection) -> None:
-        time.sleep(0.3)
+        assert turned.wait(20)
         adding("slow")(connection)
 
-    ticks = 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: notes.engine.write(slow, large=True))
-        began = trio.current_time()
-        while trio.current_time() - began < 0.25:
+        for _ in range(11):
             await trio.sleep(0.01)
-            ticks += 1
-    assert ticks > 10
+        assert notes.stored() == []
+        turned.set()
     assert notes.stored() == ["slow"]
 
 
@@ -269,7 +270,7 @@ async def test_cancelled_after_it_was_handed_over_it_is_committed(notes: Notes) 
 
 async def test_closing_finishes_what_waits(path: Path) -> None:
     """Whoever has handed something over when the engine is closed gets it written; nobody after that."""
-    failures: list[CommitUnknown] = []
+    failures: list[StorageFault] = []
     notes = Notes(path, Engine(path, GroupCommit(path, failures.append)), failures)
     results = []
 

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import apsw
 import pytest
 
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, examine, open_store
-from appliance.store.examine import LookedOver, look_over
+from appliance.store.connection import open_writer
+from appliance.store.examine import Damaged, LookedOver, look_over, look_over_at_start
 from appliance.store.migrate import newest_known
+from appliance.store.upgrade import bring_up_to_date
 
 
 async def test_a_sound_database_in_use(tmp_path: Path) -> None:
@@ -29,3 +32,37 @@ def test_what_is_no_database_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"nothing of the kind" * 100)
     assert look_over(tmp_path / FILE_NAME, 10).damage.startswith("cannot be read: ")
     assert look_over(tmp_path / "gone", 10).damage.startswith("cannot be read: ")
+
+
+async def damaged(tmp_path: Path) -> Path:
+    """A database with a page of rubbish."""
+    async with open_store(tmp_path, Outside(), inline=True) as store:
+        await store.accounts.create("demo", "demo@example.org", "hash")
+    path = tmp_path / FILE_NAME
+    with path.open("r+b") as file:
+        file.seek(5 * 4096)
+        file.write(b"\xff" * 4096)
+    return path
+
+
+async def test_a_start_refuses_what_is_damaged(tmp_path: Path) -> None:
+    """A server does; the shell's commands do not look, for they are to be quick."""
+    path = await damaged(tmp_path)
+    with pytest.raises((Damaged, apsw.CorruptError)):
+        bring_up_to_date(path, 0, is_server=True)
+    bring_up_to_date(path, 0, is_server=False)
+
+
+async def test_a_look_at_the_start_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not looked at by then is not refused, and later statements may take as long as they need."""
+    path = await damaged(tmp_path)
+    connection = open_writer(path)
+    try:
+        with pytest.raises(Damaged, match="the database is damaged: "):
+            look_over_at_start(connection, 10)
+        monkeypatch.setattr(examine, "LOOK_EVERY", 1)
+        look_over_at_start(connection, -1)
+        count = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT count(*) FROM n"
+        assert connection.execute(count).fetchall() == [(1000,)]
+    finally:
+        connection.close()

@@ -12,7 +12,7 @@ from appliance.cli import failures
 from appliance.config import parse
 from appliance.outside import Outside
 from appliance.single import only_server
-from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store
+from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store, upgrade
 from appliance.store.connection import open_reader
 from appliance.store.migrate import Migration, migrate, migrations
 from appliance.store.upgrade import kept_file
@@ -153,3 +153,42 @@ async def test_the_database_of_a_later_version_is_refused(data_dir: Path, monkey
     knows(monkeypatch)
     with pytest.raises(NewerDatabase, match=f"schema {NEXT}, this version knows only {NEXT - 1}: run the newer"):
         await opened(data_dir)
+
+
+def of_before(data_dir: Path) -> None:
+    """Make the database one of a version whose files could not become shorter, with some room in it."""
+    connection = apsw.Connection(str(data_dir / FILE_NAME))
+    for step in ("PRAGMA journal_mode = DELETE", "PRAGMA auto_vacuum = NONE", "VACUUM"):
+        connection.execute(step).fetchall()
+    connection.execute("CREATE TABLE room (a BLOB); INSERT INTO room VALUES (zeroblob(1000000)); DROP TABLE room")
+    assert connection.execute("PRAGMA auto_vacuum").fetchall() == [(0,)]
+    connection.close()
+
+
+async def test_a_database_of_before_is_made_one_that_can_become_shorter(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written anew once, with the upgrade; everything is in it, and where temporary files go is as before."""
+    of_before(data_dir)
+    await opened(data_dir)
+    assert said(data_dir / FILE_NAME, "PRAGMA auto_vacuum") == [(0,)]
+    knows(monkeypatch, GOOD)
+    await opened(data_dir)
+    path = data_dir / FILE_NAME
+    assert said(path, "PRAGMA auto_vacuum") == [(2,)]
+    assert said(path, "PRAGMA freelist_count") == [(0,)]
+    assert said(path, "SELECT a FROM more") == [("demo",)]
+    assert said(path, "PRAGMA temp_store_directory") in ([], [("",)])
+    assert names(data_dir) == {path.name, kept_file(path, KNOWN[-1].number).name}
+
+
+async def test_a_database_that_cannot_be_written_anew_is_used_as_it_is(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upgrade itself is done by then: it only keeps its size, and the log says so."""
+    of_before(data_dir)
+    knows(monkeypatch, GOOD)
+    monkeypatch.setattr(sys.modules[upgrade.bring_up_to_date.__module__], "SHRINKABLE", "PRAGMA auto_vacuum = ")
+    await opened(data_dir)
+    assert said(data_dir / FILE_NAME, "PRAGMA auto_vacuum") == [(0,)]
+    assert schema(data_dir / FILE_NAME) == NEXT

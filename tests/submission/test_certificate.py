@@ -10,7 +10,9 @@ from cryptography.hazmat.primitives import serialization
 
 from appliance import config
 from appliance.certificate import LOOK_EVERY, Certificate
-from appliance.submission.certificate import CERTIFICATE, generate, of_settings
+from appliance.certificate_files import CERTIFICATE
+from appliance.self_signed import generate
+from appliance.submission.certificate import of_settings
 
 
 def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> config.Config:

@@ -11,7 +11,7 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from appliance.submission.certificate import generate
+from appliance.self_signed import generate
 from appliance.trust import trusting_context
 from appliance.webhook.post import POST_TIMEOUT, Posted, Poster
 from tests.fakes.dns import ZoneResolver

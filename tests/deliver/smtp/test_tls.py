@@ -3,6 +3,7 @@
 import datetime
 import ssl
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import trio
@@ -73,6 +74,7 @@ def opportunistic() -> TlsPlan:
     return TlsPlan(opportunistic_context(), NAME, verify=TRUST.verify)
 
 
+@cache
 def demanding() -> TlsPlan:
     """A verified certificate, or nothing."""
     context = trusting_context(None)

@@ -1,12 +1,15 @@
 """What administrators do: accounts, their credits, and the queue; and that nobody else does it."""
 
+import time
 import uuid
 from typing import Any
 
 import pytest
 
+from appliance.config_settings import Warmup
 from appliance.model import Role
 from appliance.store.pools import EVERY
+from appliance.warmup import begin
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, message, owner, waiting
 from tests.running import add_account
@@ -198,6 +201,14 @@ def test_the_queue_is_told_and_steered(admin: Caller, new_account: NewAccount) -
     assert post(admin, f"/v1/admin/queue/{pool}/resume").json()["held"] is False
     error(post(admin, f"/v1/admin/queue/{pool}/resume"), 404, "not_found")
     assert seen()["held_because"] is None
+
+
+def test_no_warm_up_is_told_unless_it_is_on(admin: Caller) -> None:
+    """What is left of one that was turned off holds nothing back, and is not told."""
+    now = time.time_ns() // 1000
+    pace = begin("google", "192.0.2.1", now).take(Warmup(), now, 1)
+    change(admin.running.data_dir, lambda store: store.warmups.keep([pace]))
+    assert admin.get("/v1/admin/queue").json()["warmups"] == []
 
 
 def test_a_pause_of_all_mail_is_told_and_not_steered(admin: Caller) -> None:

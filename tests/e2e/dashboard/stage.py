@@ -15,11 +15,12 @@ import trio
 from appliance.model import Role
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx
-from tests.running import PASSWORD, Provisioned, add_account
+from tests.running import NO_TLS, PASSWORD, Provisioned, add_account
 
 T = TypeVar("T")
 
 GREYLISTED = b"451 4.7.1 Greylisted, please come back in five minutes\r\n"
+ELSEWHERE = 'addresses = ["192.0.2.1"]'  # so that warm-up can be shown, and holds nothing back here
 UNKNOWN = b"550 5.1.1 No such user here\r\n"
 
 
@@ -55,7 +56,9 @@ class Stage:
 
     def ask(self, account: Provisioned, method: str, path: str, body: Any = None, agent: str = "test") -> Any:
         """One request of an account's owner."""
-        with httpx.Client(base_url=self.url, trust_env=False, timeout=30, headers={"User-Agent": agent}) as client:
+        with httpx.Client(
+            base_url=self.url, trust_env=False, timeout=30, verify=NO_TLS, headers={"User-Agent": agent}
+        ) as client:
             logged_in = client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
             token = {"Authorization": f"Bearer {logged_in.json()['token']}"}
             answer = client.request(method, path, json=body, headers=token)
@@ -66,7 +69,9 @@ class Stage:
         """Send one message; its id."""
         body = {"from": f"Shop <shop@{account.domain}>", "to": list(recipients), "subject": "Hello", "text": "Hello.\n"}
         headers = {**account.bearer, "Idempotency-Key": f"key {next(self._names)}"}
-        answer = httpx.post(f"{self.url}/emails", json={**body, **fields}, headers=headers, trust_env=False, timeout=30)
+        answer = httpx.post(
+            f"{self.url}/emails", json={**body, **fields}, headers=headers, trust_env=False, timeout=30, verify=NO_TLS
+        )
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
@@ -82,7 +87,7 @@ def staged(directory: Path) -> Iterator[Stage]:
     ended = trio.Event()
 
     async def play() -> None:
-        async with world(directory, delays("4m", "10m", "1h")) as made:
+        async with world(directory, delays("4m", "10m", "1h"), "[warmup]", "enabled = true", ELSEWHERE) as made:
             await made.domain("good.test", FakeMx())
             await made.domain("grey.test", FakeMx(answers={"RCPT": GREYLISTED}))
             await made.domain("bad.test", FakeMx(answers={"RCPT": UNKNOWN}))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
+from tests.running import NO_TLS
 
 WEB = Path(__file__).parents[3] / "appliance" / "web"
 SOURCES = sorted(path for path in [*(WEB / "static").rglob("*"), *(WEB / "templates").iterdir()] if path.is_file())
@@ -27,7 +28,7 @@ PARTS = {
 
 def fetch(stage: Stage, path: str, **headers: str) -> httpx.Response:
     """One request of somebody who is not logged in."""
-    return httpx.get(stage.url + path, headers=headers, trust_env=False, timeout=30)
+    return httpx.get(stage.url + path, headers=headers, trust_env=False, timeout=30, verify=NO_TLS)
 
 
 @pytest.mark.parametrize("path", ["/dashboard", "/dashboard/messages/msg_1", "/dashboard/login", "/dashboard/admin"])

@@ -1,20 +1,25 @@
 """What is set up in the browser: keys, templates, suppressions, the account, other accounts, the queue."""
 
+import time
+from dataclasses import replace
+
 import httpx
 from selenium.webdriver.common.by import By
 
+from appliance.config_settings import Warmup
 from appliance.model import Role
 from appliance.store.pools import EVERY
+from appliance.warmup import begin
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
-from tests.running import PASSWORD, Provisioned
+from tests.running import NO_TLS, PASSWORD, Provisioned
 
 
 def read(stage: Stage, account: Provisioned) -> int:
     """The status of a request with the account's key."""
     path = f"{stage.url}/emails/msg_{'0' * 32}"
-    return httpx.get(path, headers=account.bearer, trust_env=False, timeout=30).status_code
+    return httpx.get(path, headers=account.bearer, trust_env=False, timeout=30, verify=NO_TLS).status_code
 
 
 def test_a_key_is_revoked(stage: Stage, browser: Browser) -> None:
@@ -127,6 +132,21 @@ def test_a_pause_of_all_mail_is_seen(stage: Stage, browser: Browser) -> None:
         browser.see("All mail is paused: restored <b>from</b> a backup. On the server, “appliance resume” lets it go.")
     finally:
         change(data_dir, lambda store: store.pools.release(EVERY))
+    assert browser.forbidden() == []
+
+
+def test_a_warm_up_is_seen(stage: Stage, browser: Browser) -> None:
+    """An administrator sees how far a new address has come at each provider, and until when its mail waits."""
+    settings = Warmup(enabled=True)
+    now = time.time_ns() // 1000
+    pace = replace(begin("google", "192.0.2.1", now), day=2, sent=9).take(settings, now, 39)
+    change(stage.world.running.data_dir, lambda store: store.warmups.keep([pace]))
+    browser.log_in(stage.account(role=Role.ADMIN).email)
+    browser.go("Admin")
+    browser.see("Warm-up of new addresses", "h2")
+    row = browser.one("//section[h2='Warm-up of new addresses']//tbody/tr").text
+    assert row.split()[:6] == ["google", "192.0.2.1", "3", "of", "30", "39"]
+    assert row.split()[6:8] == ["39", "in"]
     assert browser.forbidden() == []
 
 

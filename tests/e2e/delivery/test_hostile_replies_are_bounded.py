@@ -29,7 +29,7 @@ HOSTILE: dict[str, Answer] = {
 
 async def test_hostile_replies_are_bounded(tmp_path: Path) -> None:
     """Endless, huge, mixed and binary replies at three points: deferred each, little memory, and others are served."""
-    async with world(tmp_path, delays("1h")) as made:
+    async with world(tmp_path, delays("1h"), fresh=True) as made:
         good = FakeMx()
         await made.domain("good.test", good)
         await made.final(await made.send("ada@good.test"))

@@ -19,7 +19,7 @@ import trio
 from appliance.store import FILE_NAME
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx
-from tests.running import PROGRAM, Running, add_account
+from tests.running import NO_TLS, PROGRAM, Running, add_account
 
 WITHIN = 20.0  # seconds that anything waited for here may take
 CREDITS = 1_000_000
@@ -121,7 +121,7 @@ class World:
     async def post(self, body: Mapping[str, object]) -> httpx.Response:
         """One request to send."""
         headers = {**self.running.account.bearer, "Idempotency-Key": f"key {next(self._keys)}"}
-        async with httpx.AsyncClient(base_url=self.running.url, trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=self.running.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
             return await client.post("/emails", json=body, headers=headers)
 
     # ---- what came of it
@@ -231,6 +231,7 @@ async def world(
     allowed: str = ALLOWED,
     authentic: bool = False,
     program: tuple[str, ...] = PROGRAM,
+    fresh: bool = False,
 ) -> AsyncIterator[World]:
     """A running program with one account, and a DNS that knows nothing yet; `settings` are lines of [delivery]."""
     data_dir, mx_port = directory / "data", free_port()
@@ -243,7 +244,8 @@ async def world(
             CONFIG.format(data_dir=data_dir, server=server, dns_port=endpoint.port, mx_port=mx_port, delivery=delivery)
         )
         account = await trio.to_thread.run_sync(lambda: add_account(data_dir, "demo", credit=CREDITS))
-        running = Running(directory, config_file, data_dir, account, directory / "appliance.log", program=program)
+        log_file = directory / "appliance.log"
+        running = Running(directory, config_file, data_dir, account, log_file, program=program, fresh=fresh)
         made = World(running, dns, mx_port, nursery)
         try:
             await made.start()

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import apsw
 
+from appliance.certificate_files import CERTIFICATE
 from appliance.store import FILE_NAME
-from appliance.submission.certificate import CERTIFICATE
 from tests.running import Running
 
 MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@example.net\r\nSubject: On its way\r\n\r\nHello, Ada.\r\n"

@@ -1,17 +1,14 @@
 """The table of refusals, over the wire: each reason not to take a message has its own reply, and queues nothing."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, messages
-from tests.running import Running, add_account, appliance
+from tests.running import Running, add_account, appliance, command
 
 HEADER = b"From: shop@example.com\r\nTo: ada@example.net\r\n"
 PER_SECOND = 50  # requests; a burst may have twice as many
@@ -83,8 +80,7 @@ def test_no_credits(running: Running) -> None:
 def test_a_suspended_account(running: Running) -> None:
     """An account that is suspended may log in, and learns at MAIL that it may not send."""
     other = another(running, "idle")
-    command = [sys.executable, "-m", "appliance", "account", "suspend", "idle", "--config", str(running.config_file)]
-    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[3])
+    command(running.config_file, "account", "suspend", "idle")
     with session(other) as client:
         assert client.say(b"MAIL FROM:<shop@idle.example>").startswith(b"550 5.7.1 This account is suspended.")
 

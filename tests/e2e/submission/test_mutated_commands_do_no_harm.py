@@ -136,7 +136,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
     The account's credits are soon used up, so that what grows is not the cache of a database that fills.
     """
-    with appliance(tmp_path, smtp="allow_plaintext_auth = true", credit=CREDITS) as started:
+    with appliance(tmp_path, smtp="allow_plaintext_auth = true", credit=CREDITS, fresh=True) as started:
         yield started
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.submission.certificate import CERTIFICATE
+from appliance.certificate_files import CERTIFICATE
 from tests.e2e.submission.client import endpoint, messages
 from tests.e2e.submission.test_real_clients_submit import have_nodemailer, needs
 from tests.running import Running, appliance

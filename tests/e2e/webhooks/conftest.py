@@ -33,8 +33,8 @@ def receiver(directory: Path) -> Iterator[Hooks]:
 
 @pytest.fixture(scope="session")
 def running(directory: Path, receiver: Hooks) -> Iterator[Running]:
-    """The appliance, in sandbox mode; its log holds no error at the end."""
-    with appliance(directory, webhooks=receiver.settings(directory) + DELAYS) as started:
+    """The appliance, in sandbox mode, with memory of its own to measure; its log holds no error at the end."""
+    with appliance(directory, webhooks=receiver.settings(directory) + DELAYS, fresh=True) as started:
         yield started
         log = started.log_file.read_text()
     assert '"level": "error"' not in log, log

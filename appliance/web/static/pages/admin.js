@@ -8,6 +8,7 @@ import { ago, number, when } from "../time.js";
 
 const ACCOUNTS = [{ title: "Name" }, { title: "Login", class: "wide" }, { title: "Credits", class: "number" }, { title: "Daily cap", class: "number wide" }, { title: "State", class: "side" }, { title: "Since", class: "side wide" }, { title: "", class: "side" }];
 const POOLS = [{ title: "Provider" }, { title: "Due", class: "number" }, { title: "Deferred", class: "number" }, { title: "Oldest", class: "side wide" }, { title: "Sessions", class: "number wide" }, { title: "State" }, { title: "", class: "side" }];
+const WARMUPS = [{ title: "Provider" }, { title: "From" }, { title: "Day", class: "side" }, { title: "An hour", class: "number" }, { title: "Used", class: "number" }, { title: "Next", class: "side" }];
 
 function credits(page, account) {
   dialog(`Credits of ${account.name}`, (close) => [
@@ -63,13 +64,25 @@ function newAccount(page) {
   }));
 }
 
-function poolState(pool) {
+function poolState(pool, warmups) {
   if (pool.held_at) return fragment(badge("failed", "held"), " ", h("span", { class: "quiet small" }, pool.held_because));
   if (pool.slowed_until) return fragment(badge("deferred", "slowed"), " ", h("span", { class: "quiet small" }, pool.slowed_because));
+  const waits = warmups.filter((each) => each.pool === pool.pool && each.next_at).sort((a, b) => (a.next_at < b.next_at ? -1 : 1))[0];
+  if (waits) return fragment(badge("deferred", "warm-up"), " ", h("span", { class: "quiet small" }, `${number(waits.per_hour)} an hour from ${waits.address} on day ${waits.day}, next `, ago(waits.next_at)));
   return badge("success", "open");
 }
 
-function poolRow(draw) {
+const warmupRow = (each) => [
+  each.pool, h("span", { class: "mono" }, each.address), `${each.day} of ${each.days}`, number(each.per_hour), number(each.used), each.next_at ? ago(each.next_at) : "now",
+];
+
+function warmupSection(warmups) {
+  return section("Warm-up of new addresses", h("div", { class: "stack" },
+    h("p", { class: "quiet" }, "How many recipients a provider gets in an hour from an address that is new to it. Mail beyond that waits, without an attempt."),
+    table("Warm-up, by provider pool and sending address", WARMUPS, warmups.map(warmupRow))));
+}
+
+function poolRow(draw, warmups) {
   const pause = (pool) => dialog(`Hold mail to ${pool}?`, (close) => [
     h("p", { class: "quiet" }, "It waits until you resume it; nothing is lost. Who has mail waiting is shown the reason."),
     form({
@@ -89,23 +102,25 @@ function poolRow(draw) {
   };
   return (each) => [
     fragment(each.pool ?? "not looked up yet", h("span", { class: "quiet small" }, each.destinations.length > 0 && each.destinations.some((to) => to.domain !== each.pool) ? `  ${each.destinations.map((to) => to.domain).join(", ")}` : "")),
-    number(each.waiting), number(each.deferred), ago(each.oldest_at, "–"), each.in_use === null ? "–" : `${each.in_use} of ${each.allowed}`, poolState(each),
+    number(each.waiting), number(each.deferred), ago(each.oldest_at, "–"), each.in_use === null ? "–" : `${each.in_use} of ${each.allowed}`, poolState(each, warmups),
     each.pool && (each.held_at ? button("Resume", resume(each.pool), "tiny", { "aria-label": `Resume mail to ${each.pool}` }) : button("Hold", () => pause(each.pool), "tiny", { "aria-label": `Hold mail to ${each.pool}` })),
   ];
 }
 
 export default async function admin(page) {
   const load = loader(page.signal, "/v1/admin/accounts", "accounts");
-  const queue = h("div");
+  const queue = h("div"), warm = h("div");
   const draw = async () => {
-    const { paused, pools } = await get("/v1/admin/queue", page.signal);
+    const { paused, pools, warmups } = await get("/v1/admin/queue", page.signal);
     const told = paused && notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
-    queue.replaceChildren(told || "", pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw))) : h("p", { class: "quiet" }, "Nothing waits, and nothing is held."));
+    queue.replaceChildren(told || "", pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups))) : h("p", { class: "quiet" }, "Nothing waits, and nothing is held."));
+    warm.replaceChildren(warmups.length ? warmupSection(warmups) : "");
   };
   const [first] = await Promise.all([load(), draw()]);
   page.every(5, () => (queue.contains(document.activeElement) ? Promise.resolve() : draw()));
   return fragment(
     head("Admin", { about: "All accounts, and what waits for all of them.", actions: [button("New account", () => newAccount(page), "primary")] }),
     section("Queue by provider", queue),
+    warm,
     section("Accounts", paged("Accounts", ACCOUNTS, first, accountRow(page), load, "Load more")));
 }

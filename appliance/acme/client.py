@@ -1,0 +1,159 @@
+"""In charge of doing what a conversation says: its requests over HTTPS, its tokens shown, its waits waited.
+
+An authority is named by the operator, and what it names in turn comes over a verified connection: unlike a webhook's,
+its addresses may be in any network.
+"""
+
+import ipaddress
+import os
+import re
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import trio
+
+from appliance import __version__
+from appliance.acme.conversation import Ask, Show, Steps, T
+from appliance.acme.trouble import NotIssued
+from appliance.acme.wire import Answer, read_wait
+from appliance.host_addresses import host_addresses
+from appliance.http_exchange import BadAnswer, ask
+from appliance.networks import Address
+from appliance.outside import Outside
+from appliance.resolver import LookupFailed, Resolver
+
+REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
+BODY_LIMIT = 256 * 1024  # bytes; a chain has ten thousand
+ADDRESS_LIMIT = 3  # addresses tried
+CONNECT_TIMEOUT = 5.0  # seconds for each but the last: an IPv6 that leads nowhere mostly says nothing
+
+_URL = re.compile(r"https://[\x21-\x7e]+")
+
+Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Speaks to authorities; `context` has to verify certificates and their names."""
+
+    resolver: Resolver
+    context: ssl.SSLContext
+    outside: Outside
+
+    async def converse(self, steps: Steps[T], shown: dict[str, str]) -> T:
+        """Go through with it; raises `NotIssued`. `shown` holds a token for as long as that takes."""
+        tokens, result = [], Answer()
+        try:
+            while True:
+                step = steps.send(result) if result.status else next(steps)
+                result = _DONE
+                if isinstance(step, Ask):
+                    result = await self._ask(step)
+                elif isinstance(step, Show):
+                    shown[step.token] = step.text
+                    tokens.append(step.token)
+                else:
+                    await trio.sleep(step.seconds)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        finally:
+            steps.close()
+            for token in tokens:
+                shown.pop(token, None)
+
+    async def _ask(self, step: Ask) -> Answer:
+        host, port, target = _place(step.url)
+        try:
+            with trio.fail_after(REQUEST_TIMEOUT):
+                stream = await self._connect(host, port)
+                try:
+                    return await self._exchange(stream, step, host, port, target)
+                finally:
+                    await trio.aclose_forcefully(stream)
+        except LookupFailed as failed:
+            raise _unreachable(host, failed.text) from failed
+        except trio.TooSlowError:
+            raise _unreachable(host, f"no answer within {REQUEST_TIMEOUT:g} s") from None
+        except (OSError, trio.BrokenResourceError, BadAnswer) as error:
+            raise _fault(host, error) from error
+
+    async def _connect(self, host: str, port: int) -> trio.abc.Stream:
+        """A connection to the first address that takes one; the handshake comes with the first byte."""
+        addresses = (await self._addresses(host))[:ADDRESS_LIMIT]
+        for address in addresses[:-1]:
+            with trio.move_on_after(CONNECT_TIMEOUT):
+                try:
+                    return self._secured(await self.outside.dial(str(address), port), host)
+                except OSError:
+                    continue
+        return self._secured(await self.outside.dial(str(addresses[-1]), port), host)
+
+    async def _addresses(self, host: str) -> tuple[Address, ...]:
+        try:
+            return (ipaddress.ip_address(host),)
+        except ValueError:
+            return (await host_addresses(self.resolver, host))[0]
+
+    def _secured(self, stream: trio.abc.Stream, host: str) -> trio.abc.Stream:
+        return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
+
+    async def _exchange(self, stream: trio.abc.Stream, step: Ask, host: str, port: int, target: str) -> Answer:
+        shown = f"[{host}]" if ":" in host else host
+        headers = [
+            ("Host", shown if port == 443 else f"{shown}:{port}"),
+            ("User-Agent", f"appliance/{__version__}"),  # RFC 8555 6.1
+            ("Accept", step.accept),
+        ]
+        if step.body:
+            headers.append(("Content-Type", "application/jose+json"))
+        answer = await ask(stream, step.method, target, headers, step.body)
+
+        def header(name: bytes) -> str:
+            return b"".join(answer.all(name)[:1]).decode("latin-1")
+
+        return Answer(
+            answer.status,
+            await answer.body(BODY_LIMIT),
+            header(b"replay-nonce"),
+            header(b"location"),
+            read_wait(header(b"retry-after"), self.outside.now() / 1_000_000),
+        )
+
+
+_DONE = Answer(status=1)  # what a step that asks nobody is answered with
+
+
+def _place(url: str) -> tuple[str, int, str]:
+    """Host, port and target of a URL; `NotIssued` for one that is not for us."""
+    try:
+        parts = urlsplit(url if _URL.fullmatch(url) else "")
+        host, port = parts.hostname or "", parts.port or 443
+    except ValueError:
+        host, port = "", 0
+    if not host:
+        raise NotIssued(f"the authority names a URL that is not https: {url[:200]!r}")
+    return host, port, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+def _unreachable(host: str, reason: str) -> NotIssued:
+    return NotIssued(
+        f"{host} cannot be reached: {reason}",
+        f"Nothing, if it passes; else let this machine open connections to {host}.",
+    )
+
+
+def _fault(host: str, error: BaseException) -> NotIssued:
+    cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return NotIssued(
+            f"the certificate of {host} is not accepted: {cause.verify_message}",
+            "For an authority of your own name its root certificate in acme.ca_file; else look at the clock.",
+        )
+    if isinstance(cause, ssl.SSLError):
+        return _unreachable(host, f"TLS failed: {str(cause.reason or 'the connection was closed').replace('_', ' ')}")
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return _unreachable(host, os.strerror(cause.errno).lower())  # Trio's own words have an address in them
+    return _unreachable(host, str(cause or "") or "the connection was closed")

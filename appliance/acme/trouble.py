@@ -1,0 +1,119 @@
+"""In charge of saying in plain words why there is no certificate, and what to do about it. PURE."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+PREFIX = "urn:ietf:params:acme:error:"
+DETAIL_LIMIT = 500  # characters of what an authority says
+
+BAD_NONCE = "badNonce"
+NO_ACCOUNT = "accountDoesNotExist"
+
+
+class NotIssued(Exception):
+    """No certificate this time: why, what to do, and for how long (seconds) the authority does not want to be asked."""
+
+    def __init__(self, text: str, advice: str = "", *, kind: str = "", retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.advice, self.kind, self.retry_after = advice, kind, retry_after
+
+
+class Subject(msgspec.Struct):
+    """Whom a problem is about."""
+
+    value: str = ""
+
+
+class Problem(msgspec.Struct):
+    """A problem document (RFC 7807, RFC 8555 6.7)."""
+
+    type: str = ""
+    detail: str = ""
+    instance: str = ""
+    identifier: Subject | None = None
+    subproblems: "list[Problem]" = msgspec.field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The last part of its type."""
+        return self.type.removeprefix(PREFIX)
+
+
+# What went wrong and what to do, by the kinds of RFC 8555 6.7; {0} is the name, or the names, it went wrong for.
+_WORDS: dict[str, tuple[str, str]] = {
+    "connection": (
+        "port 80 of {0} is not reached from outside",
+        "Let port 80 of {0} lead to acme.bind: look at the DNS record, the firewall and any NAT.",
+    ),
+    "dns": (
+        "the authority finds no address of {0} in DNS",
+        "Publish an A or AAAA record for {0} that leads to this machine, or take it out of acme.names.",
+    ),
+    "unauthorized": (
+        "what answers on port 80 of {0} is not this server",
+        "Let port 80 of {0} lead to acme.bind, or have what is there pass on /.well-known/acme-challenge/.",
+    ),
+    "incorrectResponse": (
+        "what answers on port 80 of {0} is not this server",
+        "Let port 80 of {0} lead to acme.bind, or have what is there pass on /.well-known/acme-challenge/.",
+    ),
+    "caa": (
+        "a CAA record in DNS forbids this authority to issue for {0}",
+        "Change the CAA record of {0}, or choose another authority with acme.directory.",
+    ),
+    "rejectedIdentifier": (
+        "the authority does not issue for {0}",
+        "Use names under a public domain of yours: acme.names, server.hostname, http.base_url.",
+    ),
+    "unsupportedIdentifier": (
+        "the authority does not issue for {0}",
+        "Use names under a public domain of yours: acme.names, server.hostname, http.base_url.",
+    ),
+    "rateLimited": (
+        "the authority has had too many requests",
+        "Nothing: it is asked again when it allows.",
+    ),
+    "externalAccountRequired": (
+        "the authority wants an account that was made with it beforehand",
+        "Choose an authority that does not, with acme.directory.",
+    ),
+    "userActionRequired": (
+        "the authority wants something done by its customer",
+        "Read what it says, and do it.",
+    ),
+    "invalidContact": ("the authority does not accept the address in acme.email", "Correct acme.email."),
+    "unsupportedContact": ("the authority does not accept the address in acme.email", "Correct acme.email."),
+    "accountDoesNotExist": ("the authority does not know the account", ""),
+    "serverInternal": ("the authority has trouble of its own", "Nothing: it is asked again."),
+}
+# RFC 8555 6.7 has "unauthorized" for an account that may not do something, too: that is no matter of port 80.
+_ACCOUNT_UNAUTHORIZED = (
+    "the authority refuses the account",
+    "Ask the authority why; without the files account.key and state.json in data_dir/acme a new account is made.",
+)
+
+
+def explained(
+    problem: Problem, names: Sequence[str], *, validating: bool = False, retry_after: float | None = None
+) -> NotIssued:
+    """Why, out of a problem document; `validating` when it is about the proof that a name is ours."""
+    told = _most_telling(problem)
+    about = told.identifier.value if told.identifier and told.identifier.value else ", ".join(names)
+    words, advice = _WORDS.get(told.kind, ("the authority refuses", ""))
+    if told.kind == "unauthorized" and not validating:
+        words, advice = _ACCOUNT_UNAUTHORIZED
+    detail = _plain(" ".join(filter(None, (told.detail, told.instance))) or told.kind)
+    text = f"{words.format(about)}: {detail}" if detail else words.format(about)
+    return NotIssued(text, advice.format(about), kind=problem.kind, retry_after=retry_after)
+
+
+def _most_telling(problem: Problem) -> Problem:
+    """Of a problem with several names the first one, which says what "compound" does not."""
+    return problem.subproblems[0] if problem.subproblems else problem
+
+
+def _plain(text: str) -> str:
+    """On one line, for a log and a terminal, and no longer than anybody reads."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= DETAIL_LIMIT else line[: DETAIL_LIMIT - 1] + "…"

@@ -1,0 +1,91 @@
+"""In charge of what no setting can show alone: values that contradict each other, and listeners in each other's way."""
+
+from appliance.config_error import ConfigError
+from appliance.config_settings import OTHERS, Config, Delivery, DomainRelay, Mode, RelayTls, Retention, place_of
+from appliance.config_values import Endpoint
+
+
+def check_together(config: Config, file: str) -> None:
+    """Raises ConfigError, with the file, the key and the reason, for the first thing that cannot be."""
+    pairs = {"http": (config.http.tls_cert, config.http.tls_key), "smtp": (config.smtp.tls_cert, config.smtp.tls_key)}
+    for section, (cert, key) in pairs.items():
+        if cert and not key:
+            raise ConfigError(file, f"{section}.tls_key", "missing, though tls_cert is set")
+        if key and not cert:
+            raise ConfigError(file, f"{section}.tls_cert", "missing, though tls_key is set")
+    if config.http.body_memory < config.http.max_body:
+        raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
+    if config.acme.enabled:
+        _check_acme(config, file)
+    _check_retention(config.retention, file)
+    _check_relays(config.delivery, file)
+    _check_pools(config.delivery, file)
+
+
+def _check_acme(config: Config, file: str) -> None:
+    if not config.acme.names:
+        reason = f'missing: "{config.server.hostname}" (server.hostname) is no name that an authority could look up'
+        raise ConfigError(file, "acme.names", reason)
+    for name in config.acme.names:
+        if "." not in name:
+            raise ConfigError(file, "acme.names", f'"{name}" is no name that an authority could look up')
+    shown_by_http = config.acme.http and not config.http.tls_cert
+    if not shown_by_http and (config.smtp.tls_cert or not (config.smtp.bind or config.smtp.bind_tls)):
+        reason = "true, though nobody would show the certificate: http and smtp have their own files, or do without"
+        raise ConfigError(file, "acme.enabled", reason)
+    others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
+    for key, taken in (others | {"metrics.bind": config.metrics.bind}).items():
+        for ours in config.acme.bind:
+            for theirs in taken:
+                if _collide(ours, theirs):
+                    raise ConfigError(file, "acme.bind", f"{ours} cannot be had beside {theirs} of {key}")
+
+
+def _collide(one: Endpoint, other: Endpoint) -> bool:
+    """Whether two listeners could not be open at once."""
+    if one.port != other.port or not one.port:
+        return False
+    hosts = {one.host, other.host}
+    same_family = (":" in one.host) == (":" in other.host)
+    return len(hosts) == 1 or (same_family and bool(hosts & {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
+
+
+def _check_retention(retention: Retention, file: str) -> None:
+    """A message is the last to go: what it says and what was told of it belong to it."""
+    for key, kept in (("bodies", retention.bodies), ("webhook_logs", retention.webhook_logs)):
+        if kept > retention.metadata:
+            raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
+
+
+def _check_relays(delivery: Delivery, file: str) -> None:
+    if delivery.mode is Mode.RELAY and not delivery.relay_host and not delivery.relays:
+        raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
+    main = DomainRelay(
+        delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, delivery.relay_tls
+    )
+    _check_login(main, file, "delivery.relay_")
+    for domain, relay in delivery.relays.items():
+        place = place_of("delivery.relays", domain)
+        if not relay.host:
+            raise ConfigError(file, f"{place}.host", "missing")
+        _check_login(relay, file, f"{place}.")
+
+
+def _check_login(relay: DomainRelay, file: str, before: str) -> None:
+    """A name without a password is a slip; and a password is never sent in the clear, so it could not be used."""
+    if bool(relay.username) != bool(relay.password):
+        missing, given = ("password", "username") if relay.username else ("username", "password")
+        raise ConfigError(file, before + missing, f"missing, though {given} is set")
+    if relay.username and relay.tls is RelayTls.OFF:
+        raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
+
+
+def _check_pools(delivery: Delivery, file: str) -> None:
+    owners: dict[str, str] = {}
+    for name, pool in delivery.pools.items():
+        place = f"{place_of('delivery.pools', name)}.suffixes"
+        if name == OTHERS and pool.suffixes:
+            raise ConfigError(file, place, f"{OTHERS} is every organisation that no other pool names")
+        for suffix in pool.suffixes:
+            if owners.setdefault(suffix, name) != name:
+                raise ConfigError(file, place, f"{suffix} belongs to the pool {owners[suffix]} already")

@@ -1,0 +1,188 @@
+"""In charge of what an SPF record says of an address, found out as receivers do it (RFC 7208).
+
+Macros are not expanded: a term with one lets nobody in here, because what it says depends on the single message.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import TypeVar
+
+from appliance.networks import Address, Network
+from appliance.resolver import Answer, Fault, LookupFailed, Mx, Resolver
+
+LOOKUPS = 10  # terms that ask DNS, RFC 7208 4.6.4
+VOIDS = 2  # of them may find nothing
+EXCHANGERS = 10  # hosts behind one `mx`
+SHOWN = 80  # characters of a term in a complaint
+
+PASS, NEUTRAL = "+", "?"
+
+T = TypeVar("T", Mx, IPv4Address, IPv6Address, str)
+
+_DIRECTIVE = re.compile(r"([+?~-]?)([a-z0-9]+)(?::(.+?))?(?:/(\d{1,3}))?(?://(\d{1,3}))?")
+_MODIFIER = re.compile(r"([a-z][a-z0-9._-]*)=(.*)")
+_NEED_VALUE = {"include", "ip4", "ip6", "exists"}
+_TAKE_LENGTH = {"a", "mx", "ip4", "ip6"}
+_MECHANISMS = _NEED_VALUE | {"all", "a", "mx", "ptr"}
+
+
+class Unusable(Exception):
+    """Receivers give up on the record (permerror), so it lets nobody in; the text says why."""
+
+
+def is_spf(text: str) -> bool:
+    """Whether a TXT record is one of SPF's."""
+    return text.lower() == "v=spf1" or text.lower().startswith("v=spf1 ")
+
+
+async def lets_in(resolver: Resolver, domain: str, text: str, address: Address) -> bool:
+    """Whether the domain's record `text` lets this address send; raises Unusable, or LookupFailed if nobody can say."""
+    return await _Question(resolver, address).judge(domain, text) == PASS
+
+
+# ---- reading a record
+
+
+@dataclass(frozen=True, slots=True)
+class _Directive:
+    """`sign` is what holds if it matches; `prefixes` are the lengths for IPv4 and IPv6."""
+
+    sign: str
+    mechanism: str
+    value: str
+    prefixes: tuple[int, int]
+    network: Network | None = None
+
+
+def _read(text: str) -> tuple[list[_Directive], str]:
+    """The directives, and the name of a redirect; a fault anywhere spoils all of it (RFC 7208 4.6)."""
+    directives, redirect = [], ""
+    for term in text.lower().split()[1:]:
+        if modifier := _MODIFIER.fullmatch(term):
+            if modifier[1] == "redirect":
+                if redirect or not modifier[2].strip("."):
+                    raise Unusable(f"redirect is there twice, or without a name: {_short(term)}")
+                redirect = modifier[2].rstrip(".")
+            continue
+        directives.append(_directive(term))
+    return directives, redirect
+
+
+def _directive(term: str) -> _Directive:
+    read = _DIRECTIVE.fullmatch(term)
+    if read is None or not _is_in_order(read):
+        raise Unusable(f"{_short(term)} is no term of SPF")
+    mechanism, value = read[2], (read[3] or "").rstrip(".")
+    prefixes = int(read[4] or 32), int(read[5] or 128)
+    if mechanism in ("ip4", "ip6"):
+        return _Directive(read[1] or PASS, mechanism, value, (32, 128), _network(term, mechanism, read[3], read[4]))
+    if prefixes[0] > 32 or prefixes[1] > 128:
+        raise Unusable(f"{_short(term)} has a length that no network has")
+    return _Directive(read[1] or PASS, mechanism, value, prefixes)
+
+
+def _is_in_order(read: re.Match[str]) -> bool:
+    """Whether a mechanism has what it needs, and nothing that it does not take."""
+    mechanism, value, length = read[2], read[3], read[4] or read[5]
+    if length and mechanism not in _TAKE_LENGTH and "%" not in read[0]:
+        return False
+    if value is None:
+        return mechanism in _MECHANISMS - _NEED_VALUE
+    return mechanism in _MECHANISMS - {"all"} and bool(value.strip("."))
+
+
+def _short(text: str) -> str:
+    """Somebody else's text within a sentence of ours."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+def _network(term: str, mechanism: str, address: str, length: str | None) -> Network:
+    try:
+        network = ip_network(address if length is None else f"{address}/{length}", strict=False)
+    except ValueError:
+        raise Unusable(f"{_short(term)} is no network") from None
+    if f"ip{network.version}" != mechanism:
+        raise Unusable(f"{_short(term)} must be ip{network.version}")
+    return network
+
+
+# ---- asking it
+
+
+class _Question:
+    """One address, and what may still be asked about it."""
+
+    def __init__(self, resolver: Resolver, address: Address) -> None:
+        self._resolver, self._address = resolver, address
+        self._lookups = self._voids = 0
+
+    async def judge(self, domain: str, text: str) -> str:
+        """The sign of the first directive that matches."""
+        directives, redirect = _read(text)
+        for each in directives:
+            if await self._matches(domain, each):
+                return each.sign
+        if not redirect:
+            return NEUTRAL
+        self._count()
+        return NEUTRAL if "%" in redirect else await self.judge(redirect, await self._record(redirect))
+
+    async def _matches(self, domain: str, each: _Directive) -> bool:
+        if each.mechanism == "all":
+            return True
+        if each.network is not None:
+            return self._address in each.network
+        self._count()
+        name = each.value or domain
+        if "%" in name or each.mechanism == "ptr":
+            return False
+        if each.mechanism == "include":
+            return await self.judge(name, await self._record(name)) == PASS
+        if each.mechanism == "exists":
+            return bool(await self._found(self._resolver.ipv4, name))
+        if each.mechanism == "mx":
+            return await self._leads_from_exchangers(name, each)
+        return await self._leads(name, each)
+
+    async def _leads_from_exchangers(self, name: str, each: _Directive) -> bool:
+        exchangers = await self._found(self._resolver.mx, name)
+        if len(exchangers) > EXCHANGERS:
+            raise Unusable(f"{_short(name)} has more than {EXCHANGERS} mail exchangers")
+        for exchanger in exchangers:
+            if exchanger.host and await self._leads(exchanger.host, each):
+                return True
+        return False
+
+    async def _leads(self, host: str, each: _Directive) -> bool:
+        """Whether the name leads to the address, or to the network around it."""
+        found: tuple[Address, ...]
+        if self._address.version == 4:
+            found, length = await self._found(self._resolver.ipv4, host), each.prefixes[0]
+        else:
+            found, length = await self._found(self._resolver.ipv6, host), each.prefixes[1]
+        return any(self._address in ip_network(f"{one}/{length}", strict=False) for one in found)
+
+    async def _record(self, domain: str) -> str:
+        records = [text for text in await self._found(self._resolver.txt, domain) if is_spf(text)]
+        if len(records) != 1:
+            count = "several SPF records" if records else "no SPF record"
+            raise Unusable(f"it leads to {_short(domain)}, which has {count}")
+        return records[0]
+
+    async def _found(self, ask: Callable[[str], Awaitable[Answer[T]]], name: str) -> tuple[T, ...]:
+        try:
+            return (await ask(name)).records
+        except LookupFailed as failed:
+            if failed.fault is Fault.TEMPORARY:
+                raise
+        self._voids += 1
+        if self._voids > VOIDS:
+            raise Unusable(f"more than {VOIDS} of its names lead nowhere, {_short(name)} too")
+        return ()
+
+    def _count(self) -> None:
+        self._lookups += 1
+        if self._lookups > LOOKUPS:
+            raise Unusable(f"receivers would have to ask DNS more than {LOOKUPS} times")

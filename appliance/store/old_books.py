@@ -1,0 +1,157 @@
+"""In charge of each account's old papers: ledger lines of messages that are gone, old numbers, deleted templates.
+
+A ledger must add up for ever, so its lines are not deleted but folded: all that messages did to the balance within a
+day becomes one line, with the sum of them and the balance after the last. Grants stay as they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import apsw
+
+from appliance.model import LedgerKind
+from appliance.outside import identifier_from
+from appliance.store.accounts import DAY
+from appliance.store.clearing import Slice, timed
+from appliance.store.engine import Engine
+from appliance.store.scanner import Scanner
+from appliance.store.sql import Row, changed, first, gathered, rows, run
+from appliance.store.statistics import HOUR
+
+NUMBERS = 91 * DAY  # microseconds for which numbers are kept: those of 90 days can be asked for
+ACCOUNTS = 100  # looked at in one go
+LINES = 1_000  # of a ledger, likewise
+FIRST, END, LAST = "!", "~", "~~"  # before and after every line of an account, and after those of the last account
+
+_NEXT_ACCOUNT = "SELECT min(id) FROM accounts WHERE id > :after"
+FIND_LINES = """
+SELECT l.id, l.kind, l.amount, l.balance, l.created_at, l.message_id,
+    EXISTS (SELECT 1 FROM messages m WHERE m.account_id = l.account_id AND m.id = l.message_id) AS kept
+FROM credit_ledger l WHERE l.account_id = :account_id AND l.id > :after AND l.id < :limit ORDER BY l.id LIMIT :most
+"""
+_LINE = "id, kind, amount, balance, created_at, message_id, kept"
+_DROP_LINES = "DELETE FROM credit_ledger WHERE account_id = :account_id AND id BETWEEN :first AND :last"
+_FOLDED = """
+INSERT INTO credit_ledger (account_id, id, kind, amount, balance, created_at)
+VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)
+"""
+ANY_OLD = """
+SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
+    OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
+    OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)
+"""
+_OLD_DAYS = """
+DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
+    (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)
+"""
+_OLD_HOURS = """
+DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
+    (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
+    ORDER BY hour LIMIT :most)
+"""
+# A template's row goes last; by then no message is left that names a version of it.
+_OLD_VERSIONS = """
+DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
+    (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
+    WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
+"""
+_OLD_TEMPLATES = """
+DELETE FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
+    (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)
+"""
+_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_VERSIONS, _OLD_TEMPLATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Lines of a ledger, from one id to another, that one line takes the place of."""
+
+    first: str
+    last: str
+    lines: int
+    amount: int
+    balance: int
+    created_at: int
+
+    @property
+    def kind(self) -> LedgerKind:
+        """What to call the sum of what was reserved and of what came back."""
+        return LedgerKind.RESERVE if self.amount <= 0 else LedgerKind.RELEASE
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What there is to do for one account, and where to go on afterwards."""
+
+    account_id: str
+    folds: list[Fold]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class OldBooks:
+    """The old papers of the accounts, one account after the other."""
+
+    engine: Engine
+    scanner: Scanner
+
+    async def tidy(self, after: str, before: int, now: int, budget: int) -> Slice:
+        """Tidy up some of what is from before a time. Where to go on is an account, and a line of its ledger."""
+        limits = {"before": before, "day": before // DAY, "hour": (now - NUMBERS) // HOUR}
+        found = await self.scanner.read(lambda c: _find(c, after, limits, max(2, min(LINES, budget))))
+        if isinstance(found, str):
+            return Slice(0, 0.0, not found.endswith(f" {LAST}"), found)
+        wanted = {"account_id": found.account_id, "most": budget, **limits}
+        deleted, seconds = await self.engine.write(timed(lambda c: _tidy(c, found.folds, wanted)), large=True)
+        return Slice(deleted, seconds, True, found.after)
+
+
+def _find(c: apsw.Connection, after: str, limits: dict[str, int], most: int) -> _Found | str:
+    """What to do next; or nothing, and where to go on."""
+    account_id, _, line = after.partition(" ")
+    for _ in range(ACCOUNTS):
+        if line in ("", END, LAST):
+            ((following,),) = rows(c, _NEXT_ACCOUNT, {"after": account_id})
+            if following is None:
+                return f"{account_id} {LAST}"
+            account_id, line = following, FIRST
+        wanted: dict[str, Any] = {"account_id": account_id, **limits}
+        if first(c, ANY_OLD, wanted) == (1,):
+            return _Found(account_id, [], f"{account_id} {line}")
+        wanted |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
+        looked = gathered(c, FIND_LINES, _LINE, wanted)
+        folds, line = fold(looked), looked[-1][0] if len(looked) == most else END
+        if folds:
+            # What follows may belong to the last of these.
+            again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), wanted["after"])
+            return _Found(account_id, folds, f"{account_id} {line if line == END else again}")
+    return f"{account_id} {line}"
+
+
+def fold(lines: Sequence[Row]) -> list[Fold]:
+    """What becomes of these lines of one ledger: each run of one day, without grants, is one line. PURE."""
+    folds = []
+    for (foldable, _), group in groupby(lines, _run_of):
+        run_of_lines = list(group)
+        if foldable and (len(run_of_lines) > 1 or run_of_lines[0][5] is not None):
+            last_id, _, _, balance, created_at, *_ = run_of_lines[-1]
+            amount = sum(line[2] for line in run_of_lines)
+            folds.append(Fold(run_of_lines[0][0], last_id, len(run_of_lines), amount, balance, created_at))
+    return folds
+
+
+def _run_of(line: Row) -> tuple[bool, int]:
+    _, kind, _, _, created_at, _, message_is_kept = line
+    return kind != LedgerKind.GRANT.value and not message_is_kept, created_at // DAY
+
+
+def _tidy(c: apsw.Connection, folds: Sequence[Fold], wanted: dict[str, Any]) -> int:
+    if not folds:
+        return sum(changed(c, step, wanted) for step in _STEPS)
+    for each in folds:
+        row = {"account_id": wanted["account_id"], "first": each.first, "last": each.last, "kind": each.kind.value}
+        run(c, _DROP_LINES, row)
+        run(c, _FOLDED, row | {"amount": each.amount, "balance": each.balance, "created_at": each.created_at})
+    return sum(each.lines for each in folds)

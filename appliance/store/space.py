@@ -1,0 +1,92 @@
+"""In charge of giving space back to the disk: pages that nothing is in any more go from the end of the file.
+
+New mail uses free pages again, so a little of them is no loss, and only a file with many is made shorter: a few pages
+at a time, by moving what is last into a gap.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from appliance.store.clearing import Slice, timed
+from appliance.store.connection import open_writer
+from appliance.store.copying import copy_home
+from appliance.store.engine import Engine
+from appliance.store.sql import rows
+
+FREE_SHARE = 0.2  # of the file that may be free, and
+FREE_BYTES = 64 * 1024 * 1024  # as much as this in any case, without anything being done about it
+LEFT_SHARE = 0.05  # of the file that stays free for what comes, once something is done
+
+_FREE = "PRAGMA freelist_count"
+_ALL = "PRAGMA page_count"
+_PAGE_SIZE = "PRAGMA page_size"
+_MODE = "PRAGMA auto_vacuum"
+_INCREMENTAL = 2
+_GIVE_BACK = "PRAGMA incremental_vacuum({pages:d})"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much of the database file is in use."""
+
+    page_size: int
+    pages: int
+    free_pages: int
+    can_shrink: bool
+
+    def to_give_back(self, *, at_once: bool) -> int:
+        """Pages to be given back: none while there are few; `at_once` all that are free."""
+        if not self.can_shrink:
+            return 0
+        if at_once:
+            return self.free_pages
+        few = max(self.pages * FREE_SHARE, FREE_BYTES / self.page_size)
+        return self.free_pages - int(self.pages * LEFT_SHARE) if self.free_pages > few else 0
+
+
+def usage(c: apsw.Connection) -> Usage:
+    """How much of the file is in use, as a step of a reading."""
+    size, pages, free, mode = (int(rows(c, query, {})[0][0]) for query in (_PAGE_SIZE, _ALL, _FREE, _MODE))
+    return Usage(size, pages, free, mode == _INCREMENTAL)
+
+
+class Space:
+    """The space that the database file takes."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self._path = path
+        self._beside: apsw.Connection | None = None  # opened when first needed
+
+    def usage(self) -> Usage:
+        """How much of the file is in use."""
+        return self._engine.read(usage)
+
+    async def give_back(self, pages: int) -> Slice:
+        """Take so many free pages from the end; the file itself is shorter after the next `settle`."""
+
+        def work(c: apsw.Connection) -> int:
+            before = usage(c).pages
+            rows(c, _GIVE_BACK.format(pages=pages), {})
+            return before - usage(c).pages
+
+        given, seconds = await self._engine.write(timed(work), large=True)
+        return Slice(given, seconds, more=given > 0)
+
+    def settle(self) -> None:
+        """Copy home what is in the log, beside the writer. It waits for the disk, and so belongs into a thread.
+
+        Should the disk be full or fail, nothing is lost: it all stays in the log, and the writer answers for the rest.
+        """
+        with suppress(apsw.Error):
+            if self._beside is None:
+                self._beside = open_writer(self._path)
+            copy_home(self._beside)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._beside is not None:
+            self._beside.close()

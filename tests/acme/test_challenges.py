@@ -1,0 +1,135 @@
+"""Port 80: an answer for the authority, a way on for people, and little for anybody else."""
+
+from contextlib import suppress
+
+import pytest
+import trio
+
+from appliance.acme.challenges import MOST_PER_ADDRESS, PATIENCE, Questions, answer
+from appliance.config import Endpoint
+from appliance.short_http import HEAD_BYTES
+
+SITE = "https://mail.example.com"
+SHOWN = {"tok-en_1": "tok-en_1.print"}
+CHALLENGE = "/.well-known/acme-challenge"
+
+
+def get(target: str, method: str = "GET") -> bytes:
+    """The head of a request."""
+    return f"{method} {target} HTTP/1.1\r\nHost: mail.example.com\r\n\r\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "body"),
+    [
+        (get(f"{CHALLENGE}/tok-en_1"), "200 OK", "tok-en_1.print"),
+        (get(f"{CHALLENGE}/tok-en_1", "HEAD"), "200 OK", ""),
+        (get(f"{CHALLENGE}/tok-en_1?x"), "404 Not Found", "No such challenge.\n"),
+        (get(f"{CHALLENGE}/other"), "404 Not Found", "No such challenge.\n"),
+        (get(f"{CHALLENGE}/"), "404 Not Found", "No such challenge.\n"),
+        (get(f"{CHALLENGE}/../tok-en_1"), "404 Not Found", "No such challenge.\n"),
+        (get("/", "POST"), "405 Method Not Allowed", "Use HTTPS.\n"),
+        (get("http://evil.test/"), "400 Bad Request", "This is no request.\n"),
+        (get("/\x00"), "400 Bad Request", "This is no request.\n"),
+        (get("/a\rX: y"), "400 Bad Request", "This is no request.\n"),
+        (get("/é"), "400 Bad Request", "This is no request.\n"),
+        (b"GET / HTTP/1.1\r\n", "400 Bad Request", "This is no request.\n"),
+        (b"GET / HTTP/2\r\n\r\n", "400 Bad Request", "This is no request.\n"),
+        (b"\x16\x03\x01" + b"x" * 100, "400 Bad Request", "This is no request.\n"),
+        (b"", "400 Bad Request", "This is no request.\n"),
+    ],
+)
+def test_each_request_has_its_answer(head: bytes, status: str, body: str) -> None:
+    """A token that is open is answered, and nothing else comes of this port."""
+    first, _, rest = answer(head, SHOWN, SITE).partition(b"\r\n")
+    assert first.decode() == f"HTTP/1.1 {status}"
+    assert rest.partition(b"\r\n\r\n")[2].decode() == body
+
+
+@pytest.mark.parametrize(
+    "target", ["/", "/v1/account?a=b", "//evil.test/", "/\\evil.test", "/%0d%0aX:y", "/@evil.test"]
+)
+def test_people_are_sent_on(target: str) -> None:
+    """To the same page under HTTPS, and to no other host and no other header whatever they ask for."""
+    head = answer(get(target), SHOWN, SITE).partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    assert head[0] == "HTTP/1.1 308 Permanent Redirect"
+    assert [line for line in head if line.startswith("Location:")] == [f"Location: {SITE}{target}"]
+    assert len(head) == 5
+
+
+def test_without_https_nobody_is_sent_on() -> None:
+    """There is nowhere to send them."""
+    assert answer(get("/"), SHOWN, "").startswith(b"HTTP/1.1 404 ")
+
+
+async def started(nursery: trio.Nursery, questions: Questions) -> int:
+    """The port it listens on."""
+    (url,) = await nursery.start(questions.serve, (Endpoint("127.0.0.1", 0),))
+    return int(url.rpartition(":")[2])
+
+
+async def asked(port: int, head: bytes) -> bytes:
+    """What comes back until the connection ends, or is broken off."""
+    received = b""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(head)
+            async for part in stream:
+                received += part
+    return received
+
+
+async def until(questions: Questions, count: int) -> None:
+    """Wait until so many connections are open."""
+    with trio.fail_after(PATIENCE):
+        for _ in iter(lambda: len(questions.doorkeeper.open) == count, True):
+            await trio.sleep(0.01)
+
+
+async def test_tokens_come_and_go(nursery: trio.Nursery) -> None:
+    """Over a real socket: a token is answered from the moment it is shown until it is not."""
+    questions = Questions(SITE)
+    port = await started(nursery, questions)
+    assert b"404 Not Found" in await asked(port, get(f"{CHALLENGE}/abc"))
+    questions.shown["abc"] = "abc.print"
+    assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"\r\n\r\nabc.print")
+    del questions.shown["abc"]
+    assert b"404 Not Found" in await asked(port, get(f"{CHALLENGE}/abc"))
+
+
+async def test_slow_and_many_clients_are_cut(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One address has so many connections and so many seconds, and then there is room again."""
+    monkeypatch.setattr("appliance.acme.challenges.PATIENCE", 0.5)
+    questions = Questions(SITE, {"abc": "abc.print"})
+    port = await started(nursery, questions)
+    slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(MOST_PER_ADDRESS)]
+    for stream in slow:
+        await stream.send_all(b"GET / HTTP")
+    await until(questions, MOST_PER_ADDRESS)
+    assert await asked(port, get("/")) == b""  # turned away unread
+    with trio.fail_after(PATIENCE):
+        assert [await stream.receive_some() for stream in slow] == [b""] * len(slow)
+    assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"abc.print")
+    for stream in slow:
+        await stream.aclose()
+
+
+async def test_a_flood_is_not_read(nursery: trio.Nursery) -> None:
+    """A head without an end is taken up to its limit, and the next client is served."""
+    port = await started(nursery, Questions(SITE))
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (HEAD_BYTES - 16))
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
+    assert b"308 Permanent" in await asked(port, get("/"))
+
+
+async def test_whoever_leaves_at_once_harms_nobody(nursery: trio.Nursery) -> None:
+    """Connections that are reset leave no trace, and are counted no longer."""
+    questions = Questions(SITE)
+    port = await started(nursery, questions)
+    for _ in range(MOST_PER_ADDRESS * 3):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        await stream.aclose()
+    await until(questions, 0)
+    assert b"308 Permanent" in await asked(port, get("/"))

@@ -1,0 +1,258 @@
+"""The way to a certificate, against an authority without sockets: in order, and with everything that can go wrong."""
+
+import json
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from appliance.acme.conversation import NONCE_TRIES, POLL_LONGEST, Conversation
+from appliance.acme.jws import new_key, thumbprint
+from appliance.acme.trouble import NotIssued
+from appliance.acme.wire import Answer
+from tests.acme.authority import DIRECTORY, HOST, Authority, problem
+
+NAMES = ("mail.example.com", "app.example.com")
+KEY = new_key()
+
+
+def conversation(account: str = "", email: str = "") -> Conversation:
+    """One that begins."""
+    return Conversation(DIRECTORY, KEY, account, email, NAMES)
+
+
+def known(authority: Authority) -> Authority:
+    """An authority that has our account already."""
+    authority.signer = KEY.public_key()
+    return authority
+
+
+def fault(authority: Authority, begun: Conversation | None = None) -> NotIssued:
+    """How it fails."""
+    with pytest.raises(NotIssued) as caught:
+        authority.play((begun or conversation()).certificate(new_key()))
+    return caught.value
+
+
+def on(path: str, *answers: Answer) -> Any:
+    """A spoiler that answers so at this path, once each."""
+    left = list(answers)
+
+    def spoil(asked: str, payload: Any) -> Answer | None:
+        return left.pop(0) if asked.startswith(path) and left else None
+
+    return spoil
+
+
+def test_the_whole_way() -> None:
+    """A new account, an order, each name proven by its token, and the certificate is for our names and our key."""
+    authority, begun, key = Authority(), conversation(), new_key()
+    leaf = x509.load_pem_x509_certificate(authority.play(begun.certificate(key)))
+    assert leaf.public_key() == key.public_key()
+    assert authority.names == list(NAMES)
+    assert authority.shown == {f"token-{name}": f"token-{name}.{thumbprint(KEY)}" for name in NAMES}
+    assert (begun.account, begun.terms) == (f"{HOST}/account/1", "https://ca.test/terms")
+    assert authority.asked[:4] == ["/directory", "/nonce", "/account", "/order"]
+    assert authority.asked.count("/nonce") == 1  # every answer brings the next one
+
+
+@pytest.mark.parametrize("email", ["", "postmaster@example.com"])
+def test_a_new_account_agrees_and_says_whom_to_write_to(email: str) -> None:
+    """The terms are agreed to, and without an address there is no contact at all."""
+    said = []
+    authority = Authority(spoil=lambda path, payload: said.append(payload) if path == "/account" else None)
+    authority.play(conversation(email=email).certificate(new_key()))
+    contact = {"contact": [f"mailto:{email}"]} if email else {}
+    assert said == [{"termsOfServiceAgreed": True, **contact}]
+
+
+def test_an_account_is_used_again() -> None:
+    """No second account is made, and no terms are agreed to again."""
+    authority, begun = known(Authority()), conversation(account=f"{HOST}/account/1")
+    authority.play(begun.certificate(new_key()))
+    assert "/account" not in authority.asked
+    assert (begun.account, begun.terms) == (f"{HOST}/account/1", "")
+
+
+def test_an_account_that_the_authority_has_lost_is_made_again() -> None:
+    """It happens to test authorities, and to whoever changes them."""
+    authority = known(Authority(spoil=on("/order", problem("accountDoesNotExist", status=400))))
+    begun = conversation(account=f"{HOST}/account/77")
+    authority.play(begun.certificate(new_key()))
+    assert begun.account == f"{HOST}/account/1"
+
+
+def test_an_account_that_is_lost_twice_is_told() -> None:
+    """No endless row of accounts."""
+    lost = problem("accountDoesNotExist", status=400)
+    assert "does not know the account" in str(fault(Authority(spoil=on("/order", lost, lost))))
+
+
+def test_the_account_is_known_after_a_failure_too() -> None:
+    """The next try does not make another."""
+    begun = conversation()
+    fault(Authority(spoil=on("/order", problem("serverInternal", status=500))), begun)
+    assert begun.account == f"{HOST}/account/1"
+
+
+def test_a_name_that_is_proven_needs_no_challenge() -> None:
+    """Authorities remember proofs for a while (RFC 8555 7.1.3)."""
+    authority = Authority(proven=frozenset(NAMES))
+    authority.play(conversation().certificate(new_key()))
+    assert not authority.shown
+    assert not any(path.startswith("/challenge") for path in authority.asked)
+
+
+def test_bad_nonces_are_tried_again() -> None:
+    """With the nonce that came with the refusal; each request may need several."""
+    bad = [problem("badNonce", status=400)] * (NONCE_TRIES - 1)
+    authority = Authority(spoil=on("/order", *bad))
+    authority.play(conversation().certificate(new_key()))
+    assert authority.asked.count("/order") == NONCE_TRIES
+    assert authority.asked.count("/nonce") == 1
+
+
+def test_bad_nonces_do_not_go_on_for_ever() -> None:
+    """An authority that wants none of its nonces is left alone."""
+    authority = Authority(spoil=on("/order", *[problem("badNonce", "stale", 400)] * 100))
+    assert "stale" in str(fault(authority))
+    assert authority.asked.count("/order") == NONCE_TRIES
+
+
+def test_what_takes_long_is_waited_for() -> None:
+    """More and more slowly, and never more slowly than now and then."""
+    authority = Authority(polls=12)
+    authority.play(conversation().certificate(new_key()))
+    assert authority.waits[:6] == [0.5, 1.0, 2.0, 3.0, 5.0, 5.0]
+
+
+@pytest.mark.parametrize(("said", "waited"), [(7.0, 7.0), (0.0, 0.5), (86400.0, POLL_LONGEST)])
+def test_an_authority_says_how_long_to_wait(said: float, waited: float) -> None:
+    """Retry-After is obeyed, within reason: not in a busy loop, and not for a day."""
+    authority = Authority(retry_after=said)
+    authority.play(conversation().certificate(new_key()))
+    assert authority.waits[0] == waited
+
+
+def test_an_authority_that_never_decides_is_left() -> None:
+    """The looks are counted."""
+    authority = Authority(polls=1000)
+    assert "did not come to a decision" in str(fault(authority))
+    assert sum(authority.waits) < 600
+
+
+def authorization(stands: str, **challenge: Any) -> Answer:
+    """How it stands with the first name."""
+    challenges = [{"type": "http-01", "url": f"{HOST}/challenge/x", "token": "t", **challenge}] if challenge else []
+    value = {"identifier": {"value": NAMES[0]}, "status": stands, "challenges": challenges}
+    return Answer(200, json.dumps(value).encode(), "after-problem")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "advice"),
+    [
+        ("connection", "port 80 of mail.example.com is not reached from outside: refused", "firewall"),
+        ("dns", "no address of mail.example.com in DNS", "A or AAAA record"),
+        ("unauthorized", "what answers on port 80 of mail.example.com is not this server", "acme.bind"),
+        ("caa", "CAA record in DNS forbids", "CAA record of mail.example.com"),
+        ("somethingNew", "the authority refuses: refused", ""),
+    ],
+)
+def test_a_name_that_is_not_proven(kind: str, words: str, advice: str) -> None:
+    """Why is told in words an operator can do something with."""
+    error = {"type": f"urn:ietf:params:acme:error:{kind}", "detail": "refused"}
+    failed = fault(Authority(spoil=on(f"/authz/{NAMES[0]}", authorization("invalid", status="invalid", error=error))))
+    assert words in str(failed)
+    assert advice in failed.advice
+
+
+def test_a_name_that_is_not_proven_after_its_challenge() -> None:
+    """The same when the verdict comes later."""
+    error = {"type": "urn:ietf:params:acme:error:connection", "detail": "Timeout"}
+    answers = authorization("pending", status="pending"), authorization("invalid", status="invalid", error=error)
+    failed = fault(Authority(spoil=on(f"/authz/{NAMES[0]}", *answers)))
+    assert "port 80 of mail.example.com is not reached from outside: Timeout" in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "words"),
+    [
+        ("/directory", Answer(200, b"<html>"), "cannot be read"),
+        ("/directory", Answer(200, b"\xff"), "cannot be read"),
+        ("/directory", Answer(200, b"[" * 100_000), "cannot be read"),
+        ("/directory", Answer(200, b'{"newNonce": 1}'), "cannot be read"),
+        ("/directory", Answer(404, b"not here"), "HTTP status 404"),
+        ("/directory", Answer(301), "HTTP status 301"),
+        ("/nonce", Answer(503, b'{"type": "about:blank"}'), "HTTP status 503"),
+        ("/account", Answer(201, b"{}", "after-problem"), "did not say where"),
+        ("/account", problem("invalidContact", "bad address"), "acme.email: bad address"),
+        ("/account", problem("externalAccountRequired"), "was made with it beforehand"),
+        ("/account", problem("userActionRequired", instance="https://ca.test/terms2"), "https://ca.test/terms2"),
+        ("/order", Answer(201, b"{}", "after-problem"), "did not say where"),
+        ("/order", problem("rejectedIdentifier", "policy forbids"), "does not issue for mail.example.com, app."),
+        ("/order", problem("unauthorized", "deactivated"), "refuses the account: deactivated"),
+        ("/authz", authorization("pending"), "no proof by HTTP for mail.example.com"),
+        ("/authz", authorization("expired"), "did not find mail.example.com to be ours (expired)"),
+        ("/finalize", problem("badCSR", "weak key", 400), "weak key"),
+        ("/certificate", Answer(200, b"no certificate", "after-problem"), "no certificate came"),
+    ],
+)
+def test_what_else_can_go_wrong(path: str, answer: Answer, words: str) -> None:
+    """Each fault is one kind of error, with words."""
+    assert words in str(fault(Authority(spoil=on(path, answer))))
+
+
+def test_an_authority_that_wants_to_be_left_alone_is_heard() -> None:
+    """The time it asks for comes with the failure."""
+    limited = Answer(429, problem("rateLimited", "too many").body, "n", "", 3600.0)
+    failed = fault(Authority(spoil=on("/order", limited)))
+    assert failed.retry_after == 3600.0
+    assert "too many requests: too many" in str(failed)
+
+
+def test_one_name_of_several_is_named() -> None:
+    """RFC 8555 6.7.1: the problem of one name is inside that of the order."""
+    inner = {
+        "type": "urn:ietf:params:acme:error:rejectedIdentifier",
+        "detail": "bad",
+        "identifier": {"value": NAMES[1]},
+    }
+    failed = fault(Authority(spoil=on("/order", problem("malformed", subproblems=[inner]))))
+    assert str(failed) == "the authority does not issue for app.example.com: bad"
+
+
+def test_an_order_that_the_authority_gives_up() -> None:
+    """Its error is told, and without one at least that."""
+    for error, words in [
+        ({"type": "urn:ietf:params:acme:error:caa", "detail": "x"}, "CAA"),
+        (None, "gave the order up"),
+    ]:
+        order = {"status": "invalid", "finalize": f"{HOST}/finalize/1", "error": error}
+        answer = Answer(200, json.dumps(order).encode(), "after-problem")
+        assert words in str(fault(Authority(spoil=on("/finalize", answer))))
+
+
+def test_a_certificate_for_another_key_or_name_is_not_taken() -> None:
+    """A listener could not show it."""
+
+    class Careless(Authority):
+        """Gives out what it made before."""
+
+        def issue(self, der: bytes) -> bytes:
+            """The chain of somebody else."""
+            return other
+
+    first = Authority()
+    other = first.play(conversation().certificate(new_key()))
+    assert "for another key" in str(fault(Careless()))
+    key = new_key()
+    other = Authority().play(Conversation(DIRECTORY, KEY, "", "", NAMES[:1]).certificate(key))
+    with pytest.raises(NotIssued, match=r"not for app\.example\.com"):
+        Careless().play(conversation().certificate(key))
+
+
+def test_an_authority_that_wants_customers_of_its_own_is_not_asked() -> None:
+    """It says so in its directory: no account is tried."""
+    authority = Authority(meta={"externalAccountRequired": True})
+    assert "beforehand" in str(fault(authority))
+    assert authority.asked == ["/directory"]

@@ -1,0 +1,257 @@
+"""A certificate is kept good for ever: renewed in time, asked for again after failures, whatever else goes wrong."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric import ec
+from trio.testing import MockClock
+
+from appliance import self_signed
+from appliance.acme.conversation import Conversation
+from appliance.acme.files import Drawer
+from appliance.acme.keeper import Keeper
+from appliance.acme.trouble import NotIssued
+from appliance.config import Acme
+from appliance.outside import Outside
+from tests.acme.authority import DIRECTORY, Authority
+
+DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
+BEGIN = 1_794_700_000  # seconds since 1970
+LIFE = timedelta(hours=9)  # a keeper looks every minute: months of that would be a long test
+NAMES = ("mail.example.com",)
+
+Failure = Callable[[], Exception | None]
+
+
+async def inline(work: Callable[..., None], *given: Any) -> None:
+    """In the place of a thread, which a clock that jumps does not wait for."""
+    work(*given)
+
+
+@dataclass
+class Stage:
+    """A keeper on a virtual clock, with an authority that fails as long as the test says."""
+
+    directory: Path
+    settings: Acme = field(default_factory=lambda: Acme(enabled=True, names=NAMES, directory=DIRECTORY))
+    failure: Failure = lambda: None
+    tries: list[float] = field(default_factory=list)  # seconds since the beginning
+    accounts: list[str] = field(default_factory=list)  # the account that each try began with
+    behind: float = 0.0  # seconds that the authority's clock is behind ours
+    set_back: float = 0.0  # seconds by which our own clock was set back
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return BEGIN + trio.current_time() - self.set_back
+
+    async def issue(self, conversation: Conversation, key: ec.EllipticCurvePrivateKey) -> bytes:
+        """A certificate, or what goes wrong."""
+        self.tries.append(trio.current_time())
+        self.accounts.append(conversation.account)
+        authority = Authority(now=datetime.fromtimestamp(self.now() - self.behind, UTC), life=LIFE)
+        authority.signer = conversation.key.public_key()
+        chain = authority.play(conversation.certificate(key))
+        if (failure := self.failure()) is not None:
+            raise failure
+        await trio.lowlevel.checkpoint()
+        return chain
+
+    def keeper(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Keeper:
+        """One that has just been started."""
+        outside = Outside(now=lambda: int(self.now() * 1_000_000), random=lambda: 0.5)
+        return Keeper(self.settings, Drawer(self.directory), issue or self.issue, outside, inline)
+
+    async def run(self, seconds: float, keeper: Keeper | None = None) -> None:
+        """Let one be at work for so long."""
+        with trio.move_on_after(seconds):
+            await (keeper or self.keeper()).run()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """A keeper that has never had a certificate."""
+    return Stage(tmp_path / "acme")
+
+
+def refused(**more: Any) -> NotIssued:
+    """A failure as the authority gives it."""
+    return NotIssued("port 80 is closed", "Open it.", **more)
+
+
+async def test_the_first_comes_at_once_and_is_renewed(stage: Stage, autojump_clock: MockClock) -> None:
+    """Renewal begins a third before the end, a little earlier by chance, and the account stays the same."""
+    await stage.run(20 * HOUR)
+    assert [round(time / MINUTE) for time in stage.tries] == [0, 351, 702, 1053]
+    assert len(set(stage.accounts[1:])) == 1
+    assert {file.stat().st_mode & 0o077 for file in (stage.directory, *stage.directory.iterdir())} == {0}
+
+
+async def test_a_start_with_a_good_one_asks_nobody(stage: Stage, autojump_clock: MockClock) -> None:
+    """A restart changes nothing about when it is renewed."""
+    await stage.run(2 * HOUR)
+    await stage.run(2 * HOUR)
+    assert stage.tries == [0.0]
+
+
+async def test_one_that_was_made_here_is_replaced(stage: Stage, autojump_clock: MockClock) -> None:
+    """It only stands in until the authority's comes."""
+    drawer = Drawer(stage.directory)
+    drawer.open()
+    self_signed.generate(drawer.certificate, drawer.certificate, NAMES[0])
+    await stage.run(MINUTE)
+    held = drawer.held()
+    assert held is not None
+    assert not held.own
+
+
+async def test_failures_are_tried_again_ever_more_rarely(
+    stage: Stage, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The state says why and when, the log has a line each, and the first success ends it."""
+    stage.failure = refused
+    await stage.run(24 * HOUR)
+    assert [round(time / MINUTE) for time in stage.tries] == [0, 1, 6, 36, 96, 456, 816, 1176]
+    state = Drawer(stage.directory).state()
+    assert (state.failures, state.error, state.advice) == (8, "port 80 is closed", "Open it.")
+    assert state.next_try > stage.now()
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2 + ["ERROR"] * 6
+    stage.failure = lambda: None
+    await stage.run(7 * HOUR)
+    assert Drawer(stage.directory).state().failures == 0
+    assert Drawer(stage.directory).held() is not None
+
+
+async def test_a_restart_does_not_ask_sooner(stage: Stage, autojump_clock: MockClock) -> None:
+    """A program that is started again and again would use up what the authority allows."""
+    stage.failure = refused
+    for _ in range(30):
+        await stage.run(10)
+    assert [round(time) for time in stage.tries] == [0, 60]
+
+
+async def test_a_reload_asks_at_once(stage: Stage, autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    """Who has opened port 80 need not wait for hours; without a failure there is nothing to ask for."""
+    stage.failure, keeper = refused, stage.keeper()
+    nursery.start_soon(keeper.run)
+    await trio.sleep(2 * HOUR)
+    assert len(stage.tries) == 5
+    stage.failure = lambda: None
+    for _ in range(2):
+        keeper.try_now()
+        await trio.sleep(MINUTE)
+        assert len(stage.tries) == 6
+
+
+async def test_other_settings_are_tried_at_once(stage: Stage, autojump_clock: MockClock) -> None:
+    """A mended name has not failed yet; and a good certificate for other names, or of another authority, is not it."""
+    stage.failure = refused
+    await stage.run(2 * HOUR)
+    before, stage.failure = len(stage.tries), lambda: None
+    stage.settings = replace(stage.settings, names=("app.example.com",))
+    await stage.run(30)
+    assert len(stage.tries) == before + 1
+    stage.settings = replace(stage.settings, directory=f"{DIRECTORY}/another")
+    await stage.run(30)
+    assert len(stage.tries) == before + 2
+    assert stage.accounts[-1] == ""  # an account is with one authority only
+
+
+async def test_an_authority_that_wants_to_be_left_alone_is(
+    stage: Stage, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Neither the schedule nor a restart nor a reload comes before its time."""
+    stage.failure = lambda: refused(retry_after=2 * DAY)
+    await stage.run(DAY)
+    keeper = stage.keeper()
+    nursery.start_soon(keeper.run)
+    await trio.sleep(HOUR)
+    keeper.try_now()
+    await trio.sleep(22 * HOUR)
+    assert len(stage.tries) == 1
+    await trio.sleep(2 * HOUR)
+    assert len(stage.tries) == 2
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), RuntimeError("a bug"), trio.TooSlowError()])
+async def test_nothing_ends_it(stage: Stage, autojump_clock: MockClock, fault: Exception) -> None:
+    """A full disk and a bug of ours are failures as others: told, and tried again."""
+    stage.failure = lambda: fault
+    await stage.run(2 * MINUTE)
+    assert len(stage.tries) == 2
+    assert Drawer(stage.directory).state().failures == 2
+
+
+async def test_a_certificate_that_cannot_be_read_ends_nothing(
+    stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a library raises, it is told, and looked at again."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Drawer, "held", lambda drawer: 1 / 0)
+        await stage.run(5 * MINUTE)
+    assert not stage.tries
+    await stage.run(MINUTE)
+    assert len(stage.tries) == 1
+
+
+async def test_a_state_that_cannot_be_written_is_remembered(
+    stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk it is still not asked for all the time."""
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("appliance.private_file.write", full)
+    await stage.run(2 * HOUR)
+    assert not stage.tries  # without a key for the account nobody can be asked
+    monkeypatch.undo()
+    keeper = stage.keeper()
+    monkeypatch.setattr(Drawer, "keep_state", full)
+    stage.failure = refused
+    await stage.run(2 * HOUR, keeper)
+    assert [round(time / MINUTE) - 120 for time in stage.tries] == [0, 1, 6, 36, 96]
+
+
+async def test_an_authority_that_hangs_is_left(stage: Stage, autojump_clock: MockClock) -> None:
+    """An attempt has an end, and the next one comes."""
+    begun: list[float] = []
+
+    async def hang(conversation: Conversation, key: ec.EllipticCurvePrivateKey) -> bytes:
+        begun.append(trio.current_time())
+        await trio.sleep_forever()
+        raise AssertionError
+
+    await stage.run(15 * MINUTE, stage.keeper(hang))
+    assert len(begun) == 2
+    assert "took over 600 s" in Drawer(stage.directory).state().error
+
+
+async def test_a_wrong_clock_does_not_ask_all_the_time(stage: Stage, autojump_clock: MockClock) -> None:
+    """Where every certificate looks expired, one an hour is asked for at most; times from the future do not count."""
+    stage.behind = 100 * DAY
+    await stage.run(5 * HOUR - MINUTE)
+    assert [round(time / HOUR) for time in stage.tries] == [0, 1, 2, 3, 4]
+    stage.behind, stage.failure = 0.0, refused
+    await stage.run(HOUR)
+    stage.set_back = 300 * DAY
+    before = len(stage.tries)
+    await stage.run(MINUTE)
+    assert len(stage.tries) == before + 1
+
+
+async def test_damaged_files_are_made_anew(stage: Stage, autojump_clock: MockClock) -> None:
+    """Nothing in the directory is worth more than a new account and a new certificate."""
+    await stage.run(MINUTE)
+    for file in stage.directory.iterdir():
+        file.write_bytes(b"\xffdamaged")
+    await stage.run(MINUTE)
+    assert len(stage.tries) == 2
+    assert stage.accounts == ["", ""]
+    held = Drawer(stage.directory).held()
+    assert held is not None
+    assert held.names == set(NAMES)

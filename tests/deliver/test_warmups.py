@@ -1,0 +1,258 @@
+"""The warm-up of sending addresses within delivery, on a virtual clock: what goes when, from where, and what waits."""
+
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.config_settings import Warmup
+from appliance.deliver import dispatch as dispatch_module
+from appliance.deliver import gates as gates_module
+from appliance.deliver import warmups as warmups_module
+from appliance.deliver.observed import name_pools
+from appliance.deliver.route import Host, Relay, Route
+from appliance.explain import standing
+from appliance.metrics.readings import Readings
+from appliance.warmup import DAY, HOUR
+from tests.deliver.stage import SOURCES, START, Stage, domain_zone, one, stage
+from tests.fakes.mx import FakeMx, hang_up
+
+ON = Warmup(enabled=True)
+FOUR, SIX = str(SOURCES[4]), str(SOURCES[6])
+BOTH = {"a.test": {"MX": ["10 mx.a.test."]}, "mx.a.test": {"A": ["127.0.0.1"], "AAAA": ["fd00::1"]}}
+MINUTES = 60.0
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look around less often: days have many seconds."""
+    monkeypatch.setattr(gates_module, "STATE_EVERY", 30.0)
+    monkeypatch.setattr(dispatch_module, "CLOSE_EVERY", 600.0)
+    monkeypatch.setattr(dispatch_module, "FULL_LOOK", 30.0)
+    monkeypatch.setattr(warmups_module, "KEEP_EVERY", 30.0)
+
+
+def delivered(played: Stage, pool: str = "a.test") -> list[int]:
+    """When each recipient of a pool was delivered, in microseconds since the beginning."""
+    query = "SELECT started_at FROM attempts WHERE pool = ? AND smtp_code = 250 ORDER BY started_at"
+    return [at - START for (at,) in played.rows(query, pool)]
+
+
+def sources(played: Stage) -> dict[str, int]:
+    """By source, how many went on its day so far."""
+    return dict(played.rows("SELECT source, sent FROM warmups WHERE pool = 'a.test'"))
+
+
+def attempts(played: Stage) -> int:
+    """How many attempts there were, of any kind."""
+    ((count,),) = played.rows("SELECT count(*) FROM attempts")
+    return int(count)
+
+
+async def explanation(played: Stage, message: str, settings: Warmup = ON) -> str:
+    """What is said of a message's first recipient."""
+    record = played.store.records.of(message)
+    assert record is not None
+    tried = record.recipients[0]
+    view = played.store.pools.views([tried.domain], settings)[tried.domain]
+    return standing(tried, view, played.outside.now(), 12)
+
+
+# ---- through days
+
+
+async def test_a_pool_gets_what_each_day_allows(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for a new address goes at each day's pace, one attempt each, and nothing else is recorded."""
+    monkeypatch.setattr(dispatch_module, "FULL_LOOK", 120.0)
+    monkeypatch.setattr(gates_module, "STATE_EVERY", 600.0)
+    monkeypatch.setattr(warmups_module, "KEEP_EVERY", 600.0)
+    few = Warmup(enabled=True, first_hour=2, growth=1.5)
+    async with stage(tmp_path, *one(FakeMx()), warmup=few) as played:
+        for length, count in ((24, 2 * 24), (24, 3 * 24), (6, 5 * 6)):
+            for number in range(count):
+                await played.send(f"user{number}@a.test")
+            await trio.sleep(length * 3600)
+        times = delivered(played)
+        hours = [sum(hour * HOUR <= at < (hour + 1) * HOUR for at in times) for hour in range(54)]
+        assert [set(hours[:24]), set(hours[24:48]), set(hours[48:])] == [{2}, {3}, {4}]
+        assert attempts(played) == len(times)
+        assert played.rows("SELECT count(*) FROM recipients WHERE status = 'queued' AND attempt_count = 0") == [(6,)]
+        assert played.rows("SELECT DISTINCT type FROM events") == [("email.delivered",)]
+
+
+async def test_an_hour_is_no_burst(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Two at once, and then one every three minutes."""
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
+        for number in range(30):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(31 * MINUTES)
+        times = [at // 60_000_000 for at in delivered(played)]
+        assert times[:2] == [0, 0]
+        assert times[2:] == [3 * number for number in range(1, 11)]
+
+
+async def test_a_restart_goes_on_with_the_day_and_the_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What was used of the hour stays used, what waits goes on waiting, and the day is the same."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server), warmup=ON) as played:
+        for number in range(40):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(31 * MINUTES)
+        assert len(delivered(played)) == 12
+    async with stage(tmp_path, *one(server), warmup=ON) as played:
+        (pace,) = played.rows("SELECT pool, source, day, day_at, sent, used FROM warmups")
+        assert pace == ("a.test", FOUR, 0, pytest.approx(START, abs=1_000_000), 12, 12)
+        await trio.sleep(60)
+        assert len(delivered(played)) == 12  # no new burst
+        await trio.sleep(27 * MINUTES)
+        assert len(delivered(played)) == 20
+        await trio.sleep(11 * MINUTES)
+        assert 22 <= len(delivered(played)) <= 25
+    async with stage(tmp_path, *one(server), warmup=ON) as played:
+        await trio.sleep(25 * 3600)
+        await played.final(*[await played.send(f"late{number}@a.test") for number in range(2)])
+        await trio.sleep(60)
+        assert played.rows("SELECT day FROM warmups") == [(1,)]
+
+
+async def test_other_pools_go_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """While one pool's mail waits for its warm-up, another pool's message goes at once."""
+    zone, addresses = domain_zone("a.test", "b.test")
+    servers = {address: FakeMx() for address in addresses.values()}
+    async with stage(tmp_path, zone, servers, warmup=ON) as played:
+        waiting = [await played.send(f"user{number}@a.test") for number in range(200)]
+        await trio.sleep(60)
+        await played.final(await played.send("ada@b.test"), within=2)
+        assert len(delivered(played)) == 2
+        told = await explanation(played, waiting[-1])
+        assert told == f"waiting: warm-up of pool a.test from {FOUR}: 20 an hour on day 1, 2 used; next at 15:09:40"
+
+
+async def test_accounts_take_turns_for_what_may_go(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Somebody's single message is next, however many of somebody else's wait."""
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
+        for number in range(300):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(60)
+        await played.final(await played.send("ada@a.test", account="other"), within=6 * MINUTES)
+        assert len(delivered(played)) <= 4
+
+
+async def test_recipients_are_counted_and_a_message_goes_in_parts(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Thirty recipients of one message take an hour and a half; each gets it once."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server), warmup=ON) as played:
+        message = await played.send(*[f"user{number}@a.test" for number in range(30)])
+        await trio.sleep(59 * MINUTES)
+        assert len(delivered(played)) == 20
+        await played.final(message, within=3600)
+        got = sorted(address for each in server.messages for address in each.recipients)
+        assert got == sorted(f"user{number}@a.test" for number in range(30))
+        assert attempts(played) == 30
+        assert played.dispatch._in_hand.total == 0
+
+
+async def test_few_are_prepared_while_many_wait(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """No more parcels are in hand than may go in half an hour: their routes would grow old."""
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
+        for number in range(200):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(60)
+        assert played.dispatch._in_hand.total == 10
+
+
+# ---- sources
+
+
+async def test_each_source_has_its_own_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What IPv6 may not take any more goes by IPv4, as far as that may: forty in an hour, twenty from each."""
+    servers = {"127.0.0.1": FakeMx(), "fd00::1": FakeMx()}
+    async with stage(tmp_path, BOTH, servers, warmup=ON) as played:
+        for number in range(100):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(59 * MINUTES)
+        assert [len(server.messages) for server in servers.values()] == [20, 20]
+        assert sources(played) == {FOUR: 20, SIX: 20}
+        assert attempts(played) == 40
+
+
+async def test_a_dead_family_costs_no_attempt_and_lends_no_room(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """With IPv6 leading nowhere, everything waits for IPv4's pace: nobody loses an attempt by that."""
+    server = FakeMx()
+    async with stage(tmp_path, BOTH, {"127.0.0.1": server}, warmup=ON) as played:
+        for number in range(100):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(119 * MINUTES)
+        assert len(server.messages) == 40
+        assert attempts(played) == 40
+        assert sources(played)[FOUR] == 40
+        assert sources(played).get(SIX, 0) == 0
+        dead = [at for at, address in played.dialled if address == "fd00::1"]
+        assert 0 < len(dead) <= 2 * 2 * 24  # two at a time, every five minutes
+
+
+async def test_what_no_server_took_is_given_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Servers that hang up use none of the hour; the attempts are real ones, on the schedule."""
+    server = FakeMx(answers={"greeting": hang_up})
+    async with stage(tmp_path, *one(server), warmup=ON) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(10)]
+        await trio.sleep(100)
+        assert [played.recipient(message) for message in sent] == [("deferred", 1)] * 10
+        assert sources(played) == {FOUR: 0}
+
+
+async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An address that is warm already sends as ever."""
+    server = FakeMx()
+    new = Warmup(enabled=True, addresses=(ip_address(SIX),))
+    async with stage(tmp_path, *one(server), warmup=new) as played:
+        await played.final(*[await played.send(f"user{number}@a.test") for number in range(150)], within=60)
+        assert sources(played) == {}
+    named = Warmup(enabled=True, addresses=(ip_address(FOUR),))
+    async with stage(tmp_path, *one(server), warmup=named) as played:
+        for number in range(150):
+            await played.send(f"user{number}@a.test")
+        await trio.sleep(60)
+        assert sources(played) == {FOUR: 2}
+
+
+async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """After the last day everything goes at once, and nobody is told of a warm-up."""
+    short = Warmup(enabled=True, days=1)
+    async with stage(tmp_path, *one(FakeMx()), warmup=short) as played:
+        await played.final(await played.send("ada@a.test"))
+        await trio.sleep(DAY / 1_000_000)
+        await played.final(*[await played.send(f"user{number}@a.test") for number in range(150)], within=60)
+        assert played.store.warmups.told(short, 10) == []
+        await trio.sleep(60)
+        assert played.rows("SELECT day, sent FROM warmups") == [(1, 0)]  # nobody counts any more
+
+
+async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """How many may go in an hour, and how many have; not of pools without a name, there may be one for every domain."""
+    name_pools(["named.test"])
+    zone, addresses = domain_zone("named.test", "b.test")
+    async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, warmup=ON) as played:
+        await played.final(await played.send("ada@named.test"), await played.send("ada@b.test"))
+        readings = {each.name: each.values for each in await Readings(tmp_path, played.outside).now()}
+        assert readings["appliance_warmup_recipients_per_hour"] == {("named.test", FOUR): 20}
+        assert readings["appliance_warmup_recipients_used"] == {("named.test", FOUR): 1}
+
+
+async def test_mail_to_a_relay_is_not_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The world sees the relay's address, and not ours."""
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
+        warmups = played.dispatch.warmups
+        assert warmups is not None
+        hosts = (Host("relay.test", (ip_address("127.0.0.1"),)),)
+        relayed, direct = Route("a.test", hosts, 587, relay=Relay("relay.test")), Route("a.test", hosts, 25)
+        assert warmups.permit("a.test", relayed, 50) is None
+        permit = warmups.permit("a.test", direct, 50)
+        assert permit is not None
+        assert permit.count == 2
+        assert not warmups.lets_go("a.test", direct)
+        assert warmups.lets_go("a.test", relayed)

@@ -1,0 +1,92 @@
+"""What clients see of a server's certificate, on each of its listeners, and what is told about it."""
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.fakes.pebble import Pebble
+from tests.running import Running, appliance
+
+NAME, SITE = "mail.example.com", "app.example.com"
+
+
+@contextmanager
+def certified(directory: Path, authority: Pebble, *, acme: str = "", bind: int | None = None) -> Iterator[Running]:
+    """A server that has its certificates from this authority, and metrics."""
+    http = f"""base_url = "https://{SITE}"
+[metrics]
+bind = ["127.0.0.1:0"]
+[acme]
+enabled = true
+directory = "{authority.url}"
+ca_file = "{authority.ca_file}"
+bind = ["127.0.0.1:{bind or authority.http_port}"]
+{acme}
+"""
+    with appliance(directory, http=http, dns=authority.dns) as running:
+        yield running
+
+
+def endpoint(running: Running, listener: str) -> tuple[str, int]:
+    """Where https, smtp or smtps listens."""
+    url = next(url for url in [running.url, *running.smtp] if url.startswith(f"{listener}:"))
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    return parts.hostname, parts.port
+
+
+def shown(running: Running, listener: str, trust: ssl.SSLContext, name: str = NAME) -> bytes:
+    """The certificate (DER) that a client sees which trusts so; ssl.SSLError if it does not trust it."""
+    with socket.create_connection(endpoint(running, listener), timeout=10) as plain:
+        if listener == "smtp":
+            file = plain.makefile("rb")
+            file.readline()
+            for command in (b"EHLO client.example.com\r\n", b"STARTTLS\r\n"):
+                plain.sendall(command)
+                while file.readline()[3:4] == b"-":
+                    pass
+        with trust.wrap_socket(plain, server_hostname=name) as secure:
+            certificate = secure.getpeercert(binary_form=True)
+            if listener == "https":
+                secure.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert secure.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert certificate is not None
+    return certificate
+
+
+def anything() -> ssl.SSLContext:
+    """Trust in whatever is shown."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def trusted(running: Running, listener: str, trust: ssl.SSLContext, name: str = NAME) -> bool:
+    """Whether a client that trusts so would go on."""
+    try:
+        shown(running, listener, trust, name)
+    except ssl.SSLCertVerificationError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], object], running: Running, within: float = 30.0) -> None:
+    """Look often; the log tells why it did not come to that."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, running.log_file.read_text()
+        time.sleep(0.05)
+
+
+def events(running: Running, logger: str = "appliance.acme") -> list[dict[str, Any]]:
+    """What a part of the program has logged."""
+    lines = [json.loads(line) for line in running.log_file.read_text().splitlines()]
+    return [line for line in lines if line["logger"] == logger]

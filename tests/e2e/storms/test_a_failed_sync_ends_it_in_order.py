@@ -1,0 +1,82 @@
+"""A disk that fails (threats.md 25): after an error nobody knows what is on disk, so nothing more is acknowledged."""
+
+import json
+from pathlib import Path
+
+from appliance.store import FILE_NAME
+from tests.e2e.storms.failing_disk import SYNCS, WRITES, failing
+from tests.e2e.storms.senders import Senders
+from tests.often import often_started
+from tests.running import Running, appliance
+
+CREDIT = 1_000_000
+AT_ONCE = 4  # senders, so that no more of them share a sync
+FOR_NOW = {"503 temporary_failure to be retried", "503 service_unavailable to be retried"}
+
+UNSYNCED = "the database could not be synced"
+FAILURES = ((SYNCS, 1, UNSYNCED), (SYNCS, 3, UNSYNCED), (SYNCS, 20, UNSYNCED), (WRITES, 50, "the disk failed during a"))
+
+
+def log_of(running: Running) -> Path:
+    """The file that a commit writes and syncs."""
+    return running.data_dir / f"{FILE_NAME}-wal"
+
+
+def last_line(running: Running) -> dict[str, str]:
+    """What it said at the end."""
+    return dict(json.loads(running.log_file.read_text().splitlines()[-1]))
+
+
+def check_the_end(running: Running, senders: Senders, reason: str) -> None:
+    """It ended by itself, saying why, and what it acknowledged is on disk."""
+    assert running.wait() == 1
+    line = last_line(running)
+    assert line["event"] == "the storage failed; a restart goes on from what is on disk"
+    assert reason in line["reason"]
+    assert "Traceback" not in running.log_file.read_text()
+    assert set(senders.refused) <= FOR_NOW
+    senders.check_all_are_there(running)
+
+
+def test_nothing_is_acknowledged_after_a_failure(tmp_path: Path) -> None:
+    """Whichever sync or write fails, it ends with 1 and says so; a restart has everything that was acknowledged."""
+    senders = Senders(size=1_000)
+    with appliance(tmp_path, credit=CREDIT) as running:
+        senders.accepted_again_within(running)
+        assert running.terminate() == 0
+        with often_started(running) as again:
+            for calls, number, reason in FAILURES:
+                before = len(senders.acknowledged)
+                again.start()
+                with failing(again, calls, "EIO", f"{number}+", only=log_of(again)):
+                    senders.send_until_gone(again, web=AT_ONCE)
+                check_the_end(again, senders, reason)
+                assert len(senders.acknowledged) - before < AT_ONCE * number
+            again.start()
+            senders.accepted_again_within(again)
+            senders.check_all_are_there(again)
+        assert len(senders.acknowledged) > 20
+
+
+def test_a_checkpoint_that_cannot_be_synced(tmp_path: Path) -> None:
+    """SQLite itself goes on when the database's own file cannot be synced; we do not."""
+    senders = Senders(size=200_000)
+    with appliance(tmp_path, credit=CREDIT) as running:
+        with failing(running, SYNCS, "EIO", "1+", only=running.data_dir / FILE_NAME):
+            senders.send_until_gone(running)
+        check_the_end(running, senders, UNSYNCED)
+        assert len(senders.acknowledged) > 100  # 32 MiB of log come before a checkpoint
+
+
+def test_no_room_for_some_writes(tmp_path: Path) -> None:
+    """Room that is missing for a while, at whatever place in a commit, is no reason to end."""
+    with appliance(tmp_path, credit=CREDIT) as running:
+        senders = Senders(size=1_000)
+        for first in (1, 40):
+            with failing(running, WRITES, "ENOSPC", f"{first}..{first + 30}", only=log_of(running)):
+                senders.send_until_refused(running, web=2, smtp=1)
+                senders.accepted_again_within(running)
+            assert set(senders.refused) == {"503 temporary_failure to be retried", "451 4.3.0"}
+            senders.refused.clear()
+        senders.check_all_are_delivered(running, CREDIT)
+        assert running.terminate() == 0

@@ -1,0 +1,187 @@
+"""A disk without room (threats.md 25): refusals that can be retried, nothing lost, and it goes on by itself."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+from appliance.store import FILE_NAME
+from tests.e2e.contract.service import eventually
+from tests.e2e.delivery.world import CREDITS, world
+from tests.e2e.raw import Client, bearer, request
+from tests.e2e.storms.senders import Senders
+from tests.e2e.storms.small_disk import MIB, SmallDisk
+from tests.fakes.hooks import Answer, Post, hooks
+from tests.fakes.mx import FakeMx, wait_and_say
+from tests.running import PROGRAM, Running, add_account, appliance
+
+RECOVERY = 10  # seconds
+CREDIT = 1_000_000
+TO_RETRY = {"503 temporary_failure to be retried", "451 4.3.0"}
+LOGGED_PAGE = 4096 + 24  # bytes
+INDEXED = 4062  # pages of the log in the first 32 KiB of its index
+ONE_COMMIT = 24 * 4096  # bytes; room for a small message, and not for 32 KiB more
+RESERVE = "reserve"  # a file that takes most of the disk, until somebody tidies up
+
+
+def warnings(running: Running) -> set[str]:
+    """What it complained of."""
+    return {json.loads(line)["event"] for line in running.complaints()}
+
+
+def full_of_mail(running: Running, disk: SmallDisk) -> Senders:
+    """Who has sent until there was no room any more."""
+    senders = Senders()
+    senders.send_until_refused(running)
+    disk.fill()
+    assert set(senders.refused) == TO_RETRY
+    assert len(senders.acknowledged) > 20
+    return senders
+
+
+def test_senders_fill_it_up(disk: SmallDisk, tmp_path: Path) -> None:
+    """They are told to come back, after a restart too, and with room again all that was accepted is delivered."""
+    disk.fill(RESERVE, leave=3 * MIB)
+    with appliance(tmp_path, credit=CREDIT) as running:
+        senders = full_of_mail(running, disk)
+        check_what_works_without_room(running, senders)
+        assert running.terminate() == 0
+        running.start()
+        check_what_works_without_room(running, senders)
+        disk.make_room(RESERVE)
+        assert senders.accepted_again_within(running) < RECOVERY
+        assert set(senders.refused) == TO_RETRY
+        senders.check_all_are_delivered(running, CREDIT)
+        assert running.terminate() == 0
+        assert "ended by a bug" not in warnings(running)
+
+
+def check_what_works_without_room(running: Running, senders: Senders) -> None:
+    """What was accepted can be read, and what comes is refused."""
+    with Client(running.url) as client:
+        for message in (senders.acknowledged[0], senders.acknowledged[-1]):
+            client.send(request("GET", f"/emails/{message}", bearer(running)))
+            assert client.answer().json()["id"] == message
+    assert senders.post(running).status == 503
+
+
+def test_no_room_when_the_log_outgrows_its_index(disk: SmallDisk, tmp_path: Path) -> None:
+    """A commit that is in the log must not fail because the next piece of the log's index finds no room."""
+    with appliance(tmp_path, credit=CREDIT) as running:
+        senders, log = Senders(size=60_000), running.data_dir / f"{FILE_NAME}-wal"
+        while pages(log) < INDEXED - 120:
+            assert senders.post(running).status == 202
+        senders.size = 100
+        while pages(log) < INDEXED:
+            if pages(log) > INDEXED - 60:
+                disk.fill(leave=ONE_COMMIT)
+            senders.post(running)
+            time.sleep(0.05)  # until it is delivered, too
+            (disk.directory / "ballast").unlink(missing_ok=True)
+        disk.fill()
+        assert senders.post(running).status == 503
+        disk.make_room()
+        assert senders.accepted_again_within(running) < RECOVERY
+        senders.check_all_are_delivered(running, CREDIT)
+        assert running.terminate() == 0
+
+
+def pages(log: Path) -> int:
+    """How many pages are in the log."""
+    return log.stat().st_size // LOGGED_PAGE
+
+
+async def test_results_wait_for_room(disk: SmallDisk, tmp_path: Path) -> None:
+    """What servers have taken while nothing could be written is kept and recorded later: nobody gets it twice."""
+    async with world(tmp_path) as made:
+        server = FakeMx(answers={".": wait_and_say(0.5, b"250 2.0.0 queued\r\n")})
+        await made.domain("slow.test", server)
+        sent = [await made.send(f"user{number}@slow.test") for number in range(8)]
+        await made.until(lambda: sum(command == "DATA" for command in server.commands) == 8)
+        disk.fill()
+        await made.until(lambda: "results wait for the storage" in warnings(made.running))
+        await made.send("late@slow.test", expect=503)
+        disk.make_room()
+        await made.final(*sent, within=RECOVERY)
+        assert [made.status(message) for message in sent] == ["delivered"] * 8
+        assert sum(command == "DATA" for command in server.commands) == 8
+        assert made.credits() == CREDITS - 8
+
+
+def steadily(_: Post) -> Answer:
+    """A receiver that needs a moment."""
+    time.sleep(0.5)
+    return 200, b""
+
+
+def test_results_of_posts_wait_for_room(disk: SmallDisk, tmp_path: Path) -> None:
+    """An event that was posted while nothing could be written is recorded later, and not posted again."""
+    message = {"from": "a@example.com", "to": ["a@example.net", "b@example.net"], "subject": "s", "text": "t"}
+    with hooks(tmp_path) as receiver, appliance(tmp_path, webhooks=receiver.settings(tmp_path)) as running:
+        receiver.answers["/"] = steadily
+        with running.client(headers=running.login()) as client:
+            client.put("/v1/webhook", json={"url": receiver.url("/")}).raise_for_status()
+            client.post("/emails", json=message, headers={"Idempotency-Key": "first"}).raise_for_status()
+            eventually(lambda: len(receiver.posts), lambda count: count == 2)
+            disk.fill()
+            eventually(lambda: warnings(running), lambda found: "results wait for the storage" in found)
+            disk.make_room()
+
+            def statuses() -> list[str]:
+                return [each["status"] for each in client.get("/v1/webhook/deliveries").json()["deliveries"]]
+
+            eventually(statuses, lambda found: found == ["success"] * 2)
+        assert len(receiver.posts) == 2
+
+
+def test_below_the_watermark_only_new_mail_is_refused(disk: SmallDisk, tmp_path: Path) -> None:
+    """With the room that is kept back what was accepted is still delivered; with more room mail is accepted again."""
+    watermark = 'min_free_disk = "8MiB"\nmin_free_disk_percent = 0'
+    with appliance(tmp_path, disk=watermark, credit=CREDIT) as running:
+        senders = Senders(size=100)
+        senders.accepted_again_within(running)
+        deferred = {"from": "a@example.com", "to": "defer@example.net", "subject": "s", "text": "t"}
+        with running.client() as client:
+            sent = client.post("/emails", json=deferred, headers={"Idempotency-Key": "later"})
+            senders.acknowledged.append(sent.json()["id"])
+        disk.fill(leave=7 * MIB)
+        while senders.post(running).status == 202:
+            time.sleep(0.1)  # it looks at the disk once a second
+        senders.send_until_refused(running, web=1, smtp=1)
+        assert set(senders.refused) == TO_RETRY
+        senders.check_all_are_delivered(running, CREDIT)
+        disk.make_room()
+        assert senders.accepted_again_within(running) < RECOVERY
+        senders.check_all_are_delivered(running, CREDIT)
+        assert running.complaints() == []
+
+
+def refusal_to_start(directory: Path) -> str:
+    """The one line it ends with."""
+    settings = directory / "small.toml"
+    settings.write_text(f'[server]\ndata_dir = "{directory / "data"}"\n[http]\nbind = ["127.0.0.1:0"]\n')
+    result = subprocess.run(
+        [*PROGRAM, "serve", "--config", str(settings)], capture_output=True, text=True, timeout=30, cwd=directory
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_a_first_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path) -> None:
+    """It says that there is no room, and where it is missing."""
+    disk.fill()
+    assert "no space left on device: make room where" in refusal_to_start(tmp_path)
+    disk.make_room()
+    disk.fill(leave=150_000)
+    line = refusal_to_start(tmp_path)
+    assert f"{FILE_NAME}: the database cannot be used: " in line
+    assert f"the disk is full: make room where {tmp_path / 'data'} lies" in line
+
+
+def test_a_later_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path) -> None:
+    """The same for a database that is there."""
+    add_account(disk.directory, "demo")
+    disk.fill()
+    assert f"make room where {tmp_path / 'data'} lies" in refusal_to_start(tmp_path)

@@ -1,0 +1,48 @@
+"""A wall clock that tests set while the program runs: libfaketime stands between it and the system's."""
+
+import glob
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.running import PROGRAM
+
+# Debian and others; the variant without threads is enough, for it is asked for the time and for nothing else.
+PLACES = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1", "/usr/lib*/libfaketime.so.1")
+
+
+@dataclass(frozen=True)
+class WrongClock:
+    """The clock of programs that are started with `program`: the system's, but for what was set."""
+
+    library: str
+    file: Path
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """How to start one."""
+        settings = {
+            "LD_PRELOAD": self.library,
+            "FAKETIME_TIMESTAMP_FILE": str(self.file),
+            "FAKETIME_NO_CACHE": "1",  # what was set is seen at once
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # nobody can set that one
+            "NO_FAKE_STAT": "1",
+        }
+        return ("env", *(f"{name}={value}" for name, value in settings.items()), *PROGRAM)
+
+    def set_by(self, days: int) -> None:
+        """So many days away from the right time."""
+        new = self.file.with_suffix(".new")
+        new.write_text(f"{days:+d}d\n")
+        new.replace(self.file)  # so that nobody reads half of it
+
+
+def wrong_clock(directory: Path) -> WrongClock:
+    """One that is right, for now; skips the test where there is no libfaketime."""
+    found = [library for place in PLACES for library in glob.glob(place)]
+    if not found:
+        pytest.skip("there is no libfaketime, without which nobody sets only one program's clock")
+    made = WrongClock(found[0], directory / "clock")
+    made.set_by(0)
+    return made

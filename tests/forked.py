@@ -1,0 +1,114 @@
+"""In charge of starting the program without reading its code again: each is forked by a process that has read it.
+
+There is one such parent for each process that runs tests, from the first start on. What Python or the dynamic linker
+read from the environment when they start does not reach a fork: whoever is after that starts a process of its own.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[1]
+
+
+class Forked:
+    """A forked program, to be treated like a `subprocess.Popen`."""
+
+    def __init__(self, pid: int, told: IO[bytes]) -> None:
+        """With where its parent tells of its end."""
+        self.pid = pid
+        self.returncode: int | None = None
+        self._told = told
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._look(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended."""
+        code = self._look(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, timeout: float | None) -> int | None:
+        with self._lock:
+            if self.returncode is None and _is_readable(self._told, timeout):
+                self.returncode = int(self._told.readline())
+                self._told.close()
+            return self.returncode
+
+
+def _is_readable(file: IO[bytes], timeout: float | None) -> bool:
+    poll = select.poll()  # select() knows no descriptors above a thousand
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else 1_000 * timeout))
+
+
+class _Parents:
+    """The one parent there is, once somebody has asked for it."""
+
+    def __init__(self) -> None:
+        """Nobody has."""
+        self._orders: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def order(self, order: bytes, descriptors: Sequence[int]) -> None:
+        """Have a child forked that gets these descriptors."""
+        with self._lock:
+            if self._orders is None:
+                self._orders = self._start()
+        socket.send_fds(self._orders, [order], descriptors)
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tests.parent", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        atexit.register(process.wait)
+        atexit.register(ours.close)  # the last registered is the first called: this ends it
+        return ours
+
+
+_PARENTS = _Parents()
+
+
+def fork(*words: str, directory: Path, environment: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]) -> Forked:
+    """The program with these words, in a process of its own."""
+    order = {"words": words, "directory": str(directory), "environment": dict(environment)}
+    reading, writing = os.pipe()
+    told = open(reading, "rb", buffering=0)  # noqa: SIM115  # closed when the child has ended
+    try:
+        _PARENTS.order(json.dumps(order).encode(), [stdout.fileno(), stderr.fileno(), writing])
+    finally:
+        os.close(writing)
+    return Forked(int(told.readline()), told)

@@ -1,0 +1,270 @@
+"""In charge of old mail: it goes when it has been final for long enough, whole, by index, and never undelivered."""
+
+import random
+
+import pytest
+
+from appliance.model import Account, Outcome, RecipientStatus
+from appliance.store import Store
+from appliance.store import clearing as clearing_module
+from appliance.store.clearing import FIND_BODIES, FIND_EVENTS, FIND_MAIL, START, Slice, within
+from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, outcome, record
+
+HOUR = 3600 * SECOND
+DELIVERED, BOUNCED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED
+DEFERRED, FAILED = RecipientStatus.DEFERRED, RecipientStatus.FAILED
+OF_MESSAGE = {
+    "messages": "SELECT * FROM messages WHERE id = :id",
+    "recipients": "SELECT * FROM recipients WHERE message_id = :id ORDER BY id",
+    "attempts": """SELECT a.* FROM attempts a WHERE a.recipient_id IN
+        (SELECT id FROM recipients WHERE message_id = :id) ORDER BY a.recipient_id, number""",
+    "message_bodies": "SELECT * FROM message_bodies WHERE message_id = :id",
+    "events": "SELECT * FROM events WHERE message_id = :id ORDER BY id",
+    "credit_ledger": "SELECT * FROM credit_ledger WHERE message_id = :id ORDER BY id",
+}
+
+
+def kept(store: Store, message_id: str) -> dict[str, list[tuple[object, ...]]]:
+    """All that is stored about a message, by table."""
+    return {
+        table: store.engine.read(lambda c, query=query: c.execute(query, {"id": message_id}).fetchall())  # type: ignore[misc]
+        for table, query in OF_MESSAGE.items()
+    }
+
+
+def tables(store: Store, message_id: str) -> set[str]:
+    """The tables in which there is something about a message."""
+    return {table for table, found in kept(store, message_id).items() if found}
+
+
+async def bodies(store: Store, clock: Clock, age: int = DAY, after: str = START) -> int:
+    """Delete all bodies of that age; how many went."""
+    total, more = 0, True
+    while more:
+        part = await store.clearing.bodies(after, clock.now - age, clock.now, 50)
+        total, after, more = total + part.deleted, part.after, part.more
+    return total
+
+
+async def mail(store: Store, clock: Clock, age: int = 30 * DAY) -> int:
+    """Delete all messages of that age, and their events; how many messages went."""
+    while await store.statistics.count():
+        pass
+    assert store.clearing.is_counted(clock.now - age)
+    total = 0
+    for walk in (store.clearing.mail, store.clearing.events):
+        after, more = START, True
+        while more:
+            part = await walk(after, clock.now - age, 50)
+            total, after, more = total + (part.deleted if walk == store.clearing.mail else 0), part.after, part.more
+    return total
+
+
+async def test_the_body_goes_a_day_after_the_last_recipient_is_final(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """It counts from the last recipient, not from the first or from acceptance, and all else stays."""
+    new = messages.new("a@example.net", "b@example.net")
+    await store.messages.accept(new)
+    await record(store, clock, [DELIVERED, DEFERRED])
+    clock.now += 2 * DAY
+    assert await bodies(store, clock) == 0
+    assert store.messages.to_send(new.id)[0] == new.mime
+    await record(store, clock, [DELIVERED])
+    clock.now += DAY - HOUR
+    assert await bodies(store, clock) == 0
+    clock.now += HOUR + SECOND
+    before = kept(store, new.id)
+    assert await bodies(store, clock) == 1
+    assert kept(store, new.id) == before | {"message_bodies": []}
+    assert store.messages.mime(new.id) is None
+    read = store.messages.read(account.id, new.id)
+    assert read is not None
+    assert [each.status for each in read.recipients] == [DELIVERED, DELIVERED]
+    facts = store.mail_log.facts(account.id, new.id)
+    assert facts is not None
+    assert facts.body_kept is False
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+async def test_a_failure_counts_from_when_it_failed(
+    store: Store, messages: Messages, account: Account, clock: Clock, how: str
+) -> None:
+    """One that was given up, or cancelled untried after days, keeps its body for a day like all others."""
+    new = messages.new()
+    await store.messages.accept(new)
+    clock.now += 3 * DAY
+    if how == "failed":
+        await record(store, clock, [FAILED])
+    else:
+        await store.queue_control.cancel(new.id, "by its owner")
+    clock.now += DAY - HOUR
+    assert await bodies(store, clock) == 0
+    clock.now += HOUR + SECOND
+    assert await bodies(store, clock) == 1
+
+
+async def test_a_request_can_be_repeated_when_its_body_is_gone(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """With a short time for bodies the receipt stays for the key's 24 hours, and goes then."""
+    new = messages.new(key="again")
+    await store.messages.accept(new)
+    await record(store, clock, [DELIVERED])
+    clock.now += HOUR
+    assert await bodies(store, clock, age=60 * SECOND) == 1
+    assert await bodies(store, clock, age=60 * SECOND) == 0
+    assert store.messages.mime(new.id) is None
+    facts = store.mail_log.facts(account.id, new.id)
+    assert facts is not None
+    assert facts.body_kept is False
+    remembered = store.messages.remembered(account.id, "key:1", "again")
+    assert remembered is not None
+    assert remembered.receipt == new.receipt
+    clock.now += DAY
+    assert await bodies(store, clock, age=60 * SECOND) == 1
+    assert kept(store, new.id)["message_bodies"] == []
+
+
+async def test_a_message_goes_with_all_that_belongs_to_it(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """After thirty days nothing is left of it but what it cost, and it is as unknown as one that never was."""
+    new = messages.new("a@example.net", "b@example.net", "c@example.net")
+    await store.messages.accept(new)
+    await record(store, clock, [DELIVERED, BOUNCED, FAILED])
+    other = messages.new()
+    await store.messages.accept(other)
+    clock.now += 30 * DAY - HOUR
+    assert await mail(store, clock) == 0
+    clock.now += HOUR + SECOND
+    untouched = kept(store, other.id)
+    assert await mail(store, clock) == 1
+    assert tables(store, new.id) == {"credit_ledger"}
+    assert store.engine.read(lambda c: c.execute("SELECT count(*) FROM attempts").fetchall()) == [(0,)]
+    assert store.messages.read(account.id, new.id) is None
+    assert store.records.of(new.id, account.id) is None
+    assert store.mail_log.facts(account.id, new.id) is None
+    assert kept(store, other.id) == untouched
+    assert set(untouched) - {"attempts", "events"} == tables(store, other.id)
+
+
+async def test_what_is_not_counted_yet_is_not_deleted(store: Store, messages: Messages, clock: Clock) -> None:
+    """A server that was off for a month first adds up what it sent before: the numbers outlive the messages."""
+    await store.messages.accept(messages.new())
+    await record(store, clock, [DELIVERED])
+    clock.now += 31 * DAY
+    assert store.clearing.is_counted(clock.now - 30 * DAY) is False
+    await store.statistics.count()
+    assert store.clearing.is_counted(clock.now - 30 * DAY) is True
+
+
+async def test_the_numbers_stay_when_the_messages_go(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """What was sent and what became of it is the same before and after."""
+    began = clock.now
+    for _ in range(3):
+        await store.messages.accept(messages.new())
+    await record(store, clock, [DELIVERED, BOUNCED, DELIVERED])
+    clock.now += 31 * DAY
+    before = await store.statistics.of(account.id, began - HOUR)
+    assert sum(before.by_hour.values()) == 6
+    assert await mail(store, clock) == 3
+    assert await store.statistics.of(account.id, began - HOUR) == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_happened_nothing_undelivered_goes_and_nothing_old_stays(
+    store: Store, messages: Messages, account: Account, clock: Clock, seed: int
+) -> None:
+    """Out of any history exactly that is deleted whose last recipient has been final for long enough."""
+    chance = random.Random(seed)
+    final_at: dict[str, list[int | None]] = {}
+    for _ in range(40):
+        new = messages.new(
+            *[f"{number}@example.net" for number in range(chance.randint(1, 3))], test=chance.random() < 0.3
+        )
+        await store.messages.accept(new)
+        final_at[new.id] = await _happen(store, clock, chance)
+        clock.now += chance.randint(0, 3 * DAY)
+    undelivered = {each: kept(store, each) for each, times in final_at.items() if None in times}
+    await bodies(store, clock)
+    await mail(store, clock)
+    assert {each: kept(store, each) for each in undelivered} == undelivered
+    for message_id, times in final_at.items():
+        last = clock.now if None in times else max(time or 0 for time in times)
+        assert ("message_bodies" in tables(store, message_id)) is (last >= clock.now - DAY)
+        assert ("recipients" in tables(store, message_id)) is (last >= clock.now - 30 * DAY)
+        assert ("messages" in tables(store, message_id)) is (last >= clock.now - 30 * DAY)
+    lines = store.accounts.ledger(account.id, 1_000)
+    assert sum(line.amount for line in lines) == store.accounts.find(account.id).credits
+    assert lines[-1].amount == CREDITS
+
+
+async def _happen(store: Store, clock: Clock, chance: random.Random) -> list[int | None]:
+    """Let something become of the newest message's recipients; when each was final, None for who still waits."""
+    times: list[int | None] = []
+    newest = max(store.queue.due(simulated=True, most=1_000), key=lambda each: each.message_id).message_id
+    for recipient in [each for each in store.queue.due(simulated=True, most=1_000) if each.message_id == newest]:
+        clock.now += chance.randint(0, DAY)
+        status = chance.choice([DELIVERED, DELIVERED, BOUNCED, FAILED, DEFERRED, None])
+        if status is not None:
+            fields = {"next_attempt_at": clock.now + 400 * DAY} if status is DEFERRED else {}
+            result: Outcome = outcome(recipient, status, clock.now, **fields)
+            await store.queue.record([result])
+        times.append(None if status in (None, DEFERRED) else clock.now)
+    return times
+
+
+async def test_a_slice_is_no_more_than_was_asked_for(store: Store, messages: Messages, clock: Clock) -> None:
+    """Many small bodies are deleted a few at a time, a large one by itself, and none is forgotten."""
+    for size in (100, 100, 100, 40_000, 40_000, 100):
+        await store.messages.accept(messages.new(size=size))
+    await record(store, clock, [DELIVERED] * 6)
+    clock.now += 2 * DAY
+    seen: list[int] = []
+    after, more = START, True
+    while more:
+        part: Slice = await store.clearing.bodies(after, clock.now - DAY, clock.now, 2)
+        seen, after, more = [*seen, part.deleted], part.after, part.more
+    assert seen == [2, 1, 1, 1, 1]
+
+
+async def test_what_may_not_go_is_passed_over(
+    store: Store, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Undelivered mail, however much of it is old, does not hide what comes after it."""
+    monkeypatch.setattr(clearing_module, "LOOK", 2)
+    for _ in range(5):
+        await store.messages.accept(messages.new("waits@example.net"))
+    await store.queue.record(
+        [
+            outcome(each, DEFERRED, clock.now, next_attempt_at=clock.now + 9 * DAY)
+            for each in store.queue.due(simulated=True, most=9)
+        ]
+    )
+    await store.messages.accept(messages.new())
+    await record(store, clock, [DELIVERED])
+    clock.now += 2 * DAY
+    assert await bodies(store, clock) == 1
+
+
+def test_rows_are_taken_in_order_up_to_a_weight() -> None:
+    """At least one is taken, whatever it weighs; where to go on is the last row that was dealt with."""
+    looked = [("a", 5, True), ("b", 1, False), ("c", 5, True), ("d", 5, True)]
+    assert within(10, looked, START, more=False) == ([looked[0], looked[2]], "c", True)
+    assert within(1, looked, START, more=False) == ([looked[0]], "b", True)
+    assert within(99, looked, START, more=False) == ([looked[0], looked[2], looked[3]], "d", False)
+    assert within(99, [], "z", more=False) == ([], "z", False)
+
+
+@pytest.mark.parametrize("query", [FIND_BODIES, FIND_MAIL, FIND_EVENTS])
+async def test_what_is_old_is_found_by_index(store: Store, query: str) -> None:
+    """No step reads a table from its beginning, and none has to sort."""
+    wanted = {"after": "", "limit": "z", "most": 1}
+    plan = [
+        str(row[3]) for row in store.engine.read(lambda c: c.execute(f"EXPLAIN QUERY PLAN {query}", wanted).fetchall())
+    ]
+    assert any(step.startswith("SEARCH") for step in plan)
+    assert not [step for step in plan if "SCAN" in step or "TEMP B-TREE" in step]

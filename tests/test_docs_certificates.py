@@ -1,0 +1,32 @@
+"""In charge of holding docs/certificates.md to the settings, files and waits that there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from appliance.acme import schedule
+from appliance.acme.files import STATE
+from appliance.certificate_files import ACME_DIRECTORY, CERTIFICATE
+from appliance.config import parse
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = (ROOT / "docs" / "certificates.md").read_text()
+EXAMPLES = re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_examples_can_be_used(text: str) -> None:
+    """Each parses, and its certificate is for the name in it."""
+    named = text if "[server]" in text else f'[server]\nhostname = "mail.example.com"\n{text}'
+    assert parse(named, Path("/srv/config.toml")).acme.names == ("mail.example.com",)
+
+
+def test_files_and_waits_are_those_of_the_program() -> None:
+    """Names in the data directory, and how often a failure is tried again."""
+    for name in (f"{ACME_DIRECTORY}/", STATE, CERTIFICATE):
+        assert f"`{name}`" in DOCUMENT
+    assert list(schedule.RETRY_DELAYS) == [60, 300, 1800, 3600, 6 * 3600]
+    assert "1 minute, 5, 30, an hour, and then every six hours" in DOCUMENT.replace("\n", " ")
+    assert schedule.time_before(0, 90, None) == 30
+    assert "a third of its life" in DOCUMENT

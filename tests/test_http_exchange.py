@@ -1,0 +1,84 @@
+"""One request and its answer: what is sent, how much is read, and each way in which there is no answer."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+
+from appliance.http_exchange import HEADER_LIMIT, Answer, BadAnswer, ClosedEarly, TooLong, ask
+
+HEADERS = [("Host", "example.com")]
+
+
+async def exchanged(
+    says: bytes, read: Callable[[Answer], Awaitable[object]], body: bytes = b""
+) -> tuple[object, bytes]:
+    """What is read of an answer, and the request that it was given to."""
+    ours, theirs = memory_stream_pair()
+    await theirs.send_all(says)
+    await theirs.send_eof()
+    found = await read(await ask(ours, "POST" if body else "GET", "/x", HEADERS, body))
+    await ours.send_eof()
+    return found, b"".join([bytes(part) async for part in theirs])
+
+
+async def whole(answer: Answer) -> tuple[int, bytes]:
+    """Status and body."""
+    return answer.status, await answer.body(100)
+
+
+async def test_a_request_is_the_only_one_on_its_connection() -> None:
+    """Nothing is compressed, and the body is as long as it says."""
+    found, request = await exchanged(b"HTTP/1.1 204 No Content\r\n\r\n", whole, b"{}")
+    assert found == (204, b"")
+    head, _, body = request.partition(b"\r\n\r\n")
+    assert head.splitlines() == [
+        b"POST /x HTTP/1.1",
+        b"Host: example.com",
+        b"Content-Length: 2",
+        b"Accept-Encoding: identity",
+        b"Connection: close",
+    ]
+    assert body == b"{}"
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\nabc",
+    ],
+)
+async def test_every_way_to_end_a_body(says: bytes) -> None:
+    """By length, in chunks after an early answer, and by closing."""
+    assert (await exchanged(says, whole))[0] == (200, b"abc")
+
+
+async def test_headers_are_found_whatever_their_case() -> None:
+    """And every one of those that stand twice."""
+
+    async def values(answer: Answer) -> list[bytes]:
+        return answer.all(b"x-a")
+
+    assert (await exchanged(b"HTTP/1.1 200 OK\r\nX-A: 1\r\nx-a: 2\r\n\r\n", values))[0] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        (b"", BadAnswer),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", BadAnswer),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", BadAnswer),
+        (b"220 mail.example.com ESMTP\r\n", BadAnswer),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * HEADER_LIMIT, BadAnswer),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n" + b"x" * 101, TooLong),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 101, TooLong),
+    ],
+)
+async def test_what_is_no_answer(says: bytes, kind: type[BadAnswer]) -> None:
+    """An early end, another protocol and floods are all one kind of error, which has words."""
+    with trio.fail_after(5), pytest.raises(kind, match=r"\w") as caught:
+        await exchanged(says, whole)
+    assert isinstance(caught.value, TooLong | ClosedEarly) or type(caught.value) is BadAnswer

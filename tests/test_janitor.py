@@ -1,0 +1,193 @@
+"""In charge of the janitor's rounds: all that is to go does, at a pace that leaves the writer to others."""
+
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.config import Retention
+from appliance.disk import FreeSpace
+from appliance.errors import Code, Refused
+from appliance.janitor import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
+from appliance.measures import CLEARED
+from appliance.model import RecipientStatus
+from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.store import Store, open_store
+from appliance.store.clearing import Slice
+from tests.store.samples import DAY, Clock, Messages, record
+
+HUGE = 2**62
+DELIVERED = RecipientStatus.DELIVERED
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
+    """A new database."""
+    async with open_store(tmp_path, Outside(now=clock), inline=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time."""
+    return Clock()
+
+
+@pytest.fixture
+async def messages(store: Store, clock: Clock) -> Messages:
+    """Messages of an account."""
+    account = await store.accounts.create("demo", "demo@example.org", "hash", credit=1_000)
+    return Messages(Outside(now=clock), account.id)
+
+
+@pytest.fixture
+def janitor(store: Store, clock: Clock, tmp_path: Path) -> Janitor:
+    """A janitor that keeps things for as long as the defaults say, on a disk with room."""
+    outside = Outside(now=clock)
+    return Janitor(store, outside, Retention(), FreeSpace(tmp_path, 0, 0, outside))
+
+
+def in_all(kind: str) -> int:
+    """How many of a kind were counted until now."""
+    return CLEARED.values.get(kind, 0)
+
+
+async def test_a_round_takes_all_that_is_old(
+    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+) -> None:
+    """Bodies after a day, messages with events and ledger lines after a month; all of it is counted."""
+    before = {kind: in_all(kind) for kind in ("bodies", "messages", "events", "books", "expired")}
+    new = [messages.new(key=f"k{number}") for number in range(3)]
+    for each in new:
+        await store.messages.accept(each)
+    await record(store, clock, [DELIVERED] * 2)
+    clock.now += 2 * DAY
+    await janitor.round()
+    await store.statistics.count()
+    assert [store.messages.mime(each.id) for each in new] == [None, None, new[2].mime]
+    clock.now += 30 * DAY
+    await trio.sleep(ANEW)
+    assert await janitor.round() is True
+    assert [store.messages.read(messages.account_id, each.id) is None for each in new] == [True, True, False]
+    after = {kind: in_all(kind) - number for kind, number in before.items()}
+    assert after == {"bodies": 2, "messages": 2, "events": 2, "books": 2, "expired": 3}
+
+
+async def test_mail_waits_for_the_books(
+    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+) -> None:
+    """Messages that are not counted yet stay, though their bodies go; the next round comes soon."""
+    new = messages.new()
+    await store.messages.accept(new)
+    await record(store, clock, [DELIVERED])
+    clock.now += 31 * DAY
+    assert await janitor.round() is False
+    assert store.messages.mime(new.id) is None
+    assert store.messages.read(messages.account_id, new.id) is not None
+    await store.statistics.count()
+    assert await janitor.round() is True
+    assert store.messages.read(messages.account_id, new.id) is None
+
+
+async def test_what_was_passed_over_is_met_again(
+    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+) -> None:
+    """A message that was final late has its turn within the hour, though younger ones went before it."""
+    late, soon = messages.new("late@example.net"), messages.new("soon@example.net")
+    for each in (late, soon):
+        await store.messages.accept(each)
+    (due,) = [each for each in store.queue.due(simulated=True, most=9) if each.message_id == soon.id]
+    await store.queue_control.cancel(due.message_id, "no")
+    clock.now += 2 * DAY
+    await janitor.round()
+    assert (store.messages.mime(soon.id), store.messages.mime(late.id)) == (None, late.mime)
+    await store.queue_control.cancel(late.id, "no")
+    clock.now += 2 * DAY
+    await trio.sleep(ANEW)
+    await janitor.round()
+    assert store.messages.mime(late.id) is None
+
+
+async def test_a_disk_that_is_nearly_full_is_given_everything(
+    store: Store, messages: Messages, janitor: Janitor, clock: Clock, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """With room on the disk a few free pages stay; without, all of them go, and the rounds come quickly."""
+    for _ in range(5):
+        await store.messages.accept(messages.new(size=100_000))
+    await record(store, clock, [DELIVERED] * 5)
+    clock.now += 2 * DAY
+    await janitor.round()
+    assert store.space.usage().free_pages > 100
+    outside = Outside(now=clock)
+    eager = Janitor(store, outside, Retention(), FreeSpace(tmp_path, HUGE, 0, outside))
+    with trio.move_on_after(SOON):
+        await eager.run()
+    assert store.space.usage().free_pages == 0
+
+
+async def test_a_storage_that_refuses_is_tried_again(
+    store: Store,
+    janitor: Janitor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock,
+) -> None:
+    """A disk that takes no writes just now ends a round, and not the janitor."""
+    rounds: list[float] = []
+
+    async def refuse() -> bool:
+        rounds.append(trio.current_time())
+        raise Refused(Code.TEMPORARY_FAILURE, "The storage cannot take writes right now.")
+
+    monkeypatch.setattr(janitor, "round", refuse)
+    with trio.move_on_after(2.5 * SLEEP_LIMIT):
+        await janitor.run()
+    assert [after - before for before, after in pairwise(rounds)] == [SLEEP_LIMIT, SLEEP_LIMIT]
+
+
+async def test_the_writer_is_left_to_others(
+    store: Store, janitor: Janitor, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """However long slices take until they are on disk, that is a quarter of the time at most."""
+    slices = iter([True] * 9 + [False])
+
+    async def slow(*_: object) -> Slice:
+        await trio.sleep(0.02)
+        return Slice(1, 0.004, more=next(slices))
+
+    monkeypatch.setattr(type(store.janitor), "expired", slow)
+    began = trio.current_time()
+    await janitor.round()
+    assert trio.current_time() - began >= 10 * 0.02 * 4
+
+
+def _after(seconds: Callable[[int], float], slices: int) -> int:
+    pace = Pace()
+    for _ in range(slices):
+        pace.learn(seconds(pace.budget))
+    return pace.budget
+
+
+def test_slices_become_as_large_as_their_time_allows() -> None:
+    """Whatever one thing costs, a slice comes to take the time it should, within bounds."""
+    for cost in (0.00001, 0.00005, 0.0002):
+        assert _after(lambda budget, cost=cost: budget * cost, 40) == pytest.approx(SLICE_TIME / cost, rel=0.1)  # type: ignore[misc]
+    assert _after(lambda _: 1.0, 20) == LEAST
+    assert _after(lambda _: 0.0, 20) == MOST
+
+
+def test_one_slow_slice_is_no_reason_to_crawl() -> None:
+    """A single hiccup of the disk halves the next slice and no more."""
+    pace = Pace(100)
+    pace.learn(3.0)
+    assert pace.budget == 50
+
+
+def test_a_rest_is_never_none() -> None:
+    """Even after a slice that took no time; a full disk has shorter ones."""
+    assert rest(0.0, hurried=True) == LEAST_REST
+    assert rest(0.1, hurried=False) == pytest.approx(0.3)
+    assert rest(0.1, hurried=True) == pytest.approx(0.1)
