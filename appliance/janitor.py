@@ -39,11 +39,12 @@ class Pace:
     """How much is done at once, by how long it took the last time. PURE."""
 
     budget: int = FIRST
+    least: int = LEAST
 
     def learn(self, seconds: float) -> None:
         """A slice of this size took so long: the next one is larger or smaller, but not by leaps."""
         change = min(1.5, max(0.5, SLICE_TIME / seconds)) if seconds else 1.5
-        self.budget = min(MOST, max(LEAST, round(self.budget * change)))
+        self.budget = min(MOST, max(self.least, round(self.budget * change)))
 
 
 def rest(took: float, *, hurried: bool) -> float:
@@ -83,7 +84,8 @@ class Janitor:
                 lambda after, budget: store.old_books.tidy(after, self._old(), self._outside.now(), budget),
             ),
         )
-        self._space = _Chore("pages", lambda _, budget: store.space.give_back(budget))
+        # Where many pages are free, SQLite looks through the list of them for each one that it takes away.
+        self._space = _Chore("pages", lambda _, budget: store.space.give_back(budget), pace=Pace(1, least=1))
         self._anew_at = 0.0
         self._unsettled = 0
 
