@@ -103,7 +103,7 @@ def test_odd_paths_are_quoted() -> None:
 @pytest.mark.parametrize(
     ("program", "wishes", "what"),
     [
-        (Program(Path("/root/venv/bin/appliance"), single_file=False), Wishes(), "this program"),
+        (Program(Path("/root/appliance/bin/appliance"), single_file=False), Wishes(), "this program"),
         (SCRIPT, Wishes(config_file=Path("/home/me/config.toml")), "the settings"),
         (BINARY, Wishes(data_dir=Path("/tmp/mail")), "server.data_dir"),
     ],
@@ -117,7 +117,7 @@ def test_what_the_service_could_not_see_is_refused(program: Program, wishes: Wis
 
 def test_a_python_in_a_home_directory_is_refused() -> None:
     """A virtual environment needs the Python that it was made of; a binary brings its own."""
-    assert "its Python" in (plan.fault(SCRIPT, Wishes(), Path("/root/.pyenv")) or "")
+    assert "its Python" in (plan.fault(SCRIPT, Wishes(), Path("/home/me/python")) or "")
     assert plan.fault(SCRIPT, Wishes(), Path("/usr")) is None
     assert plan.fault(BINARY, Wishes(), Path("/tmp/_MEI1")) is None
 
