@@ -296,17 +296,23 @@ class FrontDoor:
 
     async def _accept(self, new: NewMessage) -> None:
         """On disk when this returns; delivery has its word."""
-        began = perf_counter()
-        charged = await self._store.messages.accept(new)
+        world, began = self._deliveries.world, perf_counter()
+        world.expect(new.id)  # so that a look into the store between the commit and the offer passes it by
+        try:
+            charged = await self._store.messages.accept(new)
+        except BaseException:
+            world.give_up(new.id)
+            raise
         ACCEPT_SECONDS.add(perf_counter() - began)
         ACCEPTED.add(new.source)
         RECIPIENTS.add(new.source, len(new.recipients))
         if TRAIL.keep:
             _note(new)
         if new.simulated:
+            world.give_up(new.id)
             self._deliveries.simulated.set()
         else:
-            self._deliveries.world.offer(new, charged)
+            world.offer(new, charged)
 
     def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
         new = self._outside.identifier

@@ -28,12 +28,26 @@ class Inbox:
         self._fresh: list[Fresh] = []
         self._bytes = 0
         self._rung = False
+        self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
+
+    def __contains__(self, message_id: object) -> bool:
+        """Whether a message comes this way, so that whoever meets it in the store leaves it alone."""
+        return message_id in self._coming
+
+    def expect(self, message_id: str) -> None:
+        """A message is being put on disk: it will be offered, or given up."""
+        self._coming.add(message_id)
+
+    def give_up(self, message_id: str) -> None:
+        """It will not be offered after all."""
+        self._coming.discard(message_id)
 
     def offer(self, message: NewMessage, charged: int | None) -> None:
         """Hand over a message that is on disk; `charged` is None when not all of its recipients are to be tried."""
         size = len(message.mime)
         if charged is None or len(self._fresh) >= MESSAGES or self._bytes + size > BYTES:
             self._rung = True
+            self._coming.discard(message.id)
         else:
             self._fresh.append(Fresh(message, charged))
             self._bytes += size
@@ -47,6 +61,7 @@ class Inbox:
     def take(self) -> list[Fresh]:
         """What has been offered since the last time."""
         fresh, self._fresh, self._bytes = self._fresh, [], 0
+        self._coming.difference_update([each.message.id for each in fresh])
         return fresh
 
     def was_rung(self) -> bool:

@@ -28,7 +28,8 @@ from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
 
 IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are being prepared or wait for a slot
-FRESH_IN_HAND = 400  # the same for mail that has just come in: what is taken now need not be looked for later
+FRESH_IN_HAND = 1_000  # parcels in all up to which mail that has just come in is taken: it need not be looked for later
+OF_ONE = 5  # parcels of one account for one pool that are taken whatever the others have in hand
 FEW = 50  # parcels in hand, in all or of one pool, below which a look for more is worth its while at any time
 CLOSE_EVERY = 1.0  # seconds between two looks for connections that nobody needs
 MIND_EVERY = 600.0  # seconds between two looks for mail that a wrong clock put off
@@ -63,7 +64,7 @@ class Dispatch:
     _looked_at: float = -FULL_LOOK  # Trio's clock
     _looked_at_all: float = -FULL_LOOK
     _late: bool = True  # the store is to be looked at, as soon as it is time
-    _passed_over: set[str] = field(default_factory=set)  # pools of which something due was left where it is
+    _passed_over: dict[str, set[str]] = field(default_factory=dict)  # by pool: whose due mail was left where it is
     _refill: bool = False  # one of those has room again
     _hungry: bool = False  # a pool has little in hand, and there is more in the store than was looked at
 
@@ -164,21 +165,23 @@ class Dispatch:
     def _wants_fresh(self, parcel: Parcel) -> bool:
         """Not past mail of the same account that has waited longer."""
         pool = self.gates.pool_of(parcel.domain)
-        waited = pool in self._passed_over and self._in_hand.has(pool, parcel.account_id)
-        return not waited and self._wants(parcel.account_id, parcel.domain, FRESH_IN_HAND)
+        passed_over = parcel.account_id in self._passed_over.get(pool, ())
+        waited = passed_over and self._in_hand.of(pool, parcel.account_id) > 0
+        most = FRESH_IN_HAND if self._in_hand.total < FRESH_IN_HAND else IN_HAND
+        return not waited and self._wants(parcel.account_id, parcel.domain, most)
 
     def _wants(self, account: str, domain: str, most: int = IN_HAND) -> bool:
-        """Whether more of an account's parcels for a domain should be taken into hand; its first one always.
+        """Whether more of an account's parcels for a domain should be taken into hand; its first ones always.
 
         For in hand the accounts take turns; if one of them could fill it, the others would wait before the door.
         """
         pool = self.gates.pool_of(domain)
         if self.warmups is not None:
             most = min(most, self.warmups.in_hand(pool))
-        room = self._in_hand[pool] < most or not self._in_hand.has(pool, account)
+        room = self._in_hand[pool] < most or self._in_hand.of(pool, account) < OF_ONE
         if room and pool not in self.gates.held:
             return True
-        self._passed_over.add(pool)
+        self._passed_over.setdefault(pool, set()).add(account)
         return False
 
     def _take(self, parcel: Parcel, mime: bytes | None = None) -> None:
@@ -220,10 +223,15 @@ class Dispatch:
         full = now >= self._looked_at_all + FULL_LOOK
         overdue = self._due_at is not None and self.outside.now() >= self._due_at
         old = now >= self._looked_at + SLEEP_LIMIT
-        self._late = self.inbox.was_rung() or self._late or overdue or old or (full and self._has_to_wait())
+        more = full and (bool(self._passed_over) or self.selection.behind)
+        self._late = self.inbox.was_rung() or self._late or overdue or old or more
         if self._late and (full or now >= self._looked_at + self._pause()):
             self._look_now(now, full)
-            self._flights.let_go()  # some gates open with time
+            self._flights.let_go()
+        elif full and self._flights.some_wait:  # gates open with time, and holds end
+            self._looked_at_all = now
+            self.gates.read_holds()
+            self._flights.let_go()
         else:
             self._flights.use_room()
 

@@ -15,9 +15,9 @@ class InHand:
     def __getitem__(self, pool: str) -> int:
         return self._by_pool.get(pool, 0)
 
-    def has(self, pool: str, account: str) -> bool:
-        """Whether there is anything of an account for a pool."""
-        return (pool, account) in self._by_account
+    def of(self, pool: str, account: str) -> int:
+        """How many there are of an account for a pool."""
+        return self._by_account.get((pool, account), 0)
 
     def add(self, pool: str, account: str) -> None:
         """One more."""

@@ -26,7 +26,7 @@ from appliance.store import Store
 
 SIGNED_TOGETHER = 16  # messages in one trip to a thread: some fifty milliseconds of RSA signatures
 KEPT_BYTES = 32 * 1024  # of a message that is kept in memory while it waits; a longer one is read again
-KEPT_MESSAGES = 600  # in hand, beyond which none is kept
+KEPT_IN_ALL = 16 * 1024 * 1024  # bytes: kept is what would fit if all that are in hand were of its size
 LARGE = 1024 * 1024  # bytes of a message that takes its time, and memory, on its way
 
 
@@ -126,7 +126,9 @@ class Preparing:
 
     def _worth_keeping(self, mime: bytes | None) -> bytes | None:
         """A message, or None when it had better be read again: what waits must not fill the memory."""
-        return mime if mime and len(mime) <= KEPT_BYTES and self.in_hand.total <= KEPT_MESSAGES else None
+        if not mime or len(mime) > KEPT_BYTES or len(mime) * self.in_hand.total > KEPT_IN_ALL:
+            return None
+        return mime
 
     async def sign(self) -> None:
         """Sign what is to be signed, for ever; to be run once for each thread of the signer's."""

@@ -6,7 +6,7 @@ What has been found waits in `Turns`, where again the accounts take turns.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -31,6 +31,7 @@ class Selection:
 
     store: Store
     outside: Outside
+    coming: Container[str] = frozenset()  # messages that come through the inbox, and are not to be met here as well
     taken: set[str] = field(default_factory=set)  # recipients in hand already: still due, as far as the store knows
     _in_lane: dict[tuple[str, str], int] = field(default_factory=dict)  # how many of them, by account and domain
     _seen_until: int = 0  # all that was due by then has been looked at
@@ -71,7 +72,7 @@ class Selection:
             due = self.store.queue.due(simulated=False, most=limit, since=since)
             if len(due) < limit:
                 self._seen_until = now
-                new = (each for each in due if each.id not in self.taken and may_take(each.account_id, each.domain))
+                new = (each for each in due if self._is_new(each) and may_take(each.account_id, each.domain))
                 return in_turn(parcels(new))
         found = self._round(may_take)
         self.behind = len(found) >= RECIPIENTS_PER_VISIT  # else it may be over: the next look is by time again
@@ -107,7 +108,10 @@ class Selection:
     def _lane(self, account: str, domain: str, most: int) -> list[DueRecipient]:
         # Those in hand are still due for the store, and stand at the head of the lane.
         due = self.store.lanes.due(account, domain, most + self._in_lane.get((account, domain), 0))
-        return [recipient for recipient in due if recipient.id not in self.taken][:most]
+        return [recipient for recipient in due if self._is_new(recipient)][:most]
+
+    def _is_new(self, recipient: DueRecipient) -> bool:
+        return recipient.id not in self.taken and recipient.message_id not in self.coming
 
 
 def parcels(recipients: Iterable[DueRecipient]) -> list[Parcel]:

@@ -52,7 +52,7 @@ def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inb
         Gates(store, outside, pools(config)),
         Signer(SigningKeys(store, outside, key), outside),
         courier,
-        Selection(store, outside),
+        Selection(store, outside, inbox),
         delivery.sessions,
         warmups=Warmups(config.warmup, store, outside) if config.warmup.enabled else None,
     )

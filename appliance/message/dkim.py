@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from appliance.message.limits import HEADER_LINE_LENGTH
+from appliance.short_hash import feed, sha256
 
 PrivateKey = RSAPrivateKey | Ed25519PrivateKey
 
@@ -181,7 +182,7 @@ def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes,
     It signs the others, then itself with an empty `b=` and without its last CRLF (RFC 6376 3.7).
     """
     opening, relaxed_opening = _opening(key.algorithm, key.domain, key.selector, now_seconds)
-    signature = _sign_digest(key.key, hashlib.sha256(fields + relaxed_opening + relaxed).digest())
+    signature = _sign_digest(key.key, sha256(fields + relaxed_opening + relaxed))
     return b"%b%b%b\r\n" % (opening, written, _in_lines(_base64(signature)))
 
 
@@ -194,7 +195,7 @@ def _sign_digest(key: PrivateKey, digest: bytes) -> bytes:
 def _digest(pieces: Iterable[bytes]) -> bytes:
     hasher = hashlib.sha256()
     for piece in pieces:
-        hasher.update(piece)
+        feed(hasher, piece)
     return hasher.digest()
 
 

@@ -13,6 +13,7 @@ from appliance.message import limits
 from appliance.message.fields import Attachment, SendRequest
 from appliance.message.json_faults import STRING, explain, repeated_key
 from appliance.message.variables import Variable
+from appliance.short_hash import sha256
 
 __all__ = ["Attachment", "SendRequest", "decode", "fingerprint"]
 
@@ -122,7 +123,7 @@ def fingerprint(request: SendRequest) -> bytes:
     """
     slim, texts = _take_out_long_texts(request)
     if not texts and request.variables is UNSET:
-        return hashlib.sha256(_ENCODER.encode(request)).digest()
+        return sha256(_ENCODER.encode(request))
     digest = hashlib.sha256()
     for name, text in texts:
         digest.update(f"{name}{len(text)}:".encode("ascii"))

@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -24,9 +23,20 @@ import apsw
 import outcome
 import trio
 
-from appliance.errors import Code, Refused
 from appliance.measures import BATCH_SIZE, COMMIT_SECONDS
-from appliance.store.connection import BUSY_TIMEOUT, open_reader, open_writer
+from appliance.store.batch import (
+    ALONE,
+    NO_RESULT,
+    CommitUnknown,
+    Job,
+    Step,
+    busy,
+    commit,
+    perform,
+    run_batch,
+    try_begin,
+)
+from appliance.store.connection import open_reader, open_writer
 from appliance.store.disk_faults import OnFault, StorageFault, heard_by
 from appliance.store.index_room import IndexRoom
 
@@ -37,10 +47,6 @@ Work = Callable[[apsw.Connection], T]
 JointWork = Callable[[apsw.Connection, Sequence[Item]], Sequence[T | Exception]]
 
 BATCH = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
-
-
-class CommitUnknown(StorageFault):
-    """A commit failed in the disk's hands: the rows may or may not be there, so the process must not go on."""
 
 
 class Writer(Protocol):
@@ -59,23 +65,6 @@ class Writer(Protocol):
         ...
 
 
-_NO_RESULT: outcome.Outcome[Any] = outcome.Error(RuntimeError("this job was not run"))
-
-_ALONE: Any = object()  # the item of a function that has none
-
-
-@dataclass(slots=True)
-class _Job:
-    work: Callable[..., Any]  # Work, or with an item JointWork
-    item: Any
-    large: bool
-    task: trio.lowlevel.Task
-    result: outcome.Outcome[Any] = _NO_RESULT
-
-
-_Step = Callable[[apsw.Connection, list[_Job]], None]
-
-
 def statement(sql: str, bindings: dict[str, Any]) -> Work[None]:
     """A function of one statement that returns nothing."""
 
@@ -83,159 +72,6 @@ def statement(sql: str, bindings: dict[str, Any]) -> Work[None]:
         connection.execute(sql, bindings)
 
     return work
-
-
-# ---- one batch
-
-
-def run_batch(connection: apsw.Connection, jobs: list[_Job]) -> None:
-    """Run every job in one transaction; afterwards each has its result. May wait for another process's lock.
-
-    Raises CommitUnknown when nobody can say whether the commit landed.
-    """
-    connection.set_busy_timeout(BUSY_TIMEOUT)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except apsw.Error as error:
-        _fail(jobs, error)
-    else:
-        perform(connection, jobs)
-        commit(connection, jobs)
-
-
-def try_begin(connection: apsw.Connection) -> bool:
-    """Begin a transaction unless that would mean waiting."""
-    connection.set_busy_timeout(0)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except apsw.Error:
-        return False  # whatever it is, the thread meets it too, and answers for it
-    return True
-
-
-def perform(connection: apsw.Connection, jobs: list[_Job]) -> None:
-    """Run all jobs in the open transaction, so that one that fails leaves nothing behind.
-
-    Savepoints copy every page they touch, and nearly every job that fails does so before it has written anything. So
-    all run without; should one fail half-way, all is rolled back and run again, this time with a savepoint each.
-    """
-    try:
-        if not _perform_plainly(connection, jobs):
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            connection.set_busy_timeout(BUSY_TIMEOUT)  # another process may have come in between
-            connection.execute("BEGIN IMMEDIATE")
-            _perform_in_savepoints(connection, jobs)
-    except apsw.Error as error:
-        # A full or failing disk: SQLite may have rolled back by itself, the jobs that went well too.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        _fail(jobs, error)
-
-
-def _perform_plainly(connection: apsw.Connection, jobs: list[_Job]) -> bool:
-    """Run all jobs; False when one failed after it had written something, or several failed together."""
-    for together in _together(jobs):
-        before = connection.total_changes()
-        try:
-            _run(connection, together)
-        except Exception as error:
-            if len(together) > 1 or connection.total_changes() != before or not connection.in_transaction:
-                return False
-            together[0].result = outcome.Error(translated(error))
-    return True
-
-
-def _together(jobs: list[_Job]) -> list[list[_Job]]:
-    """The jobs in their order, those with items for the same work where the first of them stands.
-
-    All of them still wait for their result, so nobody can have counted on another order. What is large goes by itself:
-    SQLite copies what a statement is given, and that should not be a dozen large messages at once.
-    """
-    order: list[list[_Job]] = []
-    kinds: dict[Callable[..., Any], list[_Job]] = {}
-    for job in jobs:
-        if job.item is _ALONE or job.large:
-            order.append([job])
-        elif job.work in kinds:
-            kinds[job.work].append(job)
-        else:
-            order.append([job])
-            kinds[job.work] = order[-1]
-    return order
-
-
-def _run(connection: apsw.Connection, together: list[_Job]) -> None:
-    first = together[0]
-    if first.item is _ALONE:
-        first.result = outcome.Value(first.work(connection))
-        return
-    results = first.work(connection, [job.item for job in together])
-    for job, result in zip(together, results, strict=True):
-        job.result = outcome.Error(result) if isinstance(result, Exception) else outcome.Value(result)
-
-
-def _perform_in_savepoints(connection: apsw.Connection, jobs: list[_Job]) -> None:
-    for job in jobs:
-        connection.execute("SAVEPOINT job")
-        try:
-            _run(connection, [job])
-        except Exception as error:
-            if not connection.in_transaction:
-                raise  # a full or failing disk: SQLite has rolled back everything, savepoints too
-            connection.execute("ROLLBACK TO job")
-            job.result = outcome.Error(translated(error))
-        connection.execute("RELEASE job")
-
-
-def commit(connection: apsw.Connection, jobs: list[_Job]) -> None:
-    """Make the batch durable, or turn every result into a refusal."""
-    if not connection.in_transaction:
-        return  # it failed already
-    try:
-        connection.execute("COMMIT")
-    except (apsw.FullError, apsw.BusyError) as error:
-        # Neither wrote a commit record, so this is a plain "no".
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        _fail(jobs, error)
-    except apsw.Error as error:
-        _fail(jobs, error)
-        raise CommitUnknown(f"the disk failed during a commit: {error}") from error
-
-
-# Full, locked, failing or damaged: nobody's request is at fault, and none of it is on disk.
-_STORAGE_ERRORS = (
-    apsw.BusyError,
-    apsw.FullError,
-    apsw.IOError,
-    apsw.LockedError,
-    apsw.CorruptError,
-    apsw.NotADBError,
-)
-
-
-def _fail(jobs: list[_Job], error: Exception) -> None:
-    for job in jobs:
-        job.result = outcome.Error(translated(error))
-
-
-def translated(error: Exception) -> Exception:
-    """SQLite's own refusals in our words, for whoever asked; everything else as it is."""
-    if not isinstance(error, _STORAGE_ERRORS):
-        return error
-    refusal = _busy()
-    refusal.__cause__ = error
-    return refusal
-
-
-def _busy() -> Refused:
-    return Refused(
-        Code.TEMPORARY_FAILURE, "The storage cannot take writes right now. Retry with the same key.", retry_after=2
-    )
-
-
-# ---- the two ways to run batches
 
 
 def _not_any_more(_: object) -> trio.lowlevel.Abort:
@@ -248,8 +84,8 @@ class GroupCommit:
     def __init__(self, path: Path, on_failure: OnFault) -> None:
         self._on_failure = on_failure  # called on the Trio thread
         self._trio = trio.lowlevel.current_trio_token()
-        self._urgent: deque[_Job] = deque()
-        self._ordinary: deque[_Job] = deque()
+        self._urgent: deque[Job] = deque()
+        self._ordinary: deque[Job] = deque()
         self._idle = True
         self._closing = False
         self._became_idle = trio.lowlevel.ParkingLot()
@@ -258,13 +94,13 @@ class GroupCommit:
         self._index_room = IndexRoom(path)
         self._hearing = ExitStack()
         self._hearing.enter_context(heard_by(self._heard))
-        self._for_thread: queue.SimpleQueue[tuple[_Step, list[_Job]] | None] = queue.SimpleQueue()
+        self._for_thread: queue.SimpleQueue[tuple[Step, list[Job]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="store-writer")
         self._thread.start()
 
     async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
         """Run `work` as part of the next commit. Cancellation counts only before that: commit or nothing."""
-        result: T = await self._hand_over(work, _ALONE, urgent, large)
+        result: T = await self._hand_over(work, ALONE, urgent, large)
         return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
@@ -275,9 +111,9 @@ class GroupCommit:
     async def _hand_over(self, work: Callable[..., Any], item: Any, urgent: bool, large: bool) -> Any:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
-            raise _busy()
+            raise busy()
         waiting = self._urgent if urgent else self._ordinary
-        waiting.append(_Job(work, item, large, trio.lowlevel.current_task()))
+        waiting.append(Job(work, item, large, trio.lowlevel.current_task()))
         if self._idle:
             self._idle = False
             # Not at once: whoever else is about to run may have something for the same commit.
@@ -320,7 +156,7 @@ class GroupCommit:
         else:
             self._perform(jobs)
 
-    def _perform(self, jobs: list[_Job]) -> None:
+    def _perform(self, jobs: list[Job]) -> None:
         try:
             perform(self._connection, jobs)
         except Exception as error:  # it could not even be rolled back; and nobody above would catch this
@@ -330,22 +166,22 @@ class GroupCommit:
         else:
             self._for_thread.put((commit, jobs))
 
-    def _take(self) -> list[_Job]:
+    def _take(self) -> list[Job]:
         """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated."""
-        jobs: list[_Job] = []
+        jobs: list[Job] = []
         for waiting in (self._urgent, self._ordinary):
             while waiting and len(jobs) < BATCH:
                 jobs.append(waiting.popleft())
         return jobs
 
-    def _answer(self, jobs: list[_Job], failure: StorageFault | None) -> None:
+    def _answer(self, jobs: list[Job], failure: StorageFault | None) -> None:
         if failure is not None:
             self._fail(failure)
         for job in jobs:
             # Taken out, not only passed on: an exception that leads back to its own job would stay until the collector
             # comes, and with it the message.
-            result, job.result = job.result, _NO_RESULT
-            trio.lowlevel.reschedule(job.task, outcome.Error(_busy()) if failure else result)
+            result, job.result = job.result, NO_RESULT
+            trio.lowlevel.reschedule(job.task, outcome.Error(busy()) if failure else result)
         self._next_batch()
 
     # ---- on the thread
@@ -383,7 +219,7 @@ class Inline:
 
     async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
         """Run and commit `work` at once."""
-        result: T = await self._commit(work, _ALONE, large)
+        result: T = await self._commit(work, ALONE, large)
         return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
@@ -393,7 +229,7 @@ class Inline:
 
     async def _commit(self, work: Callable[..., Any], item: Any, large: bool) -> Any:
         await trio.lowlevel.checkpoint()
-        job = _Job(work, item, large, trio.lowlevel.current_task())
+        job = Job(work, item, large, trio.lowlevel.current_task())
         run_batch(self._connection, [job])
         return job.result.unwrap()
 

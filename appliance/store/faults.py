@@ -2,8 +2,8 @@
 
 import apsw
 
+from appliance.store.batch import translated
 from appliance.store.disk_faults import PagesDamaged
-from appliance.store.engine import translated
 from appliance.store.examine import Damaged
 
 __all__ = ["DamagedDatabase", "DatabaseFault", "DiskFault", "DiskFull", "failed_writing", "translated"]

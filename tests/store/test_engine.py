@@ -11,10 +11,11 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.store import engine as engine_module
+from appliance.store import batch as batch_module
+from appliance.store.batch import CommitUnknown
 from appliance.store.connection import open_writer
 from appliance.store.disk_faults import StorageFault
-from appliance.store.engine import BATCH, CommitUnknown, Engine, GroupCommit, Inline
+from appliance.store.engine import BATCH, Engine, GroupCommit, Inline
 from tests.store.samples import Faults
 
 WAIT = 200  # milliseconds for another process's lock, instead of seconds
@@ -389,7 +390,7 @@ async def test_a_read_error_is_a_refusal(faults: Faults, notes_on_faulty_disk: N
 
 async def test_a_lock_that_stays_is_a_refusal(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process that writes for too long makes us refuse, after the wait; meanwhile the event loop goes on."""
-    monkeypatch.setattr(engine_module, "BUSY_TIMEOUT", WAIT)
+    monkeypatch.setattr(batch_module, "BUSY_TIMEOUT", WAIT)
     ticks, refusals = 0, []
 
     async def add(text: str) -> None:
