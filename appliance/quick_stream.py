@@ -10,6 +10,8 @@ import select
 
 import trio
 
+from appliance.readable import Readable
+
 QUICK_BYTES = 64 * 1024  # a longer write does visit the scheduler, so that nobody is kept waiting for it
 
 
@@ -18,6 +20,8 @@ class QuickStream(trio.abc.Stream):
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
+        self._readable: Readable | None = None  # from the first time on that something is to be received
+        self._all_read = True  # whatever had come, and then there was no more
 
     def send_now(self, data: bytes | bytearray | memoryview) -> int:
         """Send what can be sent without waiting; how many bytes that was."""
@@ -35,17 +39,34 @@ class QuickStream(trio.abc.Stream):
             await self._stream.send_all(memoryview(data)[sent:])
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait, then receive; nothing when the other side has closed."""
-        if self._stream.socket.fileno() < 0:
-            raise trio.ClosedResourceError
+        """Receive, after a wait where all was read before; nothing when the other side has closed."""
+        if (readable := self._readable) is None:
+            readable = self._make_known()
+        most = max_bytes or QUICK_BYTES
         while True:
-            await trio.lowlevel.wait_readable(self._stream.socket)
+            if self._all_read and not readable.over:
+                await readable.wait()
+            else:
+                await trio.lowlevel.checkpoint()
             try:
-                return os.read(self._stream.socket.fileno(), max_bytes or QUICK_BYTES)
+                data = os.read(self._fd(), most)
             except BlockingIOError:
+                self._all_read, readable.over = True, False
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError from error
+            self._all_read = len(data) < most
+            return data
+
+    def _make_known(self) -> Readable:
+        self._readable = Readable(self._fd())
+        return self._readable
+
+    def _fd(self) -> int:
+        fd = self._stream.socket.fileno()
+        if fd < 0:
+            raise trio.ClosedResourceError
+        return fd
 
     def has_come(self) -> bool:
         """Whether there is something to receive, and be it that the other side has closed."""
@@ -59,6 +80,9 @@ class QuickStream(trio.abc.Stream):
 
     async def aclose(self) -> None:
         """Close the socket."""
+        if self._readable is not None:
+            self._readable.close()
+            self._readable = None
         await self._stream.aclose()
 
 

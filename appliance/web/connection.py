@@ -71,7 +71,7 @@ class Connection(TCPServer):
             with self._patience:
                 await self._serve()
         finally:
-            await trio.aclose_forcefully(self.stream)
+            await self._close()
 
     async def _serve(self) -> None:
         secure = isinstance(self.stream, trio.SSLStream)
@@ -171,9 +171,12 @@ class Connection(TCPServer):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         self._closing = True
-        await trio.aclose_forcefully(self.stream)
+        await self._close()
 
     # ---- the end
+
+    async def _close(self) -> None:
+        await trio.aclose_forcefully(self._quick or self.stream)
 
     async def _linger(self) -> None:
         """Read on for a moment: closing a socket with unread data would reset it and destroy our last answer."""
