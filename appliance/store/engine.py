@@ -116,8 +116,7 @@ class GroupCommit:
         waiting.append(Job(work, item, large, trio.lowlevel.current_task()))
         if self._idle:
             self._idle = False
-            # Not at once: whoever else is about to run may have something for the same commit.
-            self._trio.run_sync_soon(self._next_batch)
+            self._soon()
         return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
 
     def _heard(self, fault: StorageFault) -> None:
@@ -143,6 +142,10 @@ class GroupCommit:
         self._index_room.close()
 
     # ---- on the event loop
+
+    def _soon(self) -> None:
+        """Begin the next batch, but not at once: whoever is about to run may have something for the same commit."""
+        self._trio.run_sync_soon(self._next_batch)
 
     def _next_batch(self) -> None:
         jobs = self._take()
@@ -182,7 +185,7 @@ class GroupCommit:
             # comes, and with it the message.
             result, job.result = job.result, NO_RESULT
             trio.lowlevel.reschedule(job.task, outcome.Error(busy()) if failure else result)
-        self._next_batch()
+        self._soon()
 
     # ---- on the thread
 

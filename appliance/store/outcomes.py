@@ -150,13 +150,15 @@ def record(c: apsw.Connection, outside: Outside, outcomes: Iterable[Outcome]) ->
     Returned are the accounts whose webhook is to hear of it.
     """
     accounts: set[str] = set()
-    for together in _rounds(outcomes):
+    for together in _rounds(list(outcomes)):
         accounts |= _record_together(c, outside, together)
     return accounts
 
 
-def _rounds(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
     """The outcomes so that no recipient is met twice in a round: the second one finds what the first has made of it."""
+    if len({result.recipient.id for result in outcomes}) == len(outcomes):  # as nearly always
+        return [outcomes]
     rounds: list[list[Outcome]] = []
     met: Counter[str] = Counter()
     for result in outcomes:

@@ -17,6 +17,7 @@ NEWEST = "~"  # comes after every id: where a list with the newest first begins
 MOST_ROWS = 16  # of one statement; more of them gain nothing
 # Few different lengths, because each is a statement of its own to be kept prepared; but the short ones all.
 _LENGTHS = (*range(1, 9), MOST_ROWS)
+_LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) for left in range(MOST_ROWS + 1)]
 
 
 class Many:
@@ -47,7 +48,7 @@ class Many:
 def _parts(values: Sequence[Row]) -> Iterator[Sequence[Row]]:
     done = 0
     while left := len(values) - done:
-        length = max(length for length in _LENGTHS if length <= left)
+        length = _LONGEST[min(left, MOST_ROWS)]
         yield values[done : done + length]
         done += length
 
