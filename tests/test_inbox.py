@@ -52,6 +52,22 @@ def test_there_is_room_for_so_many_bytes() -> None:
     assert inbox.was_rung()
 
 
+def test_what_is_coming_is_known() -> None:
+    """From before it is on disk until it is taken, given up, or left to the store."""
+    inbox, outside = Inbox(), Outside()
+    taken, left, refused = (message(outside, "acc", "ada@a.test") for _ in range(3))
+    for each in (taken, left, refused):
+        assert each.id not in inbox
+        inbox.expect(each.id)
+        assert each.id in inbox
+    inbox.offer(taken, 1)
+    inbox.offer(left, None)
+    inbox.give_up(refused.id)
+    assert [each.id in inbox for each in (taken, left, refused)] == [True, False, False]
+    inbox.take()
+    assert taken.id not in inbox
+
+
 async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
     """By mail, by the bell and by a stir; the time is up only if none of them came."""
     inbox = Inbox()

@@ -217,8 +217,9 @@ async def stage(
             retries = Retries(DELAYS, outside.random)
             courier = Courier(store, outside, Connections(), choice, "mail.example.com", retries)
             gates = Gates(store, outside, Pools(others=limits or Limits()))
-            routes, selection = SharedRoutes(router), Selection(store, outside)
-            dispatch = Dispatch(store, outside, Inbox(), routes, gates, signer, courier, selection)  # type: ignore[arg-type]  # a fake
+            inbox, routes = Inbox(), SharedRoutes(router)
+            selection = Selection(store, outside, inbox)
+            dispatch = Dispatch(store, outside, inbox, routes, gates, signer, courier, selection)  # type: ignore[arg-type]  # a fake
             if warmup is not None:
                 dispatch.warmups = Warmups(warmup, store, outside, lambda target: SOURCES[target.version])
             async with trio.open_nursery() as inner:

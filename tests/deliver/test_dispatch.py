@@ -1,6 +1,6 @@
 """Delivery as a whole, on a virtual clock: the schedule, the pools, and what may not end the loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -127,17 +127,28 @@ async def test_what_was_left_follows_at_once(tmp_path: Path, autojump_clock: Moc
         assert stuck.messages == []
 
 
-async def test_one_blocked_destination_blocks_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("offered", [False, True], ids=["from the store", "new"])
+async def test_one_blocked_destination_blocks_no_other(
+    tmp_path: Path, autojump_clock: MockClock, offered: bool
+) -> None:
     """A server that answers nothing keeps its own mail waiting, hundreds of it; another domain's goes at once."""
     zone, addresses = domain_zone("stuck.test", "free.test")
     stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
     servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
     async with stage(tmp_path, zone, servers) as played:
-        for number in range(FRESH_IN_HAND + 10 * IN_HAND):
-            await played.send(f"user{number}@stuck.test")
+
+        async def send(recipients: Iterable[str]) -> list[str]:
+            if not offered:
+                return [await played.send(recipient) for recipient in recipients]
+            sent = [message(played.outside, played.accounts["demo"], recipient) for recipient in recipients]
+            for new in sent:
+                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+            return [new.id for new in sent]
+
+        await send(f"user{number}@stuck.test" for number in range(FRESH_IN_HAND + 2 * IN_HAND))
         await trio.sleep(3)
         began = trio.current_time()
-        sent = [await played.send(f"user{number}@free.test") for number in range(2 * IN_HAND)]
+        sent = await send(f"user{number}@free.test" for number in range(2 * IN_HAND))
         await played.final(*sent, within=5)
         assert trio.current_time() - began < 2
         assert stuck.messages == []

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.dispatch import FRESH_IN_HAND, IN_HAND
+from appliance.deliver.dispatch import FRESH_IN_HAND, IN_HAND, OF_ONE
 from appliance.deliver.providers import Limits
 from appliance.store.messages import Messages
 from appliance.store.outcomes import Queue
@@ -34,6 +34,54 @@ async def test_new_mail_is_handed_over_in_memory(
         assert server.messages[-1].data == SIGNATURE + MIME
         assert server.messages[-1].recipients == ("ada@a.test", "bob@a.test")
         assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("delivered",)]
+
+
+async def test_a_look_leaves_alone_what_is_coming(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mail that is on disk, but not offered yet, is not taken by a look in between; offered, it goes from memory.
+
+    Otherwise that mail counts as passed over while its pool is busy, and all that follows it has to go by the store.
+    """
+    server = FakeMx(answers={".": wait_and_say(0.5, OK)})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+        await played.final(await played.send("first@a.test"))
+        inbox, account = played.dispatch.inbox, played.accounts["demo"]
+        read: list[str] = []
+        monkeypatch.setattr(Messages, "to_send", lambda _, message_id: read.append(message_id))
+        sent = []
+        for number in range(3 * IN_HAND):
+            new = message(played.outside, account, f"user{number}@a.test")
+            inbox.expect(new.id)
+            charged = await played.store.messages.accept(new)
+            inbox.ring()
+            await trio.sleep(0.11)  # long enough for a look
+            inbox.offer(new, charged)
+            sent.append(new.id)
+        await played.final(*sent, within=200)
+        assert read == []
+        assert {played.recipient(each) for each in sent} == {("delivered", 1)}
+
+
+async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A pool full of one account's new mail takes another's burst as well, and they take turns."""
+    server = FakeMx(answers={".": wait_and_say(0.3, OK)})
+    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+        await played.final(await played.send("first@a.test"))
+
+        async def offer(account: str, count: int) -> list[str]:
+            sent = [message(played.outside, played.accounts[account], f"u{number}@a.test") for number in range(count)]
+            for new in sent:
+                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                await trio.lowlevel.checkpoint()
+            return [new.id for new in sent]
+
+        await offer("demo", FRESH_IN_HAND + 10)
+        await trio.sleep(0.05)  # all of it is taken, and one is on its way
+        burst = await offer("other", OF_ONE)
+        began = trio.current_time()
+        await played.final(*burst, within=30)
+        assert trio.current_time() - began < 0.3 * 2 * (OF_ONE + 1)
 
 
 async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -1,0 +1,173 @@
+"""Waiting until a socket can be read: no edge is missed, none is waited for that will not come."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from appliance import readable as readable_module
+from appliance.quick_stream import QuickStream
+from appliance.readable import Readable
+
+
+@contextmanager
+def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of one TCP connection, the first not blocking."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        ours.setblocking(False)
+        yield ours, theirs
+
+
+async def test_each_edge_wakes_once() -> None:
+    """Before the wait, during it, and not again for what is there already."""
+    with connected() as (ours, theirs):
+        readable = Readable(ours.fileno())
+        theirs.sendall(b"a")
+        with trio.fail_after(5):
+            await readable.wait()
+        with trio.move_on_after(0.05) as scope:
+            await readable.wait()  # the byte was not read, but it is no news
+        assert scope.cancelled_caught
+        theirs.sendall(b"b")
+        with trio.fail_after(5):
+            await readable.wait()
+        assert ours.recv(10) == b"ab"
+        readable.close()
+
+
+async def test_news_that_nobody_waited_for_are_kept() -> None:
+    """Who comes later need not wait, once."""
+    with connected() as (ours, theirs):
+        readable = Readable(ours.fileno())
+        theirs.sendall(b"a")
+        await trio.lowlevel.wait_readable(ours)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(5):
+            await readable.wait()
+        assert ours.recv(10) == b"a"
+        readable.close()
+
+
+async def test_it_knows_when_it_is_over() -> None:
+    """Data and the end that come together are one edge; the end must not be waited for then."""
+    with connected() as (ours, theirs):
+        readable = Readable(ours.fileno())
+        theirs.sendall(b"last words")
+        theirs.shutdown(socket.SHUT_WR)
+        await trio.lowlevel.wait_readable(ours)
+        with trio.fail_after(5):
+            await readable.wait()
+            while not readable.over:  # should the end have come a moment later, it is an edge of its own
+                await readable.wait()
+        assert (ours.recv(100), ours.recv(100)) == (b"last words", b"")
+        readable.close()
+
+
+async def test_only_one_may_wait() -> None:
+    """A second task is told, and the first goes on waiting."""
+    with connected() as (ours, theirs):
+        readable = Readable(ours.fileno())
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(readable.wait)
+                await trio.testing.wait_all_tasks_blocked()
+                with pytest.raises(trio.BusyResourceError):
+                    await readable.wait()
+                theirs.sendall(b"x")
+        readable.close()
+
+
+async def test_who_waits_is_told_of_the_end() -> None:
+    """Closing wakes; and the next socket with the same number is another one."""
+    with connected() as (ours, _):
+        readable = Readable(number := ours.fileno())
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await readable.wait()
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            readable.close()
+            readable.close()  # twice is once
+    with connected() as (ours, theirs):
+        other = Readable(os.dup2(ours.fileno(), number))
+        readable.close()  # is none of its business
+        theirs.sendall(b"x")
+        with trio.fail_after(5):
+            await other.wait()
+        other.close()
+        os.close(number)
+
+
+async def test_a_socket_that_is_gone_can_be_closed() -> None:
+    """Whoever closed the socket first has done no harm."""
+    with connected() as (ours, _):
+        readable = Readable(ours.fileno())
+        ours.close()
+        readable.close()
+
+
+async def test_more_edges_than_are_heard_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are, in the end."""
+    monkeypatch.setattr(readable_module, "_MOST", 3)
+    pairs = [socket.socketpair() for _ in range(20)]
+    readables = [Readable(ours.fileno()) for ours, _ in pairs]
+    for _, theirs in pairs:
+        theirs.sendall(b"x")
+    with trio.fail_after(5):
+        for readable in readables:
+            await readable.wait()
+            readable.close()
+    for end in [end for pair in pairs for end in pair]:
+        end.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_stream_loses_nothing_whatever_the_chunks(seed: int) -> None:
+    """Written in pieces with pauses, read in pieces with pauses, to its end and beyond, many at once."""
+    chance = Random(seed)
+    written = [chance.randbytes(chance.randrange(200_000)) for _ in range(10)]
+    read: dict[int, bytes] = {}
+
+    async def write(stream: trio.SocketStream, data: bytes, dice: Random) -> None:
+        async with stream:
+            while data:
+                length = dice.choice((1, 10, 4_096, 70_000))
+                await stream.send_all(data[:length])
+                data = data[length:]
+                if dice.random() < 0.2:
+                    await trio.sleep(dice.random() / 1_000)
+
+    async def receive(number: int, stream: trio.SocketStream, dice: Random) -> None:
+        got = b""
+        async with QuickStream(stream) as quick:
+            while data := await quick.receive_some(dice.choice((1, 100, 4_096, 65_536, None))):
+                got += data
+                if dice.random() < 0.2:
+                    await trio.sleep(dice.random() / 1_000)
+            assert await quick.receive_some() == b""  # the end stays the end
+        read[number] = got
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for number, data in enumerate(written):
+                ours, theirs = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in _tcp_pair())
+                nursery.start_soon(write, theirs, data[: 3_000 if seed % 2 else None], Random(seed + number))
+                nursery.start_soon(receive, number, ours, Random(seed - number))
+    assert [read[number] for number in range(10)] == [data[: 3_000 if seed % 2 else None] for data in written]
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        return ours, listener.accept()[0]
