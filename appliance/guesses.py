@@ -3,13 +3,15 @@
 Nobody is ever locked out. Our own keys and passwords have 256 bits, so a right one always works at once; only logins
 with a password people chose can be told to wait, and from an address that has logged in to that account before only
 for as long as that address guesses itself, a minute at most. Failures from loopback are not counted by address
-otherwise: every application on the machine, and a proxy nobody declared, would share that count.
+otherwise: every application on the machine, and a proxy nobody declared, would share that count. An IPv6 address counts
+as its /64: whoever has one address there has them all (RFC 6177, RFC 8981).
 """
 
 import ipaddress
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from appliance.errors import Code, Refused
@@ -51,7 +53,7 @@ class Guesses:
 
     def check_address(self, address: str) -> None:
         """Refuse an address that has failed too often lately."""
-        failures = self._addresses.get(address)
+        failures = self._addresses.get(_origin(address)) if self._addresses else None
         if failures is None:
             return
         now = self.outside.now()
@@ -65,7 +67,7 @@ class Guesses:
         record, now = self._accounts.get(account), self.outside.now()
         if record is None:
             return
-        own = record.known.get(address)
+        own = record.known.get(_origin(address))
         if own is None:
             until, longest = record.wait_until, LONGEST_WAIT
         else:
@@ -76,13 +78,13 @@ class Guesses:
 
     def failed(self, address: str, account: str | None = None) -> None:
         """Count a failure."""
-        now = self.outside.now()
-        if not ipaddress.ip_address(address).is_loopback:
-            failures = _newest(self._addresses, address, deque(maxlen=50))
+        now, origin = self.outside.now(), _origin(address)
+        if not ipaddress.ip_network(origin).is_loopback:
+            failures = _newest(self._addresses, origin, deque(maxlen=50))
             failures.append(now)
         if account is not None:
             record = _newest(self._accounts, account, _Account())
-            if (own := record.known.get(address)) is not None:
+            if (own := record.known.get(origin)) is not None:
                 own.append(now)
             self._account_failed(record, now)
 
@@ -92,7 +94,7 @@ class Guesses:
         record.failures.clear()
         record.wait = record.wait_until = 0
         if len(record.known) < 100:
-            record.known.setdefault(address, deque(maxlen=PER_ADDRESS[0][0]))
+            record.known.setdefault(_origin(address), deque(maxlen=PER_ADDRESS[0][0]))
 
     @staticmethod
     def _account_failed(record: _Account, now: int) -> None:
@@ -103,6 +105,20 @@ class Guesses:
         if len(record.failures) >= PER_ACCOUNT or record.wait:
             record.wait = min(2 * record.wait or FIRST_WAIT, LONGEST_WAIT)
             record.wait_until = now + record.wait
+
+
+@lru_cache(maxsize=1_024)
+def _origin(address: str) -> str:
+    """Where somebody comes from: an IPv4 address, also one that IPv6 carries, or the /64 of a public IPv6 address.
+
+    Within our own networks each machine counts for itself, for there one /64 is a whole site.
+    """
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.is_global else str(parsed)
 
 
 def _recent(failures: deque[int], now: int, window: int) -> deque[int]:

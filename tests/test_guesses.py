@@ -47,6 +47,36 @@ def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
 # ---- by address
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2a01:4f8:1:2::1", "2a01:4f8:1:2:ffff:ffff:ffff:ffff", True),
+        ("2a01:4f8:1:2::1", "2a01:4f8:1:3::1", False),
+        ("::ffff:203.0.114.5", "203.0.114.5", True),
+        ("fd00::1", "fd00::2", False),
+        ("fe80::1%eth0", "fe80::2%eth0", False),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_who_has_one_address_of_a_network_has_them_all(guesses: Guesses, one: str, other: str, same: bool) -> None:
+    """IPv6 counts by the /64, which every customer of a provider has; in our own networks each machine for itself."""
+    for _ in range(10):
+        guesses.failed(one)
+    if same:
+        with pytest.raises(Refused):
+            guesses.check_address(other)
+    else:
+        guesses.check_address(other)
+
+
+@pytest.mark.parametrize("loopback", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+def test_loopback_is_not_counted_in_any_form(guesses: Guesses, loopback: str) -> None:
+    """Every application on the machine would share that count."""
+    for _ in range(100):
+        guesses.failed(loopback)
+    guesses.check_address(loopback)
+
+
 def test_an_address_has_ten_failures_a_minute(guesses: Guesses, clock: Clock) -> None:
     """The eleventh has to wait until the first is a minute old, and then goes through."""
     for _ in range(10):
