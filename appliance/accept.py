@@ -303,16 +303,16 @@ class FrontDoor:
         except BaseException:
             world.give_up(new.id)
             raise
-        ACCEPT_SECONDS.add(perf_counter() - began)
-        ACCEPTED.add(new.source)
-        RECIPIENTS.add(new.source, len(new.recipients))
-        if TRAIL.keep:
-            _note(new)
         if new.simulated:
             world.give_up(new.id)
             self._deliveries.simulated.set()
         else:
             world.offer(new, charged)
+        ACCEPT_SECONDS.add(perf_counter() - began)
+        ACCEPTED.add(new.source)
+        RECIPIENTS.add(new.source, len(new.recipients))
+        if TRAIL.keep:
+            _note(new)
 
     def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
         new = self._outside.identifier

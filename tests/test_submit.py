@@ -142,6 +142,25 @@ async def test_it_goes_to_delivery_through_the_inbox(hall: Hall) -> None:
     assert fresh.message.tags == ()
 
 
+async def test_nothing_is_expected_for_ever(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused, repeated, simulated or taken: looks into the store must not pass it by any longer."""
+    expected: list[str] = []
+    expect = hall.inbox.expect
+
+    def note(message_id: str) -> None:
+        expected.append(message_id)
+        expect(message_id)
+
+    monkeypatch.setattr(hall.inbox, "expect", note)
+    await refused(hall, None, *(f"user{number}@example.net" for number in range(11)))  # ten credits
+    for _ in range(2):
+        await hall.submit(message(b"Idempotency-Key: order-1"))
+    await hall.submit(door=hall.door(sandbox=True))
+    assert [each in hall.inbox for each in expected] == [False, True, False, False]
+    hall.inbox.take()
+    assert not any(each in hall.inbox for each in expected)
+
+
 async def test_tags_are_kept_with_the_message(hall: Hall) -> None:
     """X-Service-Tag is read as tags, and stays in the message as over HTTP."""
     await hall.submit(message(b"X-Service-Tag: order, eu"))
