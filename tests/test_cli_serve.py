@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.backup.unfinished import unfinished
 from tests.running import add_account
 
 ROOT = Path(__file__).parent.parent
@@ -193,3 +194,31 @@ def test_a_bug_is_logged_with_its_traceback(tmp_path: Path) -> None:
     line = json.loads(failure(settings(tmp_path), raising("ZeroDivisionError('unforeseen')")))
     assert line["event"] == "ended by a bug"
     assert "ZeroDivisionError: unforeseen" in line["traceback"]
+
+
+def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path) -> None:
+    """Between what was and what is to be there is no database; a start must not make an empty one of it."""
+    config, data_dir, backup = settings(tmp_path), tmp_path / "data", tmp_path / "saved.backup"
+    add_account(data_dir, "demo")
+    shell = [sys.executable, "-m", "appliance"]
+    options = ["--config", str(config)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([*shell, "backup", str(backup), *options], env=environment, check=True, stdout=subprocess.DEVNULL)
+    killed = (
+        "import os\nrename = os.rename\n"
+        "def dying(old, new):\n"
+        "    if str(new).endswith('data/appliance.db'): os.kill(os.getpid(), 9)\n"
+        "    rename(old, new)\n"
+        "os.rename = dying\n"
+        "from appliance.cli import main\nmain(prog_name='appliance')"
+    )
+    again = [str(backup), "--force", *options]
+    done = subprocess.run([sys.executable, "-c", killed, "restore", *again], env=environment, stdout=subprocess.DEVNULL)
+    assert done.returncode == -signal.SIGKILL
+    (kept,) = data_dir.glob("before-restore-*")
+    refused = failure(config)
+    assert "was interrupted: run `appliance restore --force`" in refused
+    assert str(kept) in refused
+    subprocess.run([*shell, "restore", *again], env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert unfinished(data_dir) is None
+    assert not list(data_dir.glob("restoring-*"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.backup import archive
+from appliance.backup.unfinished import ASIDE, STAGING
 from appliance.backup.verify import Verified, verify
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.model import AllWaiting
@@ -28,7 +29,6 @@ Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
 VERIFYING = 0.7  # share of the work
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, for this user, in one file
-STAGING = "restoring-"  # how directories begin in which a backup is made ready
 REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", KEY)  # a stale log would spoil another database
 
 
@@ -122,7 +122,7 @@ def _extract(path: Path, size: int, target: Path, on: Fraction) -> None:
 
 
 def _put_aside(data_dir: Path, there: list[str], outside: Outside) -> Path:
-    kept = data_dir / f"before-restore-{outside.now()}"
+    kept = data_dir / f"{ASIDE}{outside.now()}"
     kept.mkdir(mode=0o700)
     for name in there:
         shutil.move(data_dir / name, kept / name)

@@ -42,6 +42,7 @@ def serve() -> None:
 def _run(config_file: Path | None) -> None:
     # Imported here, because the provisioning commands shall not wait for a web server.
     from appliance import config, log
+    from appliance.backup.unfinished import unfinished
 
     log.setup()
     try:
@@ -49,6 +50,8 @@ def _run(config_file: Path | None) -> None:
     except config.ConfigError as error:
         raise click.ClickException(str(error)) from None
     log.set_level(settings.server.log_level)
+    if (reason := unfinished(settings.server.data_dir)) is not None:
+        raise click.ClickException(reason)
     try:
         _serve(settings)
     except (Exception, BaseExceptionGroup) as error:
