@@ -55,7 +55,7 @@ class QuickStream(trio.abc.Stream):
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError from error
-            self._all_read = len(data) < most
+            self._all_read = len(data) < most and not readable.urgent
             return data
 
     def _make_known(self) -> Readable:

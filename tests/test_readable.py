@@ -132,6 +132,37 @@ async def test_more_edges_than_are_heard_at_once(monkeypatch: pytest.MonkeyPatch
         end.close()
 
 
+async def test_news_are_kept_for_whoever_was_cancelled() -> None:
+    """A read that was cancelled has read nothing: the next one need not wait for more."""
+    with connected() as (ours, theirs):
+        readable = Readable(ours.fileno())
+        theirs.sendall(b"a")
+        await trio.lowlevel.wait_readable(ours)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await readable.wait()
+        assert scope.cancelled_caught
+        with trio.fail_after(5):
+            await readable.wait()
+        readable.close()
+
+
+async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
+    """A read ends before such a byte, though more is there; nobody waits for news then."""
+    ours, theirs = _tcp_pair()
+    with theirs:
+        async with QuickStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
+            theirs.sendall(b"before ")
+            theirs.send(b"!", socket.MSG_OOB)
+            theirs.sendall(b"behind")
+            read = b""
+            with trio.fail_after(5):
+                while len(read) < len(b"before behind"):
+                    read += await stream.receive_some(4_096)
+            assert read == b"before behind"
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_stream_loses_nothing_whatever_the_chunks(seed: int) -> None:
     """Written in pieces with pauses, read in pieces with pauses, to its end and beyond, many at once."""
