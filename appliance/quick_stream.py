@@ -59,7 +59,10 @@ class QuickStream(trio.abc.Stream):
             return data
 
     def _make_known(self) -> Readable:
-        self._readable = Readable(self._fd())
+        try:
+            self._readable = Readable(self._fd())
+        except OSError as error:  # no more files or watches: this connection's end, as it is with Trio's stream
+            raise trio.BrokenResourceError from error
         return self._readable
 
     def _fd(self) -> int:
