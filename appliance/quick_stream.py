@@ -55,11 +55,14 @@ class QuickStream(trio.abc.Stream):
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError from error
-            self._all_read = len(data) < most
+            self._all_read = len(data) < most and not readable.urgent
             return data
 
     def _make_known(self) -> Readable:
-        self._readable = Readable(self._fd())
+        try:
+            self._readable = Readable(self._fd())
+        except OSError as error:  # no more files or watches: this connection's end, as it is with Trio's stream
+            raise trio.BrokenResourceError from error
         return self._readable
 
     def _fd(self) -> int:

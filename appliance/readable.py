@@ -4,7 +4,8 @@ Trio tells the system before every wait which socket it is for, and takes that b
 known once, in an epoll of our own that tells of edges, and a single task waits for that epoll through Trio's.
 
 An edge is news: something came that was not there before. Whoever has read all there was waits for the next one; who
-has not must read on first, for there will be none.
+has not must read on first, for there will be none. That less came than was asked for tells that it was all, but for
+TCP's urgent bytes: a read ends before one, whatever is behind it.
 """
 
 import select
@@ -13,7 +14,7 @@ from contextlib import suppress
 import outcome
 import trio
 
-_EDGES = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+_EDGES = select.EPOLLIN | select.EPOLLPRI | select.EPOLLRDHUP | select.EPOLLET
 _OVER = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _MOST = 256  # edges heard at once; the others are still there the next time
 
@@ -21,11 +22,12 @@ _MOST = 256  # edges heard at once; the others are still there the next time
 class Readable:
     """One socket, for one task at a time. To be closed before the socket is."""
 
-    __slots__ = ("_ear", "_news", "_task", "fd", "over")
+    __slots__ = ("_ear", "_news", "_task", "fd", "over", "urgent")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.over = False  # the other side has closed: what is left can be read without a wait, and there is no more
+        self.urgent = False  # there was an urgent byte: from then on a short read tells nothing
         self._news = False  # something came while nobody waited
         self._task: trio.lowlevel.Task | None = None
         self._ear = _this_run_s_ear()
@@ -34,8 +36,8 @@ class Readable:
     async def wait(self) -> None:
         """Return once something may have come since the last time."""
         if self._news:
-            self._news = False
             await trio.lowlevel.checkpoint()
+            self._news = False  # not before: who is cancelled there has read nothing
             return
         if self._task is not None:
             raise trio.BusyResourceError("another task is already reading from this socket")
@@ -50,6 +52,8 @@ class Readable:
         """An edge."""
         if events & _OVER:
             self.over = True
+        if events & select.EPOLLPRI:
+            self.urgent = True
         if self._task is None:
             self._news = True
         else:

@@ -1,6 +1,7 @@
 """Waiting until a socket can be read: no edge is missed, none is waited for that will not come."""
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,6 +131,54 @@ async def test_more_edges_than_are_heard_at_once(monkeypatch: pytest.MonkeyPatch
             readable.close()
     for end in [end for pair in pairs for end in pair]:
         end.close()
+
+
+async def test_news_are_kept_for_whoever_was_cancelled() -> None:
+    """A read that was cancelled has read nothing: the next one need not wait for more."""
+    with connected() as (ours, theirs):
+        readable = Readable(ours.fileno())
+        theirs.sendall(b"a")
+        await trio.lowlevel.wait_readable(ours)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await readable.wait()
+        assert scope.cancelled_caught
+        with trio.fail_after(5):
+            await readable.wait()
+        readable.close()
+
+
+async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
+    """A read ends before such a byte, though more is there; nobody waits for news then."""
+    ours, theirs = _tcp_pair()
+    with theirs:
+        async with QuickStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
+            theirs.sendall(b"before ")
+            theirs.send(b"!", socket.MSG_OOB)
+            theirs.sendall(b"behind")
+            read = b""
+            with trio.fail_after(5):
+                while len(read) < len(b"before behind"):
+                    read += await stream.receive_some(4_096)
+            assert read == b"before behind"
+
+
+async def test_where_no_more_files_can_be_opened_only_the_connection_is_lost() -> None:
+    """It is broken, in the stream's own words, and can be tried again once there is room."""
+    ours, theirs = _tcp_pair()
+    with theirs:
+        async with QuickStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
+            theirs.sendall(b"x")
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            try:
+                with pytest.raises(trio.BrokenResourceError):
+                    await stream.receive_some()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            with trio.fail_after(5):
+                assert await stream.receive_some() == b"x"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -63,6 +63,7 @@ class Dispatch:
     _due_at: int | None = None  # when the next recipient will be due, as far as we know
     _looked_at: float = -FULL_LOOK  # Trio's clock
     _looked_at_all: float = -FULL_LOOK
+    _looked_at_gates: float = -FULL_LOOK  # apart from the above: it must not put off what only a look at all finds
     _late: bool = True  # the store is to be looked at, as soon as it is time
     _passed_over: dict[str, set[str]] = field(default_factory=dict)  # by pool: whose due mail was left where it is
     _refill: bool = False  # one of those has room again
@@ -228,8 +229,8 @@ class Dispatch:
         if self._late and (full or now >= self._looked_at + self._pause()):
             self._look_now(now, full)
             self._flights.let_go()
-        elif full and self._flights.some_wait:  # gates open with time, and holds end
-            self._looked_at_all = now
+        elif self._flights.some_wait and now >= self._looked_at_gates + FULL_LOOK:  # they open with time, holds end
+            self._looked_at_gates = now
             self.gates.read_holds()
             self._flights.let_go()
         else:
@@ -240,7 +241,7 @@ class Dispatch:
         # Asked for before the look, so that what becomes due meanwhile is not missed by both.
         self._due_at = self.store.queue.next_due(simulated=False)
         if full:
-            self._looked_at_all = now
+            self._looked_at_all = self._looked_at_gates = now
             self._passed_over.clear()
             self.gates.read_holds()
         self._take_all(self.selection.all(self._wants) if full else self.selection.news(self._wants))
@@ -253,16 +254,14 @@ class Dispatch:
             if self._wants(parcel.account_id, parcel.domain):
                 self._take(parcel)
 
-    def _has_to_wait(self) -> bool:
-        """Whether something due waits for a gate to open, a hold to end, or room in hand."""
-        return bool(self._passed_over) or self._flights.some_wait
-
     def _pause(self) -> float:
         return AT_ONCE if self._refill or self._hungry or self._in_hand.total < FEW else SOON
 
     def _seconds_until_look(self) -> float:
         if self._late:
             return max(0.0, self._looked_at + self._pause() - trio.current_time())
-        if self._has_to_wait():
+        if self._passed_over:  # something due waits for a hold to end, or for room in hand
             return max(0.0, self._looked_at_all + FULL_LOOK - trio.current_time())
+        if self._flights.some_wait:
+            return max(0.0, self._looked_at_gates + FULL_LOOK - trio.current_time())
         return SLEEP_LIMIT if self._due_at is None else max(0.0, (self._due_at - self.outside.now()) / 1_000_000)

@@ -12,7 +12,7 @@ from appliance.deliver.providers import Limits
 from appliance.store.messages import Messages
 from appliance.store.outcomes import Queue
 from tests.deliver.stage import MIME, OK, SIGNATURE, domain_zone, message, one, stage
-from tests.fakes.mx import FakeMx, wait_and_say
+from tests.fakes.mx import FakeMx, silence, wait_and_say
 
 
 async def test_new_mail_is_handed_over_in_memory(
@@ -82,6 +82,28 @@ async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_
         began = trio.current_time()
         await played.final(*burst, within=30)
         assert trio.current_time() - began < 0.3 * 2 * (OF_ONE + 1)
+
+
+async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Due from when it came in, which only a look at everything reaches back to; what waits for a slot is no such look.
+
+    It comes seconds after that where it had to wait to be composed, and goes by the store where it is too large.
+    """
+    zone, addresses = domain_zone("stuck.test", "good.test")
+    servers = {addresses["stuck.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
+    async with stage(tmp_path, zone, servers, limits=Limits(concurrency=1)) as played:
+        await trio.sleep(2.5)  # so that what is done every second after the next lines is not when pools are told
+        await played.send("first@stuck.test")
+        await played.send("second@stuck.test")
+        new = message(played.outside, played.accounts["demo"], "ada@good.test")
+        for _ in range(10):
+            await trio.sleep(0.9)
+            await played.send("other@good.test")
+        await played.store.messages.accept(new)
+        played.dispatch.inbox.offer(new, None)
+        await played.final(new.id, within=3)
 
 
 async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
