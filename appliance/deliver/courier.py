@@ -26,7 +26,6 @@ from appliance.errors import Refused
 from appliance.log import get_logger
 from appliance.message.addresses import parse
 from appliance.model import DueRecipient, Outcome
-from appliance.networks import Address
 from appliance.outside import Outside
 from appliance.store import Store
 
@@ -123,10 +122,10 @@ class Courier:
     ) -> _Reached | None:
         reached: _Reached | None = None
         for host in route.hosts:
-            for address in host.addresses:
+            for address, dialled in zip(host.addresses, host.dialled, strict=True):
                 if permit is not None and not permit.dials(address):
                     continue
-                reached = await self._try(route, host, address, transaction, gate, started_at)
+                reached = await self._try(route, host, dialled, transaction, gate, started_at)
                 if reached.final:
                     return reached
                 if permit is not None:
@@ -138,10 +137,9 @@ class Courier:
         return reached
 
     async def _try(
-        self, route: Route, host: Host, address: Address, transaction: Transaction, gate: Gate, started_at: int
+        self, route: Route, host: Host, dialled: str, transaction: Transaction, gate: Gate, started_at: int
     ) -> _Reached:
         demand = await self.tls.demand(route, host)
-        dialled = str(address)
         contact = Contact(started_at, gate.pool, host.name, dialled)
         if demand.level is Level.NOT_NOW:
             refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
@@ -201,7 +199,7 @@ class Courier:
         self.connections.give_back(place, connection, gate.limits.messages_per_connection)
         lines = (connection.transcript + sent.transcript) if connection.transactions == 1 else sent.transcript
         tls = str(connection.tls) if connection.tls else None
-        full = contact._replace(tls=tls, dialogue=lines)
+        full = Contact(contact.started_at, contact.pool, contact.host, contact.address, tls, lines)
         return _Reached(sent.recipients, full, final=not all(_may_ask_another(each) for each in sent.recipients))
 
     # ---- what it means

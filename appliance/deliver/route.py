@@ -52,6 +52,10 @@ class Host:
     name: str
     addresses: tuple[Address, ...]
     authentic: bool = False
+    dialled: tuple[str, ...] = field(init=False, compare=False, repr=False)  # the addresses, as they are written
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dialled", tuple(map(str, self.addresses)))
 
 
 class RelayTls(StrEnum):
