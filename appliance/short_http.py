@@ -1,9 +1,12 @@
 """In charge of HTTP for listeners that have little to say: a request is its head, an answer ends the connection."""
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import trio
+
+from appliance.doorkeeper import Doorkeeper
 
 HEAD_BYTES = 8 * 1024
 PLAIN = "text/plain; charset=utf-8"
@@ -17,6 +20,26 @@ class Request(NamedTuple):
 
     method: str
     target: str
+
+
+async def answer_one(
+    stream: trio.SocketStream,
+    door: Doorkeeper[trio.SocketStream],
+    patience: float,
+    answer: Callable[[bytes], Awaitable[bytes]],
+) -> None:
+    """One request by its head, and its whole answer; who comes when it is full, dawdles or goes is let go."""
+    try:
+        address = str(stream.socket.getpeername()[0])
+        if not door.admits(address):
+            await trio.aclose_forcefully(stream)
+            return
+        with door.inside(stream, address):
+            async with stream:
+                with trio.move_on_after(patience):
+                    await stream.send_all(await answer(await read_head(stream)))
+    except (OSError, trio.BrokenResourceError):
+        await trio.aclose_forcefully(stream)
 
 
 async def read_head(stream: trio.abc.ReceiveStream) -> bytes:

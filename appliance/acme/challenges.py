@@ -12,7 +12,7 @@ import trio
 from appliance.config import Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.log import get_logger
-from appliance.short_http import read_head, read_request, response
+from appliance.short_http import answer_one, read_request, response
 
 MOST = 200  # connections at once
 MOST_PER_ADDRESS = 20
@@ -65,15 +65,9 @@ class Questions:
     async def _connected(self, stream: trio.SocketStream) -> None:
         """One request; whatever goes wrong in it ends it alone."""
         try:
-            address = str(stream.socket.getpeername()[0])
-            if not self.doorkeeper.admits(address):
-                await trio.aclose_forcefully(stream)
-                return
-            with self.doorkeeper.inside(stream, address):
-                async with stream:
-                    with trio.move_on_after(PATIENCE):
-                        await stream.send_all(answer(await read_head(stream), self.shown, self.https))
-        except (OSError, trio.BrokenResourceError):
-            await trio.aclose_forcefully(stream)  # the client is gone
+            await answer_one(stream, self.doorkeeper, PATIENCE, self._answer)
         except Exception:
             log.exception("port 80 could not answer")
+
+    async def _answer(self, head: bytes) -> bytes:
+        return answer(head, self.shown, self.https)

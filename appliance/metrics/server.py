@@ -6,13 +6,14 @@ from functools import partial
 import trio
 
 from appliance.config import Endpoint
+from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.log import get_logger
 from appliance.measures import COUNTS, LOOP_LAG, SPREADS
 from appliance.metrics.page import CONTENT_TYPE, page
 from appliance.metrics.readings import Readings
-from appliance.short_http import read_head, response
+from appliance.short_http import answer_one, response
 
-AT_ONCE = 8  # connections; more wait
+MOST = 100  # connections at once
 PATIENCE = 5.0  # seconds for a whole request and its answer
 LAG_EVERY = 0.1  # seconds between two looks how late the event loop is
 
@@ -31,10 +32,11 @@ async def serve(
     listeners = [listener for bind in binds for listener in await trio.open_tcp_listeners(bind.port, host=bind.host)]
     task_status.started([str(Endpoint(*listener.socket.getsockname()[:2])) for listener in listeners])
     if listeners:
-        places = trio.CapacityLimiter(AT_ONCE)
+        door: Doorkeeper[trio.SocketStream] = Doorkeeper(MOST, MOST)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_loop)
-            nursery.start_soon(trio.serve_listeners, partial(_guarded, readings, places), listeners)
+            for listener in listeners:
+                nursery.start_soon(accept_forever, listener, partial(_connected, readings, door), nursery)
 
 
 async def _watch_loop() -> None:
@@ -45,14 +47,10 @@ async def _watch_loop() -> None:
         LOOP_LAG.add(max(0.0, trio.current_time() - due))
 
 
-async def _guarded(readings: Readings, places: trio.CapacityLimiter, stream: trio.SocketStream) -> None:
+async def _connected(readings: Readings, door: Doorkeeper[trio.SocketStream], stream: trio.SocketStream) -> None:
     """One request; whatever goes wrong in it ends it alone."""
     try:
-        async with stream, places:
-            with trio.move_on_after(PATIENCE):
-                await stream.send_all(await answer(await read_head(stream), partial(_page, readings)))
-    except (OSError, trio.BrokenResourceError):
-        pass  # the client is gone
+        await answer_one(stream, door, PATIENCE, partial(answer, make_page=partial(_page, readings)))
     except Exception:
         log.exception("metrics could not be told")
 
