@@ -1,5 +1,6 @@
 """In charge of `appliance queue …` and `appliance explain`, on a database with mail in it."""
 
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,10 @@ def test_the_queue_is_shown_by_pool_and_destination(acme: Shell) -> None:
     assert "5 of 20" in lines[1]
     assert lines[2].split()[:2] == ["gmail.com", "2"]
     assert any(line.startswith("(not looked up)") for line in lines)
-    assert any(line.startswith("example.net") and line.endswith("held: they move") for line in lines)
+    (held_line,) = (line for line in lines if line.startswith("example.net"))
+    assert held_line.endswith("held: they move")
+    assert re.search(r" 0 +1 +\d s +in \d+ (s|min) ", held_line), held_line
+    assert max(map(len, lines)) <= 80 + len("held: they move")
 
 
 def test_a_slowed_pool_tells_until_when_and_why(acme: Shell) -> None:

@@ -21,8 +21,8 @@ COLUMNS = {
     "domain": "DESTINATION",
     "waiting": "WAITING",
     "deferred": "DEFERRED",
-    "oldest_at": "OLDEST (UTC)",
-    "next_attempt_at": "NEXT TRY (UTC)",
+    "oldest": "OLDEST",
+    "next": "NEXT TRY",
     "sessions": "IN USE",
     "state": "STATE",
 }
@@ -222,7 +222,21 @@ def _rows(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> list[dict
         "sessions": sessions,
         "state": _state(pool, warmups, now),
     }
-    return [first] + [{"pool": "", **each, "sessions": "", "state": ""} for each in pool["destinations"]]
+    lines = [first] + [{"pool": "", **each, "sessions": "", "state": ""} for each in pool["destinations"]]
+    return [line | _times(line, now) for line in lines]
+
+
+def _times(line: dict[str, Any], now: int) -> dict[str, str]:
+    """By how long, not by the clock: that is what one wants to know, and there is room for it."""
+    from datetime import datetime
+
+    from appliance.explain import SECOND, span
+
+    def since(time: str) -> int:
+        return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
+
+    following = line["next_attempt_at"]
+    return {"oldest": span(since(line["oldest_at"])), "next": f"in {span(-since(following))}" if following else ""}
 
 
 def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
