@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[Warming]]
 
 COLUMNS = {
-    "pool": "POOL",
-    "domain": "DESTINATION",
+    "name": "POOL, DESTINATION",
     "waiting": "WAITING",
     "deferred": "DEFERRED",
     "oldest": "OLDEST",
     "next": "NEXT TRY",
-    "sessions": "IN USE",
     "state": "STATE",
 }
 POOLS = 50  # shown unless asked for more
@@ -215,14 +213,10 @@ async def _retry(store: "Store", named: Mapping[str, str]) -> int:
 
 def _rows(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> list[dict[str, Any]]:
     """A pool and its destinations as lines of a table."""
-    sessions = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']}"
-    first = pool | {
-        "pool": pool["pool"] or NOT_LOOKED_UP,
-        "domain": "",
-        "sessions": sessions,
-        "state": _state(pool, warmups, now),
-    }
-    lines = [first] + [{"pool": "", **each, "sessions": "", "state": ""} for each in pool["destinations"]]
+    in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
+    state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
+    lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
+    lines += [{"name": f"  {each['domain']}", **each, "state": ""} for each in pool["destinations"]]
     return [line | _times(line, now) for line in lines]
 
 
