@@ -125,7 +125,7 @@ class Running:
             self.spawn(log)
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
-            for line in self.log_file.read_bytes()[begin:].splitlines():
+            for line in self.log_lines(begin):
                 if b'"event": "ready"' in line:
                     ready = json.loads(line)
                     self.url, self.smtp = ready["http"][0], ready["smtp"]
@@ -182,15 +182,20 @@ class Running:
         self.process.send_signal(signal.SIGHUP)
         deadline = time.monotonic() + STOP_TIMEOUT
         while time.monotonic() < deadline:
-            for line in self.log_file.read_bytes()[begin:].splitlines(keepends=True):
-                if line.endswith(b"\n") and (event := json.loads(line))["event"] == said:
+            for line in self.log_lines(begin):
+                if (event := json.loads(line))["event"] == said:
                     return dict(event)
             time.sleep(0.02)
         raise RuntimeError(f"nobody said {said!r}:\n" + self.log_file.read_text())
 
+    def log_lines(self, begin: int = 0) -> list[bytes]:
+        """The lines of its log, from so many bytes on; one that is being written is not there yet."""
+        written = self.log_file.read_bytes()[begin:]
+        return written[: written.rfind(b"\n") + 1].splitlines()
+
     def complaints(self) -> list[str]:
         """The lines of its log that are not the plain course of things."""
-        lines = self.log_file.read_text().splitlines()
+        lines = [line.decode() for line in self.log_lines()]
         return [line for line in lines if '"level":"info"' not in line.replace('"level": ', '"level":')]
 
     def client(self, **options: Any) -> httpx.Client:

@@ -15,7 +15,7 @@ METRICS = '\n[metrics]\nbind = ["127.0.0.1:0"]\n'
 
 def log(running: Running) -> list[dict[str, Any]]:
     """The lines of the log."""
-    return [json.loads(line) for line in running.log_file.read_text().splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in running.log_lines() if line.startswith(b"{")]
 
 
 def sample(text: str, name: str, **labels: str) -> float:

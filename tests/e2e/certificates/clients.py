@@ -88,5 +88,5 @@ def wait_until(condition: Callable[[], object], running: Running, within: float 
 
 def events(running: Running, logger: str = "appliance.acme") -> list[dict[str, Any]]:
     """What a part of the program has logged."""
-    lines = [json.loads(line) for line in running.log_file.read_text().splitlines()]
+    lines = [json.loads(line) for line in running.log_lines()]
     return [line for line in lines if line["logger"] == logger]

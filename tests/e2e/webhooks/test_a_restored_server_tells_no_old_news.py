@@ -43,11 +43,11 @@ def test_a_restored_server_tells_no_old_news(tmp_path: Path) -> None:
             posts = eventually(lambda: receiver.posts[before:], lambda found: len(found) >= 2)
         assert {post.json()["type"] for post in posts} == {"email.delivered", "webhook.test"}
 
-        lines = [json.loads(line) for line in running.log_file.read_bytes()[began:].splitlines()]
+        lines = [json.loads(line) for line in running.log_lines(began)]
         (ready,) = (line for line in lines if line["event"] == "ready")
 
         def told() -> list[dict[str, object]]:
-            log = [json.loads(line) for line in running.log_file.read_bytes()[began:].splitlines()]
+            log = [json.loads(line) for line in running.log_lines(began)]
             return [line for line in log if line.get("message_id") == sent["id"]]
 
         (line,) = eventually(told, lambda found: len(found) >= 1)
