@@ -60,10 +60,18 @@ def _split(text: str) -> tuple[str, str]:
     if found := _BARE.fullmatch(text):
         return decoded((found[2] or "")[1:-1]), found[1]
     if found := _NAMED.fullmatch(text):
+        _check_brackets(found[1])
         return decoded(_QUOTED.sub(_unquoted, found[1]).strip(" ")), found[2].strip(" ")
     if found := _TWICE.fullmatch(text):  # the address as its own name, without quotes: not allowed, and often seen
         return found[1], found[2]
     raise invalid("From", _ONE)
+
+
+def _check_brackets(name: str) -> None:
+    """Beside a bracket some readers take what is in quotes, and may hold an `@`, for an address of its own."""
+    outside = _QUOTED.sub("", name)
+    if outside != name and ("[" in outside or "]" in outside):
+        raise invalid("From", _ONE)
 
 
 def _check_domain_spelling(address: Address) -> None:
