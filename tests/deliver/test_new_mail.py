@@ -104,6 +104,7 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
         await played.store.messages.accept(new)
         played.dispatch.inbox.offer(new, None)
         await played.final(new.id, within=3)
+        assert played.recipient(new.id) == ("delivered", 1)
 
 
 async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
