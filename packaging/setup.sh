@@ -3,7 +3,7 @@
 #
 # Until a Python is found only what the shell itself can do is used, so that the advice comes through on a bare machine.
 
-venv=$root/.venv
+venv=${APPLIANCE_VENV:-$root/.venv} # another one for another Python, so that neither is made anew each time
 
 say() { printf '%s\n' "$*" >&2; }
 

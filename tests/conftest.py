@@ -1,13 +1,29 @@
-"""In charge of what all tests share: generated inputs may take their time, and no two tests have the same id."""
+"""What all tests share: generated inputs may take their time, no two tests have the same id, and the end of a run names
+what was skipped for want of a program.
 
+With $APPLIANCE_TESTS_NEED_ALL such a skip fails the run, and so does one for a reason that is not in MAY_SKIP.
+"""
+
+import os
+import re
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.programs import missing_program
+
 # A busy machine is nobody's fault.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# What no package brings: the machine is not such a one, or .ci/run runs the test later.
+MAY_SKIP = re.compile(
+    r"this kernel has no PR_SET_MDWE|systemd runs here|is not there or older than the sources|"
+    r"strace may not attach|no small disk can be mounted|only root|port 8080 is in use|this machine has a configuration"
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,3 +35,48 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     twice = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
     if twice:
         raise pytest.UsageError(f"several tests have the id {twice[0]}: all but one would be left out")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that had to be whole and was not; workers of xdist leave that to the process that has all reports."""
+    if not _must_be_whole() or hasattr(session.config, "workerinput"):
+        return
+    if any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say in one line what was skipped for want of a program; packaging/test wants to say it itself, at its own end."""
+    programs: Counter[tuple[str, str]] = Counter()
+    for test, reason in _skips(config):
+        if program := missing_program(reason):
+            programs[program] += 1
+        elif _must_be_whole():
+            verdict = "not run here" if MAY_SKIP.search(reason) else "may not be skipped"
+            terminalreporter.write_line(f"{verdict}: {test}: {reason}")
+    line = _advice(programs) if programs else ""
+    if file := os.environ.get("APPLIANCE_TESTS_ADVICE"):
+        Path(file).write_text(line)
+    elif line:
+        terminalreporter.write_line(line)
+
+
+def _must_be_whole() -> bool:
+    return bool(os.environ.get("APPLIANCE_TESTS_NEED_ALL"))
+
+
+def _skips(config: pytest.Config) -> Iterator[tuple[str, str]]:
+    """Every skipped test with its reason; under xdist the reports of all workers are here."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    for report in reporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        yield report.nodeid, reason.removeprefix("Skipped: ")
+
+
+def _advice(programs: Counter[tuple[str, str]]) -> str:
+    names = sorted(name for name, _ in programs)
+    packages = sorted({package for _, package in programs})
+    return (
+        f"{programs.total()} tests skipped for want of {', '.join(names)}."
+        f" To run them, on Debian: apt-get install {' '.join(packages)}"
+    )

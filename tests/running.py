@@ -180,6 +180,10 @@ class Running:
         assert self.process is not None
         begin = self.log_file.stat().st_size
         self.process.send_signal(signal.SIGHUP)
+        return self.await_event(said, begin)
+
+    def await_event(self, said: str, begin: int = 0) -> dict[str, Any]:
+        """The first event of that name in its log, from so many bytes on."""
         deadline = time.monotonic() + STOP_TIMEOUT
         while time.monotonic() < deadline:
             for line in self.log_lines(begin):

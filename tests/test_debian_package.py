@@ -13,12 +13,9 @@ import pytest
 from appliance import __version__
 from appliance.systemd.plan import file
 from tests.packed import ROOT, package
+from tests.programs import needs
 
-TOOLS = ("dpkg", "dpkg-deb", "systemd-sysusers", "systemd-tmpfiles", "deb-systemd-helper")
-offline = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
-    reason="needs root, dpkg and systemd's tools: apt-get install systemd",
-)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can install below another root")
 
 
 def output(*command: str) -> str:
@@ -131,7 +128,9 @@ def test_its_checksums_are_right(deb: Path, tmp_path: Path) -> None:
     assert "came with the Debian package" in refused.stderr
 
 
-@offline
+@needs("systemd")
+@needs("deb-systemd")
+@needs_root
 def test_install_upgrade_remove_and_purge(deb: Path, machine: Machine, tmp_path: Path) -> None:
     """Settings and mail live through an upgrade and a removal; a purge, and only a purge, deletes them."""
     root = machine.root
@@ -166,7 +165,9 @@ def test_install_upgrade_remove_and_purge(deb: Path, machine: Machine, tmp_path:
     assert machine.state() in ("", "unknown ok not-installed ")
 
 
-@offline
+@needs("systemd")
+@needs("deb-systemd")
+@needs_root
 def test_a_disabled_service_stays_disabled(deb: Path, machine: Machine, tmp_path: Path) -> None:
     """An upgrade does not enable again what the operator has disabled."""
     machine.dpkg("--install", str(deb))
@@ -189,7 +190,7 @@ def newer(deb: Path, directory: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("lintian") is None, reason="lintian is needed: apt-get install lintian")
+@needs("lintian")
 def test_lintian_finds_no_fault(deb: Path) -> None:
     """Debian's own checker has no error and no warning, but for those that the package explains."""
     ran = subprocess.run(

@@ -19,6 +19,7 @@ SCRIPTS = [
     "packaging/lock",
     "packaging/build-binary",
     "packaging/build-deb",
+    "packaging/install-test-programs",
     "packaging/debian/postinst",
     "packaging/debian/prerm",
     "packaging/debian/postrm",
@@ -54,6 +55,7 @@ case "$*" in
     done ;;
 "-m "*)
     echo "$*" >>"$FAKE_LOG"
+    [ "$2" != pytest ] || printf %s "$FAKE_ADVICE" >"$APPLIANCE_TESTS_ADVICE"
     [ "$2" != "$FAKE_FAILING" ] ;;
 esac
 """
@@ -278,6 +280,51 @@ def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith(f"failed: {failing}")
     assert tree.installed()[-4:] == ALL_CHECKS
+
+
+def test_test_ends_with_what_was_skipped(tree: Tree) -> None:
+    """What pytest left behind for want of programs is the last line, and that of an earlier run is forgotten."""
+    ran = tree.sh("packaging/test", FAKE_ADVICE="2 tests skipped")
+    assert ran.returncode == 0
+    assert ran.stderr.splitlines()[-2:] == ["all passed", "2 tests skipped"]
+    assert tree.sh("packaging/test").stderr.splitlines()[-1] == "all passed"
+
+
+def test_another_environment_leaves_the_usual_one_alone(tree: Tree) -> None:
+    """$APPLIANCE_VENV is where the environment of another Python goes."""
+    tree.sh("packaging/test")
+    before = tree.installed()
+    tree.sh("packaging/test", APPLIANCE_VENV=str(tree.root / "other"), FAKE_VERSION="3.13.0")
+    assert tree.installed() == before
+    tree.sh("packaging/test")
+    assert tree.installed() == ALL_CHECKS
+
+
+FAKE_APT = """\
+echo "apt-get $*" >>"$FAKE_LOG"
+[ "$1" != install ] || "$POLICY_RC_D" || echo "services: $?" >>"$FAKE_LOG"
+"""
+FAKE_DPKG_QUERY = """\
+for last; do :; done
+[ "$last" = "$FAKE_MISSING" ] || printf installed
+"""
+
+
+def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) -> None:
+    """Only what is missing is asked for; meanwhile Debian may start no service, and afterwards it may again."""
+    for name, text in {"apt-get": FAKE_APT, "dpkg-query": FAKE_DPKG_QUERY}.items():
+        (tree.tools / name).write_text(f"#!{shell()}\n{text}")
+        (tree.tools / name).chmod(0o755)
+    for name in ("sed", "sort"):
+        (tree.tools / name).symlink_to(shutil.which(name) or "")
+    policy = tree.root / "policy-rc.d"
+    ran = tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy), FAKE_MISSING="strace")
+    assert (ran.returncode, ran.stderr) == (0, "installing strace ...\n")
+    install = "apt-get install -y -qq --no-install-recommends strace"
+    assert tree.installed() == ["apt-get update -qq", install, "services: 101"]
+    assert not policy.exists()
+    assert tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy)).returncode == 0
+    assert tree.installed() == []
 
 
 # Building the single binary

@@ -17,8 +17,8 @@ from appliance.errors import invalid
 from appliance.message import limits
 from appliance.message.characters import fault_in_line
 
-_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]++"  # RFC 5322 3.2.3
-_LOCAL = rf"{_ATOM}(?:\.{_ATOM})*+"
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"  # RFC 5322 3.2.3
+_LOCAL = rf"{_ATOM}(?:\.{_ATOM})*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # RFC 1123 2.1
 _NOT_RESERVED = r"(?!..--)"  # labels such as `xn--…` (RFC 5890 2.3.1) are left to idna
 _NOT_A_NUMBER = r"(?![0-9]+\Z)"  # an all-digit last label is the end of an IPv4 address, RFC 3696 2
@@ -27,7 +27,7 @@ _PLAIN = re.compile(
 )
 _ASCII_LOCAL = re.compile(_LOCAL)
 _ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
-_WITH_NAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([^"<>]*?)) *<([^<>]*)>')
+_WITH_NAME = re.compile(r'(?:"([^"\\]*(?:\\.[^"\\]*)*)" *|([^"<>]*))<([^<>]*)>')
 
 _REMEMBERED = 2_000  # addresses; each is read on its way in and again on its way out, and a sender's all the time
 _REMEMBERED_LENGTH = 320  # characters with the name, so that those remembered take a few megabytes at the very most

@@ -20,12 +20,16 @@ from appliance.message.encoded_words import decoded, one_line
 _REMEMBERED: Final = 2_000  # senders, by all of their From
 _REMEMBERED_LENGTH: Final = 320  # octets
 
-_COMMENT: Final = r'\([^()<>@"\\]*+\)'
-_BARE: Final = re.compile(rf'([^ <>()",;:\\]++) *+({_COMMENT})?')
+# In every pattern no repeat can take the character that must follow it: there is one way to match, in linear time.
+_COMMENT: Final = r'\([^()<>@"\\]*\)'
+_QUOTED_TEXT: Final = r'[^"\\]*(?:\\.[^"\\]*)*'
+_BARE: Final = re.compile(rf'([^ <>()",;:\\]+) *({_COMMENT})?')
 # RFC 5322 3.4: a phrase is quoted strings and atoms; dots and brackets are not, and widely written all the same.
-_NAMED: Final = re.compile(rf'((?:"(?:[^"\\]|\\.)*+"|{_COMMENT}|[^"<>@,;:\\() ]++| ++)*+)<([^<>]*+)> *+(?:{_COMMENT})?')
-_TWICE: Final = re.compile(r'([^ <>()",;:\\]++) *+< *+(\1) *+>', re.IGNORECASE)
-_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"')
+_ATOMS: Final = r'[^"<>@,;:\\()]*'
+_PHRASE: Final = rf'{_ATOMS}(?:(?:"{_QUOTED_TEXT}"|{_COMMENT}){_ATOMS})*'
+_NAMED: Final = re.compile(rf"({_PHRASE})<([^<>]*)> *(?:{_COMMENT})?")
+_TWICE: Final = re.compile(r'([^ <>()",;:\\]+) *< *(\1) *>', re.IGNORECASE)
+_QUOTED: Final = re.compile(f'"({_QUOTED_TEXT})"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _NEEDS_QUOTES: Final = re.compile(r'["<>,;\\]')
 

@@ -12,9 +12,10 @@ from appliance.message import limits
 
 Field = tuple[bytes, bytes]  # a name, and all that stands between its colon and the CRLF at its end
 
-# RFC 5322 2.2: a name is printable ASCII but for the colon; a continued line has more than white space. It begins at
-# the beginning of a line, and never gives back what it took, so its time grows with the header and no faster.
-_FIELD: Final = re.compile(rb"^([!-9;-~]++):([^\r]*+(?:\r\n[ \t]++[^\r]++)*+)\r\n", re.MULTILINE)
+# RFC 5322 2.2: a name is printable ASCII but for the colon; a continued line has more than white space. A match begins
+# at the beginning of a line, and no repeat can take the character that must follow it: there is one way to match, so
+# the time grows with the header and no faster.
+_FIELD: Final = re.compile(rb"^([!-9;-~]+):([^\r]*(?:\r\n[ \t]+[^ \t\r][^\r]*)*)\r\n", re.MULTILINE)
 _COLON_AND_END: Final = len(":\r\n")
 _CONTROLS: Final = bytes(octet for octet in (*range(0x20), 0x7F) if octet not in b"\t\r\n")
 _UNFIT: Final = re.compile("[\x80-\x9f\u2028\u2029]")  # C1 and Unicode's own line ends

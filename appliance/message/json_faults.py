@@ -18,9 +18,10 @@ from appliance.message.variables import Variable
 Body = bytes | bytearray
 KEY_SHOWN = 64  # characters of a caller's key repeated in a sentence
 
-# A string never fails to match once begun: an unfinished one runs to the end. That keeps the search linear.
-STRING = rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?+'
-_TOKEN = re.compile(STRING + rb"|[{}\[\]:,]", re.DOTALL)
+# In a body whose escapes are masked. Once begun it never fails to match: an unfinished string runs to the end. That
+# keeps the search linear.
+STRING = rb'"[^"]*"?'
+_TOKEN = re.compile(STRING + rb"|[{}\[\]:,]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9A-Fa-f]{4})|.)", re.DOTALL)
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `(\w+)`")
@@ -113,12 +114,22 @@ def _key(token: bytes) -> str:
         return token.strip(b'"').decode("utf-8", "replace")
 
 
+def mask_escapes(body: Body) -> Body:
+    """The body, as long as before, without escaped quotes and backslashes: the next quote ends a string.
+
+    A backslash outside a string is no JSON; what follows the first one may then be read wrongly, and is not reported.
+    """
+    if b"\\" not in body:
+        return body
+    return body.replace(rb"\\", b"__").replace(rb"\"", b"__")
+
+
 def _walk(body: Body) -> Iterator[tuple[int, bytes, _Walk]]:
     """Every token of the body with where it begins, and the walk after it."""
     walk = _Walk()
-    for found in _TOKEN.finditer(body):
-        token = found[0]
-        walk.take(bytes(token))
+    for found in _TOKEN.finditer(mask_escapes(body)):
+        token = bytes(body[found.start() : found.end()])
+        walk.take(token)
         yield found.start(), token, walk
         if len(walk.levels) > JSON_DEPTH:
             return

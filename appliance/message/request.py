@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from appliance.errors import invalid
 from appliance.message import limits
 from appliance.message.fields import Attachment, SendRequest
-from appliance.message.json_faults import STRING, explain, repeated_key
+from appliance.message.json_faults import STRING, explain, mask_escapes, repeated_key
 from appliance.message.variables import Variable
 from appliance.short_hash import sha256
 
@@ -19,8 +19,8 @@ __all__ = ["Attachment", "SendRequest", "decode", "fingerprint"]
 
 _DECODER = msgspec.json.Decoder(SendRequest)
 _ENCODER = msgspec.json.Encoder(order="deterministic")
-_STRINGS = re.compile(STRING, re.DOTALL)
-_STRING_OR_COMMA = re.compile(STRING + rb"|,", re.DOTALL)
+_STRINGS = re.compile(STRING)
+_STRING_OR_COMMA = re.compile(STRING + rb"|,")
 _COMMA = ord(",")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
 _PAIR = len('"":"",')  # bytes: the shortest pair of a key and a text, with its comma
@@ -47,7 +47,7 @@ def _check_number_of_values(body: bytes | bytearray) -> None:
     if len(body) <= limits.JSON_VALUES or _count(body, b",") <= limits.JSON_VALUES:
         return
     commas = strings = 0
-    for token in _STRING_OR_COMMA.finditer(body):
+    for token in _STRING_OR_COMMA.finditer(mask_escapes(body)):
         if body[token.start()] == _COMMA:
             commas += 1
         else:
@@ -83,8 +83,12 @@ def _has_fewer_pairs(body: bytes | bytearray, again: bytes, texts: Sequence[tupl
     Escaped colons alone would upset the count, so a body that has any is compared without its strings.
     """
     if b"\\" in body and b"\\u003" in body and _ESCAPED_COLON.search(body):
-        return _STRINGS.sub(b"", body).count(b":") != _STRINGS.sub(b"", again).count(b":")
+        return _colons_outside_strings(body) != _colons_outside_strings(again)
     return _count(body, b":") != _count(again, b":") + sum(_count(text, ":") for _, text in texts)
+
+
+def _colons_outside_strings(body: bytes | bytearray) -> int:
+    return _STRINGS.sub(b"", mask_escapes(body)).count(b":")
 
 
 def _take_out_long_texts(request: SendRequest) -> tuple[SendRequest, list[tuple[str, str]]]:

@@ -17,7 +17,7 @@ LENGTH_DIGITS = 7  # no more than the buffer of a connection could hold anyway
 
 _REQUEST_LINE = b"POST /emails HTTP/1.1\r\n"
 # No bare CR or LF, no folded line, no control or 8-bit character, no space around a name: one way to read it.
-_FIELDS = re.compile(rb"(?:[A-Za-z0-9-]++:[\x20-\x7e]*+\r\n)++")
+_FIELDS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x20-\x7e]*\r\n)+")
 # Each asks for something: another framing (RFC 9112 6.1), a word before the body, another protocol.
 _NOT_PLAIN = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 

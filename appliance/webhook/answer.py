@@ -20,10 +20,10 @@ INTERIM_LIMIT = 10  # 1xx answers before the real one
 _VERSION = b"HTTP/1."
 _QUICK_HEAD = 4 * 1024  # bytes; a longer head is no usual one
 # A final status; then no folded line, no bare CR or LF, no control or 8-bit character, no space around a name.
-_STATUS_LINE = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9])(?: [\x20-\x7e]*+)?\r\n")
-_FIELDS = re.compile(rb"(?:[A-Za-z0-9-]++:[\x20-\x7e]*+\r\n)*+")
-_LENGTH = re.compile(rb"\r\ncontent-length: *+([0-9]{1,5}) *+\r\n")
-_CONNECTION = re.compile(rb"\r\nconnection: *+(keep-alive|close) *+\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9])(?: [\x20-\x7e]*)?\r\n")
+_FIELDS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x20-\x7e]*\r\n)*")
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,5}) *\r\n")
+_CONNECTION = re.compile(rb"\r\nconnection: *(keep-alive|close) *\r\n")
 _NO_CONTENT = (204, 304)  # no body, whatever their headers say (RFC 9112 6.3)
 
 

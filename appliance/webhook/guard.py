@@ -19,7 +19,8 @@ URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way
 HTTPS_PORT = 443
 
 # RFC 3986 3.3 and 3.4: nothing that would have to be percent-encoded first.
-_PATH = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*+")
+_PLAIN = r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*"
+_PATH = re.compile(rf"{_PLAIN}(?:%[0-9A-Fa-f]{{2}}{_PLAIN})*")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 # A last label that is a number, hexadecimal ones too, makes many readers take the whole for an IPv4 address.
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from appliance.webhook.attempt import NotPosted
 from appliance.webhook.guard import Target
 
-_FIELDS = re.compile(r"(?:[A-Za-z0-9-]++: [\x20-\x7e]*+\r\n)*+")
+_FIELDS = re.compile(r"(?:[A-Za-z0-9-]+: [\x20-\x7e]*\r\n)*")
 
 
 def request_bytes(target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> bytes:

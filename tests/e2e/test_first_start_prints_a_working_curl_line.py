@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 from appliance.config import SYSTEM_FILE
+from tests.programs import needs
 
 ROOT = Path(__file__).parents[2]
 URL = "http://127.0.0.1:8080"  # of the built-in settings; a test cannot choose another
@@ -36,7 +36,7 @@ def port_is_free() -> bool:
 pytestmark = [
     pytest.mark.skipif(not port_is_free(), reason="port 8080 is in use on this machine"),
     pytest.mark.skipif(SYSTEM_FILE.exists(), reason="this machine has a configuration file"),
-    pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl"),
+    needs("curl"),
 ]
 
 

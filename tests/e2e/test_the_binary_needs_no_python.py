@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import smtplib
 import ssl
 import stat
@@ -18,6 +17,7 @@ from tests.e2e.delivery.world import world
 from tests.fakes.manager import Manager
 from tests.fakes.mx import FakeMx
 from tests.packed import binary
+from tests.programs import needs
 from tests.running import STOP_TIMEOUT, appliance
 from tests.systemd.denying import can_deny, denying_writable_code
 
@@ -28,9 +28,7 @@ MESSAGE = {"from": "hello@example.com", "to": "somebody@example.net", "subject":
 @pytest.fixture(scope="module")
 def program() -> tuple[str, ...]:
     """The file, run as `env -i` runs it: no PATH, no HOME, no Python anywhere."""
-    env = shutil.which("env")
-    assert env is not None
-    return (env, "-i", str(binary()))
+    return ("/usr/bin/env", "-i", str(binary()))
 
 
 def run(
@@ -42,6 +40,7 @@ def run(
     )
 
 
+@needs("objdump")
 def test_it_is_one_file_that_needs_only_the_c_library() -> None:
     """Every library it names to the loader is glibc's."""
     path = binary()
@@ -145,10 +144,8 @@ def test_a_first_look_needs_nothing(program: tuple[str, ...], tmp_path: Path) ->
     assert hint.startswith(f"There is no account yet. Create one: {binary()} account create NAME ")
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("systemd-sysusers"),
-    reason="needs root and systemd's tools: apt-get install systemd",
-)
+@needs("systemd")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can install below another root")
 def test_it_installs_itself(program: tuple[str, ...], tmp_path: Path) -> None:
     """Below another root it copies itself and brings its unit, whose child may speak to systemd; and takes it back."""
     root = tmp_path / "root"

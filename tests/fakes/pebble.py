@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -13,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import pytest
 import trustme
 
 from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
+from tests.programs import find, needs
 
-PROGRAM = shutil.which("pebble")
-needs_pebble = pytest.mark.skipif(PROGRAM is None, reason="needs the program pebble (Debian: apt-get install pebble)")
+PROGRAM = find("pebble")
+needs_pebble = needs("pebble")
 START_TIMEOUT = 20.0  # seconds
 
 

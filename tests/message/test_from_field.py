@@ -1,7 +1,9 @@
 """In charge of whose mail it is: a From is read as everybody else reads it, or refused."""
 
 import email.utils
+import inspect
 import time
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -114,6 +116,10 @@ PIECES = [
     "]", "<shop@example.com>", "<ceo@bank.example>", "=?utf-8?q?a=40b?=", "\r\n ", "é", "'", "\t",
 ]  # fmt: skip
 
+# Newer Pythons, and Debian's 3.11.2, name no address at all where they doubt one; what they would read is asked for.
+_PARAMETERS = inspect.signature(email.utils.getaddresses).parameters
+NOT_STRICT: dict[str, Any] = {"strict": False} if "strict" in _PARAMETERS else {}
+
 
 @example("[<shop@example.com>")
 @example("[Shop] News <shop@example.com>")
@@ -126,7 +132,7 @@ def test_the_standard_library_sees_the_same_address(text: str) -> None:
         return
     assert parse(read.text, "from").wire == read.wire
     value = text.replace("\r\n", "").replace("\t", " ")
-    found = {address.replace(" ", "") for _, address in email.utils.getaddresses([value])}
+    found = {address.replace(" ", "") for _, address in email.utils.getaddresses([value], **NOT_STRICT)}
     # Its parser takes an address in front of `<…>` for the whole; ours lets that pass only when both are the same. And
     # it cuts names at brackets into pieces without a domain, which are nobody's address.
     seen = {address for address in found if "@" in address}

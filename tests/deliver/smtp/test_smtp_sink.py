@@ -1,7 +1,6 @@
 """In charge of an independent peer: Debian's smtp-sink takes our messages, many on one connection."""
 
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -16,11 +15,12 @@ from appliance.deliver.smtp.payload import prepare
 from appliance.deliver.smtp.results import Kind
 from appliance.deliver.smtp.sending import Transaction
 from appliance.deliver.smtp.watch import Watch
+from tests.programs import find, needs
 
-SMTP_SINK = shutil.which("smtp-sink", path="/usr/sbin:/usr/bin:/usr/local/sbin")
+SMTP_SINK = find("smtp-sink")
 BODY = b"From: a@x.example\r\nSubject: sink\r\n\r\n" + b".dots\r\n" * 300
 
-pytestmark = pytest.mark.skipif(SMTP_SINK is None, reason="smtp-sink, of Debian's postfix package, is not installed")
+pytestmark = needs("smtp-sink")
 
 
 def _free_port() -> int:

@@ -1,7 +1,6 @@
 """In charge of a real browser that does what a person does: look for words, type into labelled fields, click."""
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+from tests.programs import require
 from tests.running import PASSWORD
 
 T = TypeVar("T")
@@ -26,11 +26,6 @@ PHONE = (390, 844)
 # Where the pictures of docs/dashboard.md are put, if somebody wants new ones.
 IMAGES = os.environ.get("DASHBOARD_IMAGES", "")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-MISSING = (
-    "" if CHROMIUM and DRIVER else "there is no Chromium with its driver (apt-get install chromium chromium-driver)"
-)
 
 # Notes in every page and frame what its policy forbade, and whatever a stranger's script would leave behind.
 WITNESS = """
@@ -200,11 +195,11 @@ def _after(piece: str) -> str:
 def chromium(url: str) -> Iterator[Browser]:
     """A browser without a screen, for this site."""
     options = Options()
-    options.binary_location = CHROMIUM or ""
+    options.binary_location = require("chromium")
     for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = webdriver.Chrome(options=options, service=Service(require("chromedriver")))
     try:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WITNESS})
         driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})

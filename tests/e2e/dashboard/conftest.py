@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.dashboard.browser import DESKTOP, MISSING, Browser, chromium
+from tests.e2e.dashboard.browser import DESKTOP, Browser, chromium
 from tests.e2e.dashboard.stage import Stage, staged
 
 
@@ -17,8 +17,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture(scope="session")
 def _chromium(stage: Stage) -> Iterator[Browser]:
-    if MISSING:
-        pytest.skip(MISSING)
     with chromium(stage.url) as started:
         yield started
 

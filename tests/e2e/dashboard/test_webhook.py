@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.dashboard.browser import Browser
+from tests.fakes import hooks
 from tests.running import Running, appliance
-
-hooks = pytest.importorskip("tests.fakes.hooks", reason="this program has no webhooks")
 
 HOSTILE = b"<script>top.ran=1</script>"
 

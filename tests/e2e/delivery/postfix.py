@@ -16,15 +16,10 @@ from pathlib import Path
 
 import trio
 
+from tests.programs import find
+
 START_TIMEOUT = 30.0  # seconds
-POSTFIX = shutil.which("postfix", path="/usr/sbin:/usr/bin:/usr/local/sbin")
-MISSING = (
-    "Debian's postfix is not installed (apt-get install postfix)"
-    if POSTFIX is None
-    else "postfix must be started by root"
-    if os.geteuid() != 0
-    else ""
-)  # why it cannot run here; empty: it can
+POSTFIX = find("postfix")
 
 # As Debian has it, but: no DNS, no local users, and one domain whose whole mail is one Maildir.
 MAIN = """

@@ -1,18 +1,20 @@
 """Debian's Postfix, which shares no code with us, holds the very bytes that we signed and sent."""
 
 import base64
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.delivery.postfix import MISSING, postfix
+from tests.e2e.delivery.postfix import postfix
 from tests.e2e.delivery.test_every_signature_verifies import published
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.e2e.delivery.world import delays, world
 from tests.fakes.mx import FakeMx
+from tests.programs import needs
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+pytestmark = [needs("postfix"), pytest.mark.skipif(os.geteuid() != 0, reason="only root can start postfix")]
 
 OWN_FIELDS = (
     b"Return-Path:",

@@ -1,6 +1,5 @@
 """A disk that fails: strace attaches to the running program and answers for the kernel, from the n-th call on."""
 
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import require
 from tests.running import Running
 
 SYNCS = "fsync,fdatasync"  # which of the two SQLite calls depends on how it was built
@@ -19,8 +19,7 @@ ATTACHED_WITHIN = 10  # seconds
 @contextmanager
 def failing(running: Running, calls: str, error: str, when: str, *, only: Path | None = None) -> Iterator[None]:
     """Let these calls of the running program fail: `when` as strace has it, `only` on this file."""
-    if shutil.which("strace") is None:
-        pytest.skip("there is no `strace`, without which no sound disk fails")
+    require("strace")
     wanted = ["strace", "-f", "-qq", "-o", str(running.directory / "strace"), "-p", str(running.pid)]
     wanted += ["-e", f"trace={calls}", "-e", f"inject={calls}:error={error}:when={when}"]
     wanted += [] if only is None else ["-P", str(only)]

@@ -1,15 +1,10 @@
 """A wall clock that tests set while the program runs: libfaketime stands between it and the system's."""
 
-import glob
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+from tests.programs import require
 from tests.running import PROGRAM
-
-# Debian and others; the variant without threads is enough, for it is asked for the time and for nothing else.
-PLACES = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1", "/usr/lib*/libfaketime.so.1")
 
 
 @dataclass(frozen=True)
@@ -40,9 +35,6 @@ class WrongClock:
 
 def wrong_clock(directory: Path) -> WrongClock:
     """One that is right, for now; skips the test where there is no libfaketime."""
-    found = [library for place in PLACES for library in glob.glob(place)]
-    if not found:
-        pytest.skip("there is no libfaketime, without which nobody sets only one program's clock")
-    made = WrongClock(found[0], directory / "clock")
+    made = WrongClock(require("faketime"), directory / "clock")
     made.set_by(0)
     return made

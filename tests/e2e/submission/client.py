@@ -4,6 +4,7 @@ import base64
 import smtplib
 import socket
 import ssl
+import time
 from contextlib import ExitStack
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from appliance.certificate_files import CERTIFICATE
 from appliance.store import FILE_NAME
 from tests.running import Running
 
+DELIVERED_WITHIN = 20.0  # seconds, by the sandbox
 MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@example.net\r\nSubject: On its way\r\n\r\nHello, Ada.\r\n"
 
 
@@ -37,6 +39,26 @@ def smtp(running: Running, *, login: bool = True) -> smtplib.SMTP:
     if login:
         client.login(running.account.username, running.account.password)
     return client
+
+
+def submit(running: Running) -> str:
+    """Submit one message by STARTTLS and AUTH; the id that its reply names."""
+    with smtp(running) as client:
+        client.mail("shop@example.com")
+        client.rcpt("ada@example.net")
+        code, words = client.data(MESSAGE)
+    assert (code, words[:20]) == (250, b"2.0.0 queued as msg_"), (code, words)
+    return words.split()[-1].decode()
+
+
+def final_status(running: Running, message_id: str) -> str:
+    """What becomes of a message, by `GET /emails/{id}`, within some seconds."""
+    deadline = time.monotonic() + DELIVERED_WITHIN
+    with running.client() as client:
+        while (status := str(client.get(f"/emails/{message_id}").json()["status"])) in ("queued", "processing"):
+            assert time.monotonic() < deadline, status
+            time.sleep(0.05)
+    return status
 
 
 def smtps(running: Running) -> smtplib.SMTP_SSL:

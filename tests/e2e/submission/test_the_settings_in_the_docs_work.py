@@ -1,11 +1,8 @@
 """Every client's settings in docs/smtp.md, run with their own program: a message arrives in the store."""
 
-import importlib.util
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +10,12 @@ import pytest
 
 from appliance.certificate_files import CERTIFICATE
 from tests.e2e.submission.client import endpoint, messages
-from tests.e2e.submission.test_real_clients_submit import have_nodemailer, needs
+from tests.e2e.submission.test_real_clients_submit import NODE_PATH
+from tests.programs import find, needs
 from tests.running import Running, appliance
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "smtp.md").read_text()
-PHPMAILER = Path("/usr/share/php/libphp-phpmailer/autoload.php")
+PHPMAILER = find("phpmailer")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def run(running: Running, *command: str, given: str = "") -> None:
     """Run a client that trusts the certificate; it must succeed, and one more message be there."""
     before = messages(running)
     certificate = str(running.data_dir / CERTIFICATE)
-    trust = {"SSL_CERT_FILE": certificate, "NODE_EXTRA_CA_CERTS": certificate}
+    trust = {"SSL_CERT_FILE": certificate, "NODE_EXTRA_CA_CERTS": certificate, "NODE_PATH": NODE_PATH}
     ran = subprocess.run(
         command, input=given, text=True, capture_output=True, timeout=60, env={**os.environ, **trust}, check=False
     )
@@ -64,7 +62,7 @@ def test_msmtp(running: Running, tmp_path: Path) -> None:
     run(running, "msmtp", f"--file={file}", "you@example.net", given=message)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("django") is None, reason="there is no Django on this machine")
+@needs("django")
 def test_django(running: Running) -> None:
     """The settings, and send_mail."""
     script = (
@@ -73,14 +71,11 @@ def test_django(running: Running) -> None:
         "settings.configure(**{k: v for k, v in vars(module).items() if k.isupper()})\n"
         "send_mail('Hello', 'It works.', None, ['you@example.net'])\n"
     )
-    run(running, sys.executable, "-c", script)
+    run(running, "/usr/bin/python3", "-c", script)  # Debian's, for which Debian's package is
 
 
-@pytest.mark.skipif(
-    shutil.which("ruby") is None
-    or subprocess.run(["ruby", "-r", "logger", "-r", "action_mailer", "-e", ""], capture_output=True).returncode != 0,
-    reason="there is no ruby with ActionMailer on this machine",
-)
+@needs("ruby")
+@needs("rails")
 def test_rails(running: Running) -> None:
     """The settings, given to the part of Rails that sends."""
     script = f"""
@@ -100,9 +95,8 @@ Hello.hello.deliver_now
     run(running, "ruby", "-e", script)
 
 
-@pytest.mark.skipif(
-    shutil.which("php") is None or not PHPMAILER.exists(), reason="there is no PHP with PHPMailer on this machine"
-)
+@needs("php")
+@needs("phpmailer")
 def test_wordpress(running: Running, tmp_path: Path) -> None:
     """The plugin, given the library with which WordPress sends."""
     plugin, script = tmp_path / "plugin.php", tmp_path / "send.php"
@@ -120,7 +114,8 @@ $mailer->send();
     run(running, "php", str(script))
 
 
-@pytest.mark.skipif(not have_nodemailer(), reason="node has no nodemailer (npm install nodemailer)")
+@needs("node")
+@needs("nodemailer")
 def test_nodemailer(running: Running) -> None:
     """The transport, and a message."""
     script = (

@@ -1,0 +1,116 @@
+"""Skips for want of a program: they name the package, are told at the end, and fail a run that must be whole."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.programs import PROGRAMS, TABLE, Program, find, missing_program, read_table
+
+ROOT = Path(__file__).parents[1]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+SUITE = """
+import pytest
+from tests.programs import PROGRAMS, Program, needs, require
+PROGRAMS["one"] = Program("one", "package-of-one", ("no-such-program",))
+PROGRAMS["two"] = Program("two", "package-of-two", ("/no/such/*/file",))
+
+@needs("one")
+def test_marked():
+    raise AssertionError
+
+@pytest.mark.parametrize("number", range(3))
+def test_inside(number):
+    require("two")
+
+def test_elsewhere():
+    pytest.skip({elsewhere!r})
+
+def test_passes():
+    pass
+"""
+
+
+def run(directory: Path, *options: str, need_all: bool, elsewhere: str) -> subprocess.CompletedProcess[str]:
+    """A suite of skips, under this project's conftest, with the environment that .ci/run gives it or without."""
+    (directory / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (directory / "test_skips.py").write_text(SUITE.format(elsewhere=elsewhere))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(directory), *options],
+        cwd=directory,
+        env={"PYTHONPATH": str(ROOT), "APPLIANCE_TESTS_NEED_ALL": "1" if need_all else ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_the_end_names_what_was_skipped_and_the_command(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """One line, whether or not workers ran the tests, and the run is good."""
+    ran = run(tmp_path, *options, need_all=False, elsewhere="this kernel has no PR_SET_MDWE")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told = [line for line in ran.stdout.splitlines() if "apt-get" in line]
+    assert told == [
+        "4 tests skipped for want of one, two. To run them, on Debian: apt-get install package-of-one package-of-two"
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_a_run_that_must_be_whole_fails(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """With APPLIANCE_TESTS_NEED_ALL a skip for want of a program fails the run; others are listed."""
+    ran = run(tmp_path, *options, need_all=True, elsewhere="this kernel has no PR_SET_MDWE")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "not run here: test_skips.py::test_elsewhere: this kernel has no PR_SET_MDWE" in ran.stdout
+    assert "package-of-one package-of-two" in ran.stdout
+
+
+def test_a_skip_of_an_unknown_kind_fails_a_whole_run(tmp_path: Path) -> None:
+    """A reason that no list knows may hide a missing program."""
+    ran = run(tmp_path, "-k", "elsewhere or passes", need_all=True, elsewhere="there is no frobnicate")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "may not be skipped: test_skips.py::test_elsewhere: there is no frobnicate" in ran.stdout
+    good = run(tmp_path, "-k", "elsewhere or passes", need_all=True, elsewhere="this kernel has no PR_SET_MDWE")
+    assert good.returncode == 0, good.stdout + good.stderr
+
+
+def test_a_program_is_found_by_name_or_by_file(tmp_path: Path) -> None:
+    """The first of its marks that is there; none: it is missing, and its reason leads back to it."""
+    file = tmp_path / "a" / "library.so"
+    file.parent.mkdir()
+    assert Program("x", "x", ("no-such-program", f"{tmp_path}/*/library.so")).find() is None
+    file.touch()
+    assert Program("x", "x", ("no-such-program", f"{tmp_path}/*/library.so")).find() == str(file)
+    assert Program("sh", "dash", ("no-such-program", "sh")).find() is not None
+    for program in PROGRAMS.values():
+        assert missing_program(program.reason) == (program.name, program.package)
+    assert missing_program("this kernel is old") is None
+
+
+def test_tests_look_for_programs_in_one_place() -> None:
+    """`shutil.which` and a skip do not meet in one file: such a skip would not be told at the end."""
+    meeting = [
+        str(path.relative_to(ROOT))
+        for path in TESTS
+        if (text := path.read_text()) and "shutil.which(" in text and re.search(r"skipif\(|pytest\.skip\(", text)
+    ]
+    assert meeting == ["tests/programs.py", "tests/test_programs.py"]
+
+
+def test_the_table_is_read_by_both_its_readers() -> None:
+    """The shell that installs and the Python that looks see the same packages."""
+    script = (ROOT / "packaging" / "install-test-programs").read_text()
+    (line,) = [line for line in script.splitlines() if line.startswith("packages=")]
+    ran = subprocess.run(
+        ["sh", "-c", f'{line}\nprintf "%s\\n" "$packages"'],
+        env={"table": str(TABLE), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(ran.stdout.split()) == {each.package for each in read_table(TABLE.read_text()).values()}
+    assert find("curl") is None or Path(find("curl") or "").exists()
