@@ -1,4 +1,4 @@
-"""Reads fields such as Content-Type: a value, then parameters (RFC 2045 5.1), split or encoded ones too (RFC 2231). PURE.
+"""Reads fields such as Content-Type: a value and parameters (RFC 2045 5.1), also in pieces or encoded (RFC 2231). PURE.
 
 Time grows with the field's length, of which a bounded part is read; what is malformed is passed over.
 """

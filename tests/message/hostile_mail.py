@@ -72,9 +72,7 @@ HOSTILE: dict[str, Maker] = {
     "soft line breaks": _repeated(b"Content-Transfer-Encoding: quoted-printable\r\n\r\n", b"=\r\n", b""),
     "soft line breaks that never end": _repeated(b"Content-Transfer-Encoding: quoted-printable\r\n\r\n", b"=\r", b""),
     "equals signs": _repeated(b"Content-Transfer-Encoding: quoted-printable\r\n\r\n", b"=", b""),
-    "quoted file": _repeated(
-        b"Content-Type: a/b\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n", b"=41", b""
-    ),
+    "quoted file": _repeated(b"Content-Type: a/b\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n", b"=41", b""),
     "spaces": _repeated(b"", b" "),
     "line feeds": _repeated(b"a", b"\n"),
     "carriage returns": _repeated(b"a:", b"\r"),
