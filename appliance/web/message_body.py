@@ -68,7 +68,9 @@ class MessageBodies:
         except BaseException:
             release()
             raise
-        return Response(_PlacedBody(encoded, release), content_type="application/json")
+        response = Response(_PlacedBody(encoded, release), content_type="application/json")
+        response.content_length = len(encoded)
+        return response
 
     async def _encoded(self, message_id: str, request_id: str) -> bytes:
         async with self._turn:
