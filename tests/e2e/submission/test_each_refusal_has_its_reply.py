@@ -38,6 +38,8 @@ def another(running: Running, name: str, **options: object) -> Running:
     ("message", "reply"),
     [
         (MESSAGE.replace(b"@example.com", b"@example.org"), b"550 5.7.1 From: "),  # forbidden
+        (b"Sender: boss@example.org\r\n" + MESSAGE, b"550 5.7.1 Sender: "),
+        (b"Cc: =?utf-8?q?a=0Ab?= <a@example.net>\r\n" + MESSAGE, b"554 5.6.0 Cc: "),
         (MESSAGE.replace(b"From:", b"X-From:"), b"554 5.6.0 From: "),  # invalid_request
         (HEADER + b"\r\na\rb\r\n", b"554 5.6.0 message: holds a CR or LF on its own"),
         (HEADER + b"\r\na\nb\r\n", b"554 5.6.0 message: holds a CR or LF on its own"),
