@@ -50,7 +50,7 @@ def another(running: Running, name: str, **options: object) -> Running:
         (HEADER + b"X-Service-Tag: a,,b\r\n\r\nx\r\n", b"554 5.6.0 X-Service-Tag: "),
         (HEADER + b"Idempotency-Key: \xc3\xa4\r\n\r\nx\r\n", b"554 5.6.0 Idempotency-Key: "),
     ],
-    ids=["From", "no From", "CR", "LF", "NUL", "line", "header line", "size", "tag", "key"],
+    ids=["From", "Sender", "encoded word", "no From", "CR", "LF", "NUL", "line", "header line", "size", "tag", "key"],
 )
 def test_what_is_wrong_with_a_message(running: Running, message: bytes, reply: bytes) -> None:
     """It is refused after its end with the reason, nothing is stored, and the session goes on."""
