@@ -223,6 +223,8 @@ class FrontDoor:
     ) -> Submitted:
         _check_domain(caller, submission.envelope_from, "MAIL FROM")
         _check_domain(caller, submission.sender, "From")
+        for field, address in submission.responsible:
+            _check_domain(caller, address, field)
         message_id, now = self._outside.identifier("msg"), self._outside.now()
         finish = partial(
             write,

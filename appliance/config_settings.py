@@ -146,7 +146,7 @@ class Server:
     own_domains: tuple[str, ...] = _key(
         many(HOST_NAME), [], "Further names of this service; webhook URLs to them are refused"
     )
-    shutdown_timeout: float = _key(_TIMEOUT, "60s", "How long a stop waits for work in flight")
+    shutdown_timeout: float = _key(_TIMEOUT, "60s", "How long a stop may take: three quarters for work in flight")
     log_level: LogLevel = _key(
         choice(LogLevel), "info", "debug, info (plain course of things), warning (handled trouble) or error"
     )

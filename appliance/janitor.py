@@ -88,6 +88,7 @@ class Janitor:
         self._space = _Chore("pages", lambda _, budget: store.space.give_back(budget), pace=Pace(1, least=1))
         self._anew_at = 0.0
         self._unsettled = 0
+        self._thread = trio.CapacityLimiter(1)
 
     def _old(self) -> int:
         return self._outside.now() - self._metadata
@@ -147,10 +148,10 @@ class Janitor:
             result = await self._slice(self._space, min(left, self._space.pace.budget), done)
             left = left - result.deleted if result.more else 0
         if done["pages"]:
-            await trio.to_thread.run_sync(self._store.space.settle)
+            await trio.to_thread.run_sync(self._store.space.settle, limiter=self._thread)
 
     async def _settle(self, deleted: int) -> None:
         self._unsettled += deleted
         if self._unsettled >= SETTLE_AFTER:
             self._unsettled = 0
-            await trio.to_thread.run_sync(self._store.space.settle)
+            await trio.to_thread.run_sync(self._store.space.settle, limiter=self._thread)

@@ -14,6 +14,7 @@ from appliance.store import Store
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
 OPENED = 2_000  # keys held ready in memory
+THREADS = 2  # in which keys are made and read
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class SigningKeys:
     outside: Outside
     key: bytes
     _opened: dict[bytes, SigningKey] = field(default_factory=dict, repr=False)
+    _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS), repr=False)
 
     async def in_use(self, account_id: str, domain: str) -> list[SigningKey]:
         """The keys that sign for a domain now; a domain without any gets its own first."""
@@ -48,7 +50,7 @@ class SigningKeys:
         return fresh
 
     async def _fresh(self, account_id: str, domain: str, algorithm: Algorithm, taken: list[str]) -> StoredDkimKey:
-        private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm)
+        private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
         selector = dkim_keys.selector(algorithm, self.outside.now() // 1_000_000, taken)
         sealed = seal(_sealing_key(self.key), dkim_keys.to_der(private), _context(account_id, domain, selector))
         return StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private))
@@ -58,7 +60,7 @@ class SigningKeys:
         if (opened := self._opened.get(context)) is None:
             der = open_sealed(self.key, account_id, domain, stored.selector, stored.private_key)
             # In a thread: an RSA key is checked while it is read, which takes a tenth of a second.
-            private = await trio.to_thread.run_sync(dkim_keys.from_der, der)
+            private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
             opened = SigningKey(domain, stored.selector, Algorithm(stored.algorithm), private)
             if len(self._opened) >= OPENED:
                 self._opened.clear()

@@ -25,6 +25,7 @@ from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.notify import ServiceManager, service_manager
 from appliance.outside import Outside, Wake
+from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.single import only_server
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, open_store
@@ -34,8 +35,6 @@ from appliance.trail import TRAIL
 from appliance.web import server, site
 from appliance.web.edge import Edge
 from appliance.webhook import office
-
-FORCED_AFTER = 5.0  # seconds past shutdown_timeout until workers are no longer waited for
 
 M_MMAP_THRESHOLD = -3  # mallopt(3)
 SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, and given back to it, block by block
@@ -59,14 +58,18 @@ class StorageFailed(Exception):
 async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = None) -> None:
     """Run everything until SIGTERM or SIGINT; returns when all of it has ended in order."""
     _give_memory_back()
+    shutdown = Shutdown(config.server.shutdown_timeout)
     with only_server(config.server.data_dir):
-        await _run(config, outside, on_ready)
+        try:
+            await _run(config, outside, on_ready, shutdown)
+        finally:
+            shutdown.done()
 
 
-async def _run(config: Config, outside: Outside, on_ready: OnReady | None) -> None:
+async def _run(config: Config, outside: Outside, on_ready: OnReady | None, shutdown: Shutdown) -> None:
     failures: list[StorageFault] = []
     try:
-        await _run_on_store(config, outside, on_ready, failures)
+        await _run_on_store(config, outside, on_ready, failures, shutdown)
     except (Exception, BaseExceptionGroup):
         if not failures:
             raise
@@ -77,7 +80,7 @@ async def _run(config: Config, outside: Outside, on_ready: OnReady | None) -> No
 
 
 async def _run_on_store(
-    config: Config, outside: Outside, on_ready: OnReady | None, failures: list[StorageFault]
+    config: Config, outside: Outside, on_ready: OnReady | None, failures: list[StorageFault], shutdown: Shutdown
 ) -> None:
     key = _key(config.server.data_dir)
     stopping = trio.Event()
@@ -91,12 +94,13 @@ async def _run_on_store(
 
         def storage_failed(error: StorageFault) -> None:
             failures.append(error)
+            shutdown.begin()
             life.cancel()
 
         async with open_store(config.server.data_dir, outside, on_failure=storage_failed) as store:
             TRAIL.keep = config.log.messages
             try:
-                await _run_all(config, outside, store, key, manager, stopping, signals, on_ready)
+                await _run_all(config, outside, store, key, manager, stopping, signals, on_ready, shutdown)
             finally:
                 TRAIL.write()  # what came in with the last moments, too
                 TRAIL.keep = False
@@ -131,6 +135,7 @@ async def _run_all(
     stopping: trio.Event,
     signals: AsyncIterator[int],
     on_ready: OnReady | None,
+    shutdown: Shutdown,
 ) -> None:
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
     live, ready = LiveSettings(config), trio.Event()
@@ -143,7 +148,8 @@ async def _run_all(
         workers.start_soon(_heed_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
-        workers.start_soon(station.build(config, outside, store, key, inbox).run)
+        delivery = station.build(config, outside, store, key, inbox, lambda: shutdown.until(DELIVERY_PART))
+        workers.start_soon(delivery.run)
         workers.start_soon(webhooks.run)
         workers.start_soon(Janitor(store, outside, config.retention, shared.door.free_space).run)
         workers.start_soon(_keep_books, store, shared)
@@ -160,7 +166,9 @@ async def _run_all(
             if on_ready is not None:
                 await on_ready(store, urls)
             await stopping.wait()
-            listeners.cancel_scope.deadline = trio.current_time() + config.server.shutdown_timeout + FORCED_AFTER
+            shutdown.begin()
+            # Each listener ends its connections then; this is for whatever else of it goes on.
+            listeners.cancel_scope.deadline = shutdown.until((CONNECTIONS_PART + DELIVERY_PART) / 2)
         workers.cancel_scope.cancel()
 
 

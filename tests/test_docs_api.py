@@ -10,7 +10,7 @@ import pytest
 from appliance.config import parse
 from appliance.errors import ANSWERS, Code
 from appliance.message import limits
-from appliance.message.custom_headers import RESERVED, RESERVED_PREFIXES
+from appliance.message.header_rules import RESERVED, RESERVED_PREFIXES
 from appliance.web.app import PAGE
 from appliance.web.openapi import document
 

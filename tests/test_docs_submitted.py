@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ANSWERS, Code
-from appliance.message import limits, submitted, submitted_print
+from appliance.message import header_rules, limits, submitted, submitted_print
+from appliance.message.header_rules import OverSmtp
 
 HEADING = "## What happens to a submitted message"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -25,14 +26,23 @@ def flowing(text: str) -> str:
 
 def names(text: str) -> set[str]:
     """The fields a text names, in lower case."""
-    return {name.lower() for name in re.findall(r"`([A-Za-z-]+)`", text)}
+    return {name.lower() for name in re.findall(r"`([A-Za-z-]+\*?)`", text)}
+
+
+def smtp_table() -> dict[str, OverSmtp]:
+    """What is done with each field, a prefix as `arc-*`."""
+    prefixes = {f"{prefix.rstrip('-')}-*": action for prefix, action in header_rules.RESERVED_PREFIXES.items()}
+    return {**{name.decode(): action for name, action in header_rules._EXACT.items()}, **prefixes}
 
 
 def test_the_fields_are_those_of_the_code() -> None:
     """What is removed, what may stand once and what does not count at a retry are named, each where it belongs."""
     text = chapter()
-    removed = "".join(line for line in text.splitlines() if line.startswith("| `") and "emoved" in line)
-    assert {name.decode() for name in submitted._REMOVED} == names(removed.replace("`RCPT TO`", ""))
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `")]
+    removed = names("".join(fields for fields, done in rows if "emoved" in done.partition(".")[0]))
+    assert removed == {name for name, action in smtp_table().items() if action is OverSmtp.REMOVED}
+    own = names("".join(fields for fields, done in rows if "of a domain of the account" in done))
+    assert own == {name for name, action in smtp_table().items() if action is OverSmtp.OWN}
     (once,) = [line for line in text.splitlines() if line.startswith("| a second ")]
     assert names(once) == {name.decode() for name in submitted._ONCE}
     varies = re.search(r"same header but for (.*?)\. The boundaries", flowing(text))

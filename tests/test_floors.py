@@ -58,6 +58,7 @@ BOTTOM = frozenset(
         "self_signed",
         "short_hash",
         "short_http",
+        "shutdown",
         "single",
         "spf",
         "systemd",

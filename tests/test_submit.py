@@ -210,6 +210,15 @@ async def test_a_large_message_is_made_off_the_event_loop(hall: Hall, monkeypatc
             "From: must name one mailbox",
         ),
         (message(without=[b"From"]), "shop@example.com", Code.INVALID_REQUEST, "From: this field is required"),
+        *(
+            (
+                message(name + b": Boss <boss@elsewhere.example>"),
+                "shop@example.com",
+                Code.FORBIDDEN,
+                f"{name.decode()}: the domain elsewhere.example is not registered",
+            )
+            for name in (b"Sender", b"Resent-From", b"Resent-Sender")
+        ),
     ],
 )
 async def test_only_the_accounts_own_domains_may_send(

@@ -5,7 +5,9 @@ and recorded (`Recorder`). Only carrying it takes a slot: neither the signing be
 server waiting. New mail comes through the inbox; the store is looked at for whatever else is due.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 import trio
 
@@ -55,6 +57,7 @@ class Dispatch:
     sessions: int = SESSIONS
     grace: float = GRACE
     warmups: Warmups | None = None
+    stop_by: Callable[[], float] = lambda: inf  # on Trio's clock: when the process ends, whatever is in flight
     _recorder: Recorder = field(init=False)
     _in_hand: InHand = field(default_factory=InHand)
     _preparing: Preparing = field(init=False)
@@ -126,7 +129,7 @@ class Dispatch:
         try:
             await trio.sleep_forever()
         finally:
-            self._flights.end()
+            self._flights.end(self.stop_by())
 
     async def _close_idle(self) -> None:
         while True:

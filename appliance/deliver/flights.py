@@ -64,9 +64,9 @@ class Flights:
                 task_status.started()
                 await self._ending.wait()
 
-    def end(self) -> None:
-        """Begin nothing more, and give what is in flight its time."""
-        self._landing.deadline = trio.current_time() + self.grace
+    def end(self, latest: float) -> None:
+        """Begin nothing more, and give what is in flight its time, until `latest` at most."""
+        self._landing.deadline = min(trio.current_time() + self.grace, latest)
         self._ending.set()
 
     # ---- slots

@@ -1,5 +1,8 @@
 """In charge of putting delivery together: which parts there are, and what each is given."""
 
+from collections.abc import Callable
+from math import inf
+
 from appliance.config import Config
 from appliance.deliver.connections import Connections
 from appliance.deliver.courier import Courier
@@ -25,8 +28,10 @@ from appliance.store import Store
 from appliance.trust import trusting_context
 
 
-def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inbox) -> Dispatch:
-    """Delivery to the world, ready to run."""
+def build(
+    config: Config, outside: Outside, store: Store, key: bytes, inbox: Inbox, stop_by: Callable[[], float] = lambda: inf
+) -> Dispatch:
+    """Delivery to the world, ready to run; `stop_by` says when it has to have ended once it is stopped."""
     name_pools(config.delivery.pools)
     delivery, own = config.delivery, OwnAddresses(frozenset(config.delivery.own_addresses))
     resolver = DnsResolver(config.dns.resolvers)
@@ -54,5 +59,6 @@ def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inb
         courier,
         Selection(store, outside, inbox),
         delivery.sessions,
+        stop_by=stop_by,
         warmups=Warmups(config.warmup, store, outside) if config.warmup.enabled else None,
     )

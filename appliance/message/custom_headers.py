@@ -7,39 +7,9 @@ from appliance.errors import invalid
 from appliance.message import limits
 from appliance.message.characters import fault_in_line
 from appliance.message.header_lines import encoded_length
+from appliance.message.header_rules import is_reserved
 
 _NAME = re.compile(r"[A-Za-z0-9-]{1,76}")
-
-# Those the service writes itself, those only servers on the way may write, and those that steer delivery.
-RESERVED = frozenset(
-    (
-        "authentication-results",
-        "bcc",
-        "cc",
-        "date",
-        "delivered-to",
-        "dkim-signature",
-        "domainkey-signature",
-        "errors-to",
-        "from",
-        "message-id",
-        "mime-version",
-        "reply-to",
-        "return-path",
-        "sender",
-        "subject",
-        "tls-required",
-        "to",
-        "x-originating-ip",
-    )
-)
-RESERVED_PREFIXES = ("arc-", "content-", "received", "resent-", "x-service-")
-
-
-def is_reserved(name: str) -> bool:
-    """Whether a caller may not set this header."""
-    name = name.lower()
-    return name in RESERVED or name.startswith(RESERVED_PREFIXES)
 
 
 def read_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

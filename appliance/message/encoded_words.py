@@ -1,14 +1,15 @@
 """In charge of reading header text as people see it: unfolded, encoded words (RFC 2047) decoded, fit for one line.
 
 Only for records and events: the message itself keeps what the client wrote. Whatever comes in, text comes out, in time
-that grows with its length: charsets are taken from a list, since looking up a foreign name costs memory for good, and
-some codecs (`idna`, `punycode`) can be made to work for minutes.
+that grows with its length.
 """
 
 import binascii
 import re
 from collections.abc import Iterator
 from typing import Final
+
+from appliance.message import charsets
 
 RAW_LENGTH: Final = 8 * 1024  # octets of a field that are looked at: 500 characters never need more than half of it
 
@@ -17,17 +18,6 @@ _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]")
 _HEX: Final = re.compile(rb"=([0-9A-Fa-f]{2})")
-
-# By the names and common aliases that mail uses, with Python's name for each.
-_CHARSETS: Final = {
-    "utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "ascii", "ascii": "ascii", "latin1": "latin-1",
-    **{f"iso-8859-{part}": f"iso8859-{part}" for part in range(1, 17) if part != 12},
-    **{f"windows-{page}": f"cp{page}" for page in (874, *range(1250, 1259))},
-    **{f"cp{page}": f"cp{page}" for page in range(1250, 1259)},
-    "koi8-r": "koi8-r", "koi8-u": "koi8-u", "iso-2022-jp": "iso2022-jp", "euc-jp": "euc-jp", "shift_jis": "cp932",
-    "gb2312": "gb18030", "gbk": "gb18030", "gb18030": "gb18030", "big5": "big5", "euc-kr": "cp949",
-    "ks_c_5601-1987": "cp949", "iso-2022-kr": "iso2022-kr", "tis-620": "tis-620",
-}  # fmt: skip
 
 
 def text_of(value: bytes) -> str:
@@ -53,25 +43,26 @@ def decoded(text: str) -> str:
 
 def _pieces(text: str) -> Iterator[str]:
     """Runs of plain text, and of words that follow one another in one charset: some split a character between two."""
-    done, charset, run = 0, "", b""
+    done, charset, run = 0, "", bytearray()
     for word in _WORD.finditer(text):
-        between = text[done : word.start()]
         read = _read(word)
         if read is None:  # it is left for the plain text in front of the next word
             continue
+        between = text[done : word.start()]
         if not between.strip(" \t"):  # RFC 2047 6.2: white space between two words is no text
             between = ""
         if between or read[0] != charset:
-            yield run.decode(charset, "replace") if run else ""
+            yield charsets.decode(bytes(run), charset) if run else ""
             yield between
-            run = b""
-        charset, run, done = read[0], run + read[1], word.end()
-    yield run.decode(charset, "replace") if run else ""
+            run.clear()
+        charset, done = read[0], word.end()
+        run += read[1]
+    yield charsets.decode(bytes(run), charset) if run else ""
     yield text[done:]
 
 
 def _read(word: re.Match[str]) -> tuple[str, bytes] | None:
-    charset = _CHARSETS.get(word[1].lower())
+    charset = charsets.codec_of(word[1])
     if charset is None:
         return None
     return charset, _base64(word[3]) if word[2] in "Bb" else _quoted(word[3])

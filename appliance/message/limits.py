@@ -36,6 +36,7 @@ HEADER_SIZE: Final = 256 * 1024  # bytes of a submitted message's header; large 
 HEADER_LINES: Final = 5_000  # in a submitted header: that size in lines of 52 octets
 HEADER_FIELDS: Final = 1_000  # in a submitted header
 FROM_LENGTH: Final = 4 * 1024  # octets of a submitted From, a name of 255 characters in encoded words included
+ENCODED_WORDS: Final = 2_000  # in the fields of a submitted header that people are shown: 50 long names need 500
 HOPS: Final = 100  # Received fields, RFC 5321 6.3: more is a loop
 JSON_VALUES: Final = 50_000  # values in one body; a full request has fewer than 4,000
 

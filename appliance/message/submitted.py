@@ -1,8 +1,8 @@
 """In charge of messages that come as whole messages, over SMTP: what is refused, what is read, what is changed.
 
 A submitted message goes on as its sender wrote it, byte for byte, but for this: a Received field is put on top, and
-below it Date, Message-ID and MIME-Version where they are missing; Bcc, Resent-Bcc, Return-Path and Idempotency-Key are
-taken out. Nothing is encoded anew, not even 8-bit text: somebody may have signed it.
+below it Date, Message-ID and MIME-Version where they are missing; what `header_rules.py` says is taken out. Nothing is
+encoded anew, not even 8-bit text: somebody may have signed it.
 """
 
 import re
@@ -14,9 +14,11 @@ from msgspec import Struct
 from appliance.errors import Code, Refused, invalid
 from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse, unique
-from appliance.message.encoded_words import text_of
+from appliance.message.characters import fault_in_line
+from appliance.message.encoded_words import decoded, text_of
 from appliance.message.from_field import read_from
 from appliance.message.header_fields import Field, end_of_header, fields_of, name_for_people
+from appliance.message.header_rules import OverSmtp, over_smtp
 from appliance.message.line_ends import has_lone_line_end, number_of_long_line
 from appliance.message.submitted_print import print_of
 from appliance.message.tags import read_tags
@@ -29,7 +31,15 @@ _ONCE: Final = frozenset(
         b"references", b"mime-version", b"content-type", b"content-transfer-encoding", b"idempotency-key",
     )
 )  # fmt: skip
-_REMOVED: Final = frozenset((b"bcc", b"resent-bcc", b"return-path", b"idempotency-key"))
+# Fields that people are shown. Encoded words in them must not decode to what the header itself may not hold.
+_SHOWN: Final = frozenset(
+    (
+        b"from", b"sender", b"reply-to", b"to", b"cc", b"subject", b"comments", b"keywords", b"resent-from",
+        b"resent-sender", b"resent-to", b"resent-cc", b"resent-reply-to",
+    )
+)  # fmt: skip
+# The codes of NUL, LF and CR in the Q encoding, however loosely a reader takes what an encoded word is.
+_LINE_END_CODE: Final = re.compile(rb"=0[0AaDd]")
 _TAG_FIELD: Final = b"x-service-tag"
 
 _KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # as over HTTP
@@ -51,6 +61,7 @@ class Submission(Struct, frozen=True, gc=False):
     header_end: int  # where in `data` the header ends
     header: bytes | None  # in place of what is before that; None: the header as it is
     missing: frozenset[bytes]
+    responsible: tuple[tuple[str, Address], ...]  # by field: further mailboxes that must be the account's own
 
     def __repr__(self) -> str:
         """Without the message: what a customer wrote stays out of logs and tracebacks."""
@@ -66,7 +77,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submissi
     header_end = end_of_header(data)
     header = data[:header_end]
     fields = fields_of(header)
-    once, tag_values, removes = _sorted_out(fields)
+    once, tag_values, own, removes = _sorted_out(fields)
     if (sender := once.get(b"from")) is None:
         raise invalid("From", "this field is required")
     key = _read_key(once.get(b"idempotency-key"))
@@ -82,6 +93,7 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submissi
         header_end=header_end,
         header=_without_removed(fields) if removes else None,
         missing=_missing(once),
+        responsible=tuple((name_for_people(name), _mailbox(name, value)) for name, value in own),
     )
 
 
@@ -153,12 +165,15 @@ def _check_octets(data: bytes) -> None:
         )
 
 
-def _sorted_out(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes], bool]:
-    """The fields that may stand once, by their names in lower case; those with tags; whether any is to be taken out."""
+def _sorted_out(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes], list[Field], bool]:
+    """The fields that may stand once, by their names in lower case; those with tags; those that must name the account's
+    own; whether any is to be taken out.
+    """
     once: dict[bytes, bytes] = {}
     tags: list[bytes] = []
+    own: list[Field] = []
     removes = False
-    hops = 0
+    hops = words = 0
     for name, value in fields:
         key = name.lower()
         if key in _ONCE:
@@ -169,15 +184,39 @@ def _sorted_out(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes
             tags.append(value)
         elif key == b"received":
             hops += 1
-        if key in _REMOVED:
+        action = over_smtp(key)
+        if action is OverSmtp.REMOVED:
             removes = True
+        elif action is OverSmtp.OWN:
+            own.append((name, value))
+        if b"=?" in value and key in _SHOWN:
+            words += value.count(b"=?")
+            _check_words(name, value, words)
     if hops > limits.HOPS:
         raise invalid("Received", f"the message has come more than {limits.HOPS} hops: it goes round in a loop")
-    return once, tags, removes
+    return once, tags, own, removes
+
+
+def _check_words(name: bytes, value: bytes, words: int) -> None:
+    """Refuse encoded words (RFC 2047) that smuggle in a line end or another control character; a tab is harmless."""
+    if words > limits.ENCODED_WORDS:
+        raise invalid("header", f"has more than {limits.ENCODED_WORDS} encoded words in fields that people are shown")
+    text = value.replace(b"\r\n", b"").decode("utf-8")
+    is_coded = b"?q?" in value.lower() and _LINE_END_CODE.search(value)
+    if is_coded or fault_in_line(decoded(text).replace("\t", " ")):
+        raise invalid(name_for_people(name), "holds an encoded word with a control character or a line break")
+
+
+def _mailbox(name: bytes, value: bytes) -> Address:
+    try:
+        return read_from(value)
+    except Refused as refused:
+        raise invalid(name_for_people(name), "must name one mailbox, of a domain of the account") from refused
 
 
 def _without_removed(fields: Sequence[Field]) -> bytes:
-    return b"".join([b"%b:%b\r\n" % field for field in fields if field[0].lower() not in _REMOVED])
+    kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED]
+    return b"".join([b"%b:%b\r\n" % field for field in kept])
 
 
 def _missing(once: dict[bytes, bytes]) -> frozenset[bytes]:

@@ -30,6 +30,7 @@ class Readings:
     _depth: Depth | None = None
     _read_at: float = float("-inf")  # Trio's clock
     _one: trio.Lock = field(default_factory=trio.Lock)
+    _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     async def now(self) -> list[Reading]:
         """Everything as it is; the queue as it was at most a few seconds ago."""
@@ -40,7 +41,7 @@ class Readings:
             if trio.current_time() >= self._read_at + KEPT:
                 # In a thread, on a connection of its own: a long queue takes a while to count.
                 path, now = self.data_dir / FILE_NAME, self.outside.now()
-                self._depth = await trio.to_thread.run_sync(read_depth, path, now)
+                self._depth = await trio.to_thread.run_sync(read_depth, path, now, limiter=self._thread)
                 self._read_at = trio.current_time()
             return self._depth
 

@@ -16,6 +16,7 @@ import msgspec
 from appliance.dashboard_model import ListedMessage, ListedRecipient, MailFilter, MailPage, MessageFacts
 from appliance.model import MessageStatus, RecipientStatus, Source
 from appliance.store.engine import Engine
+from appliance.store.messages import MIME
 from appliance.store.scanner import Scanner
 from appliance.store.sql import NEWEST, Row, first, rows
 
@@ -84,6 +85,11 @@ class MailLog:
         if wanted == MailFilter():
             return self.engine.snapshot(lambda c: search.run(c, float("inf"), self.clock))
         return await self.scanner.read(lambda c: search.run(c, self.clock() + SEARCH_TIME, self.clock))
+
+    async def mime(self, message_id: str) -> bytes | None:
+        """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""
+        row = await self.scanner.read(lambda c: first(c, MIME, {"id": message_id}))
+        return None if row is None else bytes(row[0])
 
     def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
         """What a message's page shows beside the message itself."""

@@ -37,7 +37,7 @@ FROM recipients WHERE message_id = :id ORDER BY id
 """
 _TO_SEND = "SELECT mime, signature FROM message_bodies WHERE message_id = :id"
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
-_MIME = "SELECT mime FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
+MIME = "SELECT mime FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 
 LARGE = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
 
@@ -80,7 +80,7 @@ class Messages:
 
     def mime(self, message_id: str) -> bytes | None:
         """The message's bytes, while they are kept."""
-        row = self.engine.read(lambda c: first(c, _MIME, {"id": message_id}))
+        row = self.engine.read(lambda c: first(c, MIME, {"id": message_id}))
         return None if row is None else bytes(row[0])
 
     def newest_at(self) -> int | None:

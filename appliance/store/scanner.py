@@ -20,6 +20,7 @@ class Scanner:
         self._inline = inline  # on the caller's thread, for tests on a virtual clock
         self._connection: apsw.Connection | None = None  # opened when first needed
         self._turn = trio.Lock()
+        self._thread = trio.CapacityLimiter(1)
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """What `work` finds; all of its statements see one state."""
@@ -27,7 +28,7 @@ class Scanner:
             if self._inline:
                 return self._snapshot(work)
             # Who is cancelled still waits for the thread: nobody else gets the connection while that has it.
-            return await trio.to_thread.run_sync(self._snapshot, work)
+            return await trio.to_thread.run_sync(self._snapshot, work, limiter=self._thread)
 
     def _snapshot(self, work: Callable[[apsw.Connection], T]) -> T:
         if self._connection is None:

@@ -22,6 +22,7 @@ from appliance.log import get_logger
 from appliance.measures import EXPIRIES, OPEN
 from appliance.model import Caller
 from appliance.outside import Outside
+from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies
 from appliance.submission.actions import Submit
 from appliance.submission.content import Room
@@ -133,7 +134,7 @@ async def serve(
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stopping`, then let messages on their way come in for `shutdown_timeout` seconds at most."""
+    """Serve until `stopping`, then let messages on their way come in for their part of `shutdown_timeout` at most."""
     listeners = await _listen(config.smtp.bind, "smtp") + await _listen(config.smtp.bind_tls, "smtps")
     if not listeners:
         task_status.started([])
@@ -157,7 +158,7 @@ async def serve(
                 accepting.cancel_scope.cancel()
             for session in list(submission.doorkeeper.open):
                 session.stop()
-            connections.cancel_scope.deadline = trio.current_time() + config.server.shutdown_timeout
+            connections.cancel_scope.deadline = trio.current_time() + config.server.shutdown_timeout * CONNECTIONS_PART
         helpers.cancel_scope.cancel()
 
 

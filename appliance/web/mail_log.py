@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
-import trio
 from quart import Blueprint, Response, request
 
 from appliance.config import Warmup
@@ -13,13 +12,13 @@ from appliance.dashboard_model import ListedMessage, MailFilter
 from appliance.errors import Code, Refused, invalid
 from appliance.events import rfc3339
 from appliance.message.limits import MAILBOX_LENGTH
-from appliance.message.opened import OpenedMessage, open_message
 from appliance.model import MessageStatus, RecipientStatus, Source
 from appliance.provisioning import domain_name
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, page_limit, request_id
 from appliance.web.described import PAGING_BACK, for_customers, parameter
 from appliance.web.emails import MESSAGE_ID
+from appliance.web.message_body import BodyAnswer, MessageBodies
 from appliance.web.timeline import MessageDetails, details
 
 CANCELLED = "given up by the account's owner"
@@ -57,33 +56,6 @@ class EmailsAnswer(msgspec.Struct):
     request_id: str
 
 
-class HeaderObject(msgspec.Struct):
-    """One field of a message's header."""
-
-    name: str
-    value: str
-
-
-class FileObject(msgspec.Struct):
-    """A file in a message."""
-
-    filename: str
-    content_type: str
-    size: int
-    content_id: str | None
-
-
-class BodyAnswer(msgspec.Struct):
-    """What a reader of the message sees; `truncated` when a text of more than 1 MiB was cut."""
-
-    headers: list[HeaderObject]
-    text: str | None
-    html: str | None
-    attachments: list[FileObject]
-    truncated: bool
-    request_id: str
-
-
 class CancelledAnswer(msgspec.Struct):
     """How many recipients were cancelled."""
 
@@ -95,7 +67,7 @@ def blueprint(services: Services, attempts: int, warmup: Warmup) -> Blueprint:
     """The routes; `attempts` is how many a recipient may have."""
     routes = Blueprint("mail_log", __name__)
     store = services.store
-    opening = trio.CapacityLimiter(1)
+    bodies = MessageBodies(store)
 
     @routes.get("/v1/emails")
     async def page() -> Response:
@@ -118,11 +90,7 @@ def blueprint(services: Services, attempts: int, warmup: Warmup) -> Blueprint:
         user = await services.customer()
         if store.mail_log.facts(user.account_id, message_id) is None:
             raise _unknown()
-        mime = store.messages.mime(message_id)
-        if mime is None:
-            raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept.")
-        opened = await trio.to_thread.run_sync(open_message, mime, limiter=opening)
-        return answer(_body(opened, request_id()))
+        return await bodies.answer(user.account_id, message_id, request_id())
 
     @routes.post("/v1/emails/<not_test:message_id>/cancel")
     async def cancel(message_id: str) -> Response:
@@ -201,17 +169,6 @@ def _listed(message: ListedMessage) -> ListedMessageObject:
         message.recipient_count,
         [ListedRecipientObject(each.email, each.status) for each in message.recipients],
         rfc3339(message.created_at),
-    )
-
-
-def _body(opened: OpenedMessage, request_id: str) -> BodyAnswer:
-    return BodyAnswer(
-        [HeaderObject(name, value) for name, value in opened.headers],
-        opened.text,
-        opened.html,
-        [FileObject(each.filename, each.content_type, each.size, each.content_id) for each in opened.attachments],
-        opened.truncated,
-        request_id,
     )
 
 

@@ -21,6 +21,7 @@ from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.live import LiveSettings
 from appliance.log import get_logger
 from appliance.measures import EXPIRIES, OPEN
+from appliance.shutdown import CONNECTIONS_PART
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
 
@@ -41,7 +42,7 @@ async def serve(
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stopping`, then let requests in flight finish for `shutdown_timeout` seconds at most."""
+    """Serve until `stopping`, then let requests in flight finish for their part of `shutdown_timeout` at most."""
     http = settings.http
     config = _hypercorn_config()
     context = WorkerContext(None)
@@ -92,7 +93,9 @@ async def serve(
             await context.terminated.set()
             for connection in list(doorkeeper.open):
                 connection.drain()
-            connections.cancel_scope.deadline = trio.current_time() + settings.server.shutdown_timeout
+            connections.cancel_scope.deadline = (
+                trio.current_time() + settings.server.shutdown_timeout * CONNECTIONS_PART
+            )
         await lifespan.wait_for_shutdown()
         lifespan_nursery.cancel_scope.cancel()
 

@@ -53,7 +53,7 @@ _folded = st.lists(_text, min_size=1, max_size=4).map(
     lambda parts: parts[0] + b"".join(b"\r\n\t" + part + b"x" for part in parts[1:])
 )
 _names = st.sampled_from(
-    [b"X-Mailer", b"x_odd!name", b"List-Unsubscribe", b"DKIM-Signature", b"Received", b"Resent-From", b"Comments",
+    [b"X-Mailer", b"x_odd!name", b"List-Unsubscribe", b"DKIM-Signature", b"Received", b"Resent-To", b"Comments",
      b"Bcc", b"BCC", b"bcc", b"Resent-Bcc", b"Return-Path", b"return-path", b"X-Bcc", b"Content-Disposition"]
 )  # fmt: skip
 any_field = st.tuples(_names, _folded).map(b":".join)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.message.attachments import File
-from appliance.message.custom_headers import RESERVED, RESERVED_PREFIXES, is_reserved
 from appliance.message.draft import draft
+from appliance.message.header_rules import RESERVED, RESERVED_PREFIXES, is_reserved
 from appliance.message.request import Attachment, SendRequest, decode
 from appliance.message.template import Template
 from tests.message.samples import body, drafted, hostile_text

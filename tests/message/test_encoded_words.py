@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message import encoded_words, header_lines
+from appliance.message import charsets, header_lines
 from appliance.message.characters import fault_in_line
 from appliance.message.encoded_words import text_of
 from tests.message.samples import line_text
@@ -54,7 +54,7 @@ def test_what_a_field_says(value: bytes, text: str) -> None:
     assert text_of(value) == text
 
 
-@pytest.mark.parametrize("name", encoded_words._CHARSETS)
+@pytest.mark.parametrize("name", charsets._CODECS)
 def test_every_charset_of_the_list_can_be_read(name: str) -> None:
     """No name stands for a codec that does not exist, or that needs more than bytes."""
     assert text_of(f" =?{name}?q?Hello_=41?=".encode()) == "Hello A"

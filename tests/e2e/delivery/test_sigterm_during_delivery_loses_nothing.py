@@ -3,13 +3,12 @@
 import time
 from pathlib import Path
 
-from appliance.deliver.flights import GRACE
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx, silence, wait_and_say
 
 MESSAGES = 60
 SETTING = 'shutdown_timeout = "3s"'
-LONGEST = GRACE + 3  # seconds
+LONGEST = 3 + 1  # seconds: the setting, and what a busy machine takes to notice
 
 
 async def stop(made: World) -> float:

@@ -38,6 +38,8 @@ def another(running: Running, name: str, **options: object) -> Running:
     ("message", "reply"),
     [
         (MESSAGE.replace(b"@example.com", b"@example.org"), b"550 5.7.1 From: "),  # forbidden
+        (b"Sender: boss@example.org\r\n" + MESSAGE, b"550 5.7.1 Sender: "),
+        (b"Cc: =?utf-8?q?a=0Ab?= <a@example.net>\r\n" + MESSAGE, b"554 5.6.0 Cc: "),
         (MESSAGE.replace(b"From:", b"X-From:"), b"554 5.6.0 From: "),  # invalid_request
         (HEADER + b"\r\na\rb\r\n", b"554 5.6.0 message: holds a CR or LF on its own"),
         (HEADER + b"\r\na\nb\r\n", b"554 5.6.0 message: holds a CR or LF on its own"),
@@ -48,7 +50,7 @@ def another(running: Running, name: str, **options: object) -> Running:
         (HEADER + b"X-Service-Tag: a,,b\r\n\r\nx\r\n", b"554 5.6.0 X-Service-Tag: "),
         (HEADER + b"Idempotency-Key: \xc3\xa4\r\n\r\nx\r\n", b"554 5.6.0 Idempotency-Key: "),
     ],
-    ids=["From", "no From", "CR", "LF", "NUL", "line", "header line", "size", "tag", "key"],
+    ids=["From", "Sender", "encoded word", "no From", "CR", "LF", "NUL", "line", "header line", "size", "tag", "key"],
 )
 def test_what_is_wrong_with_a_message(running: Running, message: bytes, reply: bytes) -> None:
     """It is refused after its end with the reason, nothing is stored, and the session goes on."""

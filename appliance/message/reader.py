@@ -1,0 +1,303 @@
+"""Reads a stored message back for the dashboard: its header, its texts, and what is attached. PURE.
+
+The message may have been written to be expensive to read. So nothing here recurses, retries or backtracks: each octet
+is looked at a bounded number of times, every count below has a limit, and no single call on the octets keeps the
+interpreter lock for long. What is over a limit is left out and `truncated` says so; what is malformed is shown as it
+is. Nothing raises.
+
+A part's extent comes from its parents: the delimiter lines of an outer multipart are found first and end everything
+inside, so a part cannot reach beyond its own (RFC 2046 5.1.2). Attached messages are files, and are not opened.
+"""
+
+import binascii
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from appliance.message import charsets
+from appliance.message.encoded_words import decoded, one_line
+from appliance.message.parameters import Parameters, read_parameters
+
+TEXT_BYTES: Final = 1024 * 1024  # of each text that is shown
+HEADER_BYTES: Final = 256 * 1024  # of a message's or a part's header; more is taken for its body
+FIELDS: Final = 200  # shown of the message's header; looked at in a part's
+PARTS: Final = 200  # in all
+DEPTH: Final = 10  # multiparts inside multiparts; a deeper one is shown as a file
+HEADER_LINES: Final = 20_000  # of all headers in the message
+CANDIDATES: Final = 5_000  # lines looked at that begin like a delimiter
+WINDOW: Final = 256 * 1024  # octets handled in one call
+
+_FIELD: Final = re.compile(rb"([!-9;-~]{1,200})[ \t]*:(.*)", re.DOTALL)
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/[a-z0-9!#$&^_.+-]{1,127}")
+_NOT_BASE64: Final = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedFile:
+    """A file in a message; `size` is that of the file itself, in bytes."""
+
+    filename: str
+    content_type: str
+    size: int
+    content_id: str | None
+
+
+@dataclass(slots=True)
+class MessageView:
+    """What the dashboard shows of a message; `truncated` when something is left out."""
+
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    text: str | None = None
+    html: str | None = None
+    attachments: list[AttachedFile] = field(default_factory=list)
+    truncated: bool = False
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part that is not a multipart, or is shown as if it were none: where its content is, and how to read it."""
+
+    start: int
+    end: int
+    kind: str
+    codec: str
+    encoding: str
+    filename: str
+    is_attachment: bool
+    content_id: str | None
+
+
+def read_message(mime: bytes) -> MessageView:
+    """Read a message."""
+    return _Reader(mime).read()
+
+
+class _Reader:
+    """One message, and what is left of the limits."""
+
+    def __init__(self, mime: bytes) -> None:
+        self._mime = mime
+        self._view = MessageView()
+        self._lines = HEADER_LINES
+        self._candidates = CANDIDATES
+
+    def read(self) -> MessageView:
+        for part in self._parts():
+            self._show(part)
+        return self._view
+
+    def _parts(self) -> Iterator[_Part]:
+        """The parts that hold content, in their order."""
+        waiting = [(0, len(self._mime), 0, "text/plain")]  # extents, outermost first; the last is the next
+        left = PARTS
+        while waiting:
+            if not left:
+                self._view.truncated = True
+                return
+            left -= 1
+            start, end, depth, usual = waiting.pop()
+            fields, body = self._header(start, end)
+            if start == 0 and not depth:
+                self._show_header(fields)
+            part, boundary = _described(fields, usual, body, end)
+            inside = self._split(body, end, boundary) if boundary and depth < DEPTH else []
+            if not inside:
+                yield part
+                continue
+            usual = "message/rfc822" if part.kind == "multipart/digest" else "text/plain"  # RFC 2046 5.1.5
+            waiting += [(*extent, depth + 1, usual) for extent in reversed(inside)]
+
+    # ---- headers
+
+    def _header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
+        """The fields at the beginning of an extent, each unfolded, and where its body begins."""
+        fields: list[tuple[str, list[bytes]]] = []
+        at, limit = start, min(end, start + HEADER_BYTES)
+        while at < limit and self._lines:
+            self._lines -= 1
+            after = self._mime.find(b"\n", at, limit) + 1 or limit
+            line = self._mime[at:after].rstrip(b"\r\n")
+            if not line:
+                return _unfolded(fields), after
+            if line[:1] in b" \t" and fields:
+                fields[-1][1].append(line)
+            elif (found := _FIELD.fullmatch(line)) is not None:
+                fields.append((found[1].decode("ascii"), [found[2]]))
+            else:  # neither: the empty line is missing, and this is the body
+                return _unfolded(fields), at
+            at = after
+        if at < end:
+            self._view.truncated = True
+        return _unfolded(fields), at
+
+    def _show_header(self, fields: list[tuple[str, bytes]]) -> None:
+        self._view.headers = [(name, _text(value)) for name, value in fields[:FIELDS]]
+        if len(fields) > FIELDS:
+            self._view.truncated = True
+
+    # ---- multiparts
+
+    def _split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
+        """The extents of the parts between these delimiters; none when there is no delimiter (RFC 2046 5.1.1)."""
+        extents: list[tuple[int, int]] = []
+        opened = -1
+        for line_start, line_end, closes in self._delimiters(start, end, boundary):
+            if 0 <= opened < line_start:
+                extents.append((opened, _before_line_end(self._mime, opened, line_start)))
+            if closes:
+                return extents
+            if len(extents) >= PARTS:
+                self._view.truncated = True
+                return extents
+            opened = line_end
+        if opened >= 0:
+            extents.append((opened, end))
+        return extents
+
+    def _delimiters(self, start: int, end: int, boundary: bytes) -> Iterator[tuple[int, int, bool]]:
+        """Each delimiter line: where it begins, where the next line does, and whether it closes the multipart."""
+        mark = b"--" + boundary
+        at = start
+        while (found := self._find_line(mark, at, end)) >= 0:
+            if not self._candidates:
+                self._view.truncated = True
+                return
+            self._candidates -= 1
+            rest = found + len(mark)
+            closes = self._mime.startswith(b"--", rest, end)
+            rest += 2 if closes else 0
+            # Transport padding may follow, nothing else. A line is 998 octets at most; no more is searched.
+            after = self._mime.find(b"\n", rest, min(end, rest + 1000)) + 1
+            line_end = after or (end if rest + 1000 >= end else 0)
+            if line_end and not self._mime[rest:line_end].strip(b" \t\r\n"):
+                yield found, line_end, closes
+            at = rest
+
+    def _find_line(self, mark: bytes, start: int, end: int) -> int:
+        """Where the next line begins that starts with `mark`, or -1."""
+        if self._mime.startswith(mark, start, end) and (start == 0 or self._mime[start - 1 : start] == b"\n"):
+            return start
+        sought = b"\n" + mark
+        for at in range(max(start - 1, 0), end, WINDOW):
+            found = self._mime.find(sought, at, min(end, at + WINDOW + len(sought) - 1))
+            if found >= 0:
+                return found + 1
+        return -1
+
+    # ---- content
+
+    def _show(self, part: _Part) -> None:
+        """The first text of each kind that is not a file is what a reader sees; everything else is attached."""
+        view = self._view
+        if not part.filename and not part.is_attachment:
+            if part.kind == "text/plain" and view.text is None:
+                view.text = self._shown(part)
+                return
+            if part.kind == "text/html" and view.html is None:
+                view.html = self._shown(part)
+                return
+        view.attachments.append(AttachedFile(part.filename, part.kind, self._size(part), part.content_id))
+
+    def _shown(self, part: _Part) -> str:
+        pieces, size = [], 0
+        for piece in self._content(part):
+            pieces.append(piece)
+            size += len(piece)
+            if size > TEXT_BYTES:
+                self._view.truncated = True
+                break
+        return charsets.decode(b"".join(pieces)[:TEXT_BYTES], part.codec)
+
+    def _content(self, part: _Part) -> Iterator[bytes]:
+        """What the part holds, decoded piece by piece."""
+        match part.encoding:
+            case "base64":
+                return self._base64(part)
+            case "quoted-printable":
+                return self._quoted_printable(part)
+            case _:
+                return self._windows(part)
+
+    def _size(self, part: _Part) -> int:
+        if part.encoding == "base64":  # by its characters: nothing is decoded
+            return sum(len(window.translate(None, _NOT_BASE64)) for window in self._windows(part)) * 3 // 4
+        if part.encoding == "quoted-printable":
+            return sum(map(len, self._quoted_printable(part)))
+        return part.end - part.start
+
+    def _windows(self, part: _Part) -> Iterator[bytes]:
+        for at in range(part.start, part.end, WINDOW):
+            yield self._mime[at : min(at + WINDOW, part.end)]
+
+    def _base64(self, part: _Part) -> Iterator[bytes]:
+        """Whatever is no base64 is passed over, as RFC 2045 6.8 has it; padding may be missing."""
+        left = b""
+        for window in self._windows(part):
+            clean = left + window.translate(None, _NOT_BASE64)
+            whole = len(clean) // 4 * 4
+            left = clean[whole:]
+            yield binascii.a2b_base64(clean[:whole])
+        if len(left) > 1:  # one character alone is no octet
+            yield binascii.a2b_base64(left + b"=" * (4 - len(left)))
+
+    def _quoted_printable(self, part: _Part) -> Iterator[bytes]:
+        at = part.start
+        while at < part.end:
+            cut = min(at + WINDOW, part.end)
+            if cut < part.end:  # between lines if there are any, else between two codes
+                cut = self._mime.rfind(b"\n", at, cut) + 1 or self._between_codes(at, cut)
+            yield binascii.a2b_qp(self._mime[at:cut])
+            at = cut
+
+    def _between_codes(self, at: int, cut: int) -> int:
+        """A place near `cut` that splits no `=XX`: a code begins at most two octets before it."""
+        code = self._mime.rfind(b"=", max(cut - 2, at + 1), cut)
+        return code if code >= 0 else cut
+
+
+def _unfolded(fields: list[tuple[str, list[bytes]]]) -> list[tuple[str, bytes]]:
+    return [(name, b"".join(lines).strip(b" \t")) for name, lines in fields]
+
+
+def _text(value: bytes) -> str:
+    """A field's value for people: encoded words read, on one line."""
+    text = value.decode("utf-8", "replace")
+    return one_line(decoded(text) if "=?" in text else text)
+
+
+def _before_line_end(mime: bytes, start: int, line: int) -> int:
+    """Where the content before a delimiter line ends: the line break in front belongs to the delimiter."""
+    for size, ending in ((2, b"\r\n"), (1, b"\n")):
+        if line - size >= start and mime.startswith(ending, line - size):
+            return line - size
+    return max(start, line)
+
+
+def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int) -> tuple[_Part, bytes | None]:
+    """A part by its header, and the boundary if it is a multipart."""
+    first: dict[str, bytes] = {}
+    for name, value in fields[:FIELDS]:
+        first.setdefault(name.lower(), value)
+    content_type = read_parameters(first.get("content-type", b""))
+    disposition = read_parameters(first.get("content-disposition", b""))
+    content_id = first.get("content-id")
+    found = _MEDIA_TYPE.match(content_type.value)
+    kind = found[0] if found else usual if not content_type.value else "text/plain"  # RFC 2045 5.2
+    boundary = content_type.get("boundary", "").rstrip(" ").encode("utf-8", "replace")
+    part = _Part(
+        start,
+        end,
+        kind,
+        charsets.codec_of(content_type.get("charset", "utf-8").strip()) or "ascii",
+        first.get("content-transfer-encoding", b"").strip().lower().decode("ascii", "replace"),
+        _filename(disposition, content_type),
+        disposition.value == "attachment",
+        None if content_id is None else _text(content_id).strip("<> "),
+    )
+    return part, boundary if kind.startswith("multipart/") and 0 < len(boundary) <= 200 else None
+
+
+def _filename(disposition: Parameters, content_type: Parameters) -> str:
+    name = disposition.get("filename", "") or content_type.get("name", "")
+    return one_line(decoded(name) if "=?" in name else name)

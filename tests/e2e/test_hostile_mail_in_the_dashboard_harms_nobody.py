@@ -1,0 +1,165 @@
+"""Mail made to be slow to read, opened ninety times at once: others are served, memory is bounded, SIGTERM ends it."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.raw import Client, request
+from tests.e2e.submission.client import smtp
+from tests.e2e.test_memory_stays_bounded import MIB, Measured
+from tests.running import PASSWORD, Running, add_account, appliance
+
+SHUTDOWN = 4.0  # seconds, of the setting below
+AT_ONCE = 90  # requests
+ENDING = 1.0  # seconds between the exit and a waiting test on a busy machine
+MEMORY = 128 * MIB  # above idle: eight answers, a message of 10 MiB, and what ninety connections take
+NOTICED = 1.0  # seconds after which another client would call us slow
+
+HEAD = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: x\r\n"
+LINE = 900  # octets: SMTP takes 998
+
+
+def lines(unit: bytes, octets: int) -> bytes:
+    """So many octets of a unit, in lines that SMTP takes."""
+    line = (unit * (LINE // len(unit) + 1))[:LINE] + b"\r\n"
+    return line * (octets // len(line))
+
+
+def folded(unit: bytes, octets: int) -> bytes:
+    """The same as the continuation of a header field."""
+    return b"".join(b" " + line + b"\r\n" for line in lines(unit, octets).split(b"\r\n") if line)
+
+
+def nested(levels: int, inside: bytes) -> bytes:
+    """A multipart in a multipart, and so on."""
+    heads = [b"Content-Type: multipart/mixed; boundary=n%d\r\n\r\n--n%d\r\n" % (each, each) for each in range(levels)]
+    return b"".join(heads) + inside
+
+
+HOSTILE = {
+    "parameters": HEAD + b'Content-Type: text/plain; x="\r\n' + folded(b";", 90_000) + b' "\r\n\r\nx\r\n',
+    "punycode": HEAD + b"Content-Type: text/plain; charset=punycode\r\n\r\n" + lines(b"a-999999b", 900_000),
+    "messages": HEAD + b"Content-Type: message/rfc822\r\n\r\n" * 2_000 + b"Subject: y\r\n\r\nz\r\n",
+    "multiparts": HEAD + nested(30, b"--n\r\n" * 1_900_000),
+    "base64": HEAD + b"Content-Transfer-Encoding: base64\r\n\r\n" + (b"QUJD" * 19 + b"\r\n") * 130_000,
+    "controls": HEAD + b"\r\n" + lines(b"\x01", 3 * MIB),  # each is six octets in JSON
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Measured]:
+    """A server of its own for each test, with one small message sent."""
+    with appliance(tmp_path, server=f'shutdown_timeout = "{SHUTDOWN:.0f}s"', fresh=True) as running:
+        yield Measured(running)
+
+
+def stored(running: Running) -> list[str]:
+    """The ids of the hostile messages, submitted by SMTP."""
+    ids = []
+    with smtp(running) as client:
+        for message in HOSTILE.values():
+            client.mail("shop@example.com")
+            client.rcpt("ada@example.net")
+            code, text = client.data(message)
+            assert code == 250, text
+            ids.append(text.decode().rpartition(" ")[2])
+    return ids
+
+
+def opened(running: Running, login: dict[str, str], message_id: str) -> int:
+    """The status of one reading, on a connection of its own; 0 when the server is gone."""
+    with Client(running.url, timeout=60) as client:
+        try:
+            client.send(request("GET", f"/v1/emails/{message_id}/body", *(f"{k}: {v}" for k, v in login.items())))
+            return client.answer().status
+        except (OSError, AssertionError, ValueError):
+            return 0
+
+
+@contextmanager
+def honest(running: Running) -> Iterator[list[float]]:
+    """Another client, which asks twenty times a second; how long each answer took."""
+    done, waits = threading.Event(), list[float]()
+
+    def ask() -> None:
+        with Client(running.url, timeout=60) as client:
+            while not done.wait(0.05):
+                began = time.monotonic()
+                client.send(request("GET", "/healthz"))
+                assert client.answer().status == 200
+                waits.append(time.monotonic() - began)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield waits
+    finally:
+        done.set()
+        asking.join()
+
+
+def test_ninety_readers_slow_down_nobody_and_take_little_memory(server: Measured) -> None:
+    """Every one is answered, a client beside them hardly notices, and memory stays within a bound."""
+    running = server.running
+    ids, login = stored(running), running.login()
+    assert opened(running, login, ids[0]) == 200
+    server.idle = server.now()
+    server.forget_peak()
+    with honest(running) as waits, ThreadPoolExecutor(AT_ONCE) as readers:
+        statuses = list(readers.map(lambda number: opened(running, login, ids[number % len(ids)]), range(AT_ONCE)))
+    assert set(statuses) <= {200, 503}
+    assert statuses.count(200) > AT_ONCE / 2
+    assert max(waits) < NOTICED
+    assert server.peak() < MEMORY
+    assert running.terminate() == 0
+
+
+def test_sigterm_ends_it_while_ninety_read(server: Measured) -> None:
+    """It ends in order, and within shutdown_timeout."""
+    running = server.running
+    ids, login = stored(running), running.login()
+    with ThreadPoolExecutor(AT_ONCE) as readers:
+        reading = [readers.submit(opened, running, login, ids[number % len(ids)]) for number in range(AT_ONCE)]
+        time.sleep(0.5)
+        began = time.monotonic()
+        code = running.terminate(SHUTDOWN + 20)
+        seconds = time.monotonic() - began
+        assert {each.result() for each in reading} <= {0, 200, 503}
+    assert (code, seconds < SHUTDOWN + ENDING) == (0, True), seconds
+
+
+def test_an_account_that_does_not_read_its_answers_leaves_room_for_others(server: Measured) -> None:
+    """Answers nobody takes are few, take bounded memory, and another account's owner reads his mail meanwhile."""
+    running = server.running
+    ids, login = stored(running), running.login()
+    other = add_account(running.data_dir, "other", domain="other.example")
+    large = ids[list(HOSTILE).index("controls")]
+    server.idle = server.now()
+    server.forget_peak()
+    with ExitStack() as stack:
+        for _ in range(40):
+            client = stack.enter_context(Client(running.url, timeout=60, buffer=4_096))
+            client.send(request("GET", f"/v1/emails/{large}/body", *(f"{k}: {v}" for k, v in login.items())))
+        time.sleep(2)
+        assert server.peak() < 64 * MIB
+        with running.client(headers=logged_in(running, other.email)) as reader:
+            message = reader.post(
+                "/emails",
+                json={"from": "a@other.example", "to": "b@example.net", "subject": "s", "text": "mine"},
+                headers={"Idempotency-Key": "k"},
+            ).json()["id"]
+            began = time.monotonic()
+            assert reader.get(f"/v1/emails/{message}/body").json()["text"].strip() == "mine"
+            assert time.monotonic() - began < NOTICED
+
+
+def logged_in(running: Running, email: str) -> dict[str, str]:
+    """The Authorization header of another account's owner."""
+    with running.client(headers={}) as client:
+        token = client.post("/v1/auth/login", json={"email": email, "password": PASSWORD}).json()["token"]
+    return {"Authorization": f"Bearer {token}"}

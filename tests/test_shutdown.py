@@ -1,0 +1,94 @@
+"""The end of a process that does not end by itself: in time, with a word about what still ran."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from math import inf
+
+import trio
+
+from appliance.shutdown import EXIT_CODE, Shutdown
+
+STUCK = textwrap.dedent(
+    """
+    import time
+    import trio
+    from appliance import log
+    from appliance.shutdown import Shutdown
+
+    def works_for_ever():
+        time.sleep(60)
+
+    async def main():
+        {blocked}
+        shutdown = Shutdown(0.5)
+        shutdown.begin()
+        {stuck}
+
+    log.setup()
+    trio.run(main)
+    """
+)
+IN_A_THREAD = "await trio.to_thread.run_sync(works_for_ever)"
+ON_THE_LOOP = "works_for_ever()"
+
+
+def run(stuck: str, blocked: str = "pass") -> tuple[int, str, float]:
+    """The exit code of such a program, its log, and how long it took from its start."""
+    began = time.monotonic()
+    program = [sys.executable, "-c", STUCK.format(stuck=stuck, blocked=blocked)]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=30, check=False)
+    return ran.returncode, ran.stderr, time.monotonic() - began
+
+
+def test_a_thread_that_does_not_end_is_left() -> None:
+    """The process exits when the time is over, and its log names the thread."""
+    code, told, seconds = run(IN_A_THREAD)
+    assert code == EXIT_CODE
+    assert "stopped by force" in told
+    assert "works_for_ever" in told
+    assert seconds < 15
+
+
+def test_an_event_loop_that_is_blocked_is_left() -> None:
+    """The watch does not depend on the loop it watches."""
+    code, told, _ = run(ON_THE_LOOP)
+    assert (code, "stopped by force" in told) == (EXIT_CODE, True)
+
+
+def test_a_log_that_nobody_reads_does_not_hold_it_up() -> None:
+    """The last line has a second; a full pipe does not keep the process alive."""
+    program = [sys.executable, "-c", STUCK.format(stuck=IN_A_THREAD, blocked="import os; os.set_blocking(2, True)")]
+    process = subprocess.Popen(
+        ["sh", "-c", 'yes x | head -c 65536 >&2; exec "$@"', "sh", *program], stderr=subprocess.PIPE
+    )
+    try:
+        assert process.wait(20) == EXIT_CODE
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+async def test_one_that_ends_in_time_is_left_alone() -> None:
+    """Nothing is forced once all has ended."""
+    forced: list[int] = []
+    shutdown = Shutdown(0.05, exit_process=forced.append)
+    shutdown.begin()
+    shutdown.done()
+    await trio.sleep(0.2)
+    assert forced == []
+
+
+async def test_the_time_is_counted_from_the_first_signal() -> None:
+    """Before it there is no deadline, and a second one moves nothing."""
+    shutdown = Shutdown(10, exit_process=lambda _: None)
+    assert shutdown.until(0.5) == inf
+    shutdown.begin()
+    first = shutdown.until(0.5)
+    await trio.sleep(0.02)
+    shutdown.begin()
+    assert shutdown.until(0.5) == first <= trio.current_time() + 5
+    shutdown.done()
