@@ -144,7 +144,7 @@ def test_a_right_password_gives_its_count_back(guesses: Guesses) -> None:
     for _ in range(100):
         guesses.attempt("account", OWNER).succeeded()
     assert guesses.wrong_secret(OWNER) is None
-    assert guesses._networks[OWNER] and len(guesses._networks[OWNER]) == 1
+    assert len(guesses._networks[OWNER]) == 1
 
 
 def test_a_success_gives_back_no_more_than_its_own(guesses: Guesses) -> None:

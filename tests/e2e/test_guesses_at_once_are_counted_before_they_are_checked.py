@@ -82,7 +82,7 @@ def test_one_address_that_guesses_keeps_the_owner_out_from_nowhere(running: Runn
 
 
 def test_a_known_network_is_known_after_a_restart(tmp_path: Path) -> None:
-    """Where a stored session comes from, its owner logs in at once, with guesses from everywhere and after a restart."""
+    """Where a stored session comes from its owner logs in at once, after a restart and with guesses from everywhere."""
     with appliance(tmp_path, http=PROXY) as running:
         account = running.account
         with running.client(headers={}) as client:
