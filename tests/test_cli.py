@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 # Commands whose JSON is held to the document in tests of their own: they need DNS, mail, a backup, or another root.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
 ELSEWHERE |= {"doctor", "install", "uninstall"}
-ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at"}
+ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes"}
 
 
 class Shell:
@@ -239,8 +239,8 @@ def test_accounts_are_listed_and_shown(acme: Shell) -> None:
     assert first.split()[:4] == ["acme", "acme@example.org", "100", "off"]
     assert second.split()[:3] == ["zoo", "zoo@example.org", "unlimited"]
     shown = acme.text("account", "show", "zoo")
-    assert "credits     unlimited\n" in shown
-    assert "suspended   no\n" in shown
+    assert "credits       unlimited\n" in shown
+    assert "suspended     no\n" in shown
 
 
 def test_an_account_is_suspended_and_resumed(acme: Shell) -> None:

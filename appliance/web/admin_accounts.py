@@ -45,6 +45,7 @@ class ManagedAccountObject(msgspec.Struct):
     daily_cap: int | None
     suspended: bool
     created_at: Time
+    stored_bytes: int
 
 
 class ManagedAccountAnswer(ManagedAccountObject):
@@ -127,7 +128,7 @@ def blueprint(services: Services, hashing: Hashing) -> Blueprint:
     return routes
 
 
-def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bool, str]:
+def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bool, str, int]:
     return (
         account.id,
         account.name,
@@ -136,6 +137,7 @@ def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bo
         account.daily_cap,
         account.suspended,
         rfc3339(account.created_at),
+        account.stored_bytes,
     )
 
 
