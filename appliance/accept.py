@@ -9,6 +9,7 @@ from typing import Literal, TypeVar, TypeVarTuple, Unpack
 import msgspec
 import trio
 
+from appliance.config_values import Share
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox
@@ -21,6 +22,7 @@ from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
 from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
+from appliance.quota import Quota
 from appliance.store import KeyTaken, Store
 from appliance.trail import TRAIL
 
@@ -100,11 +102,13 @@ class FrontDoor:
         *,
         sandbox: bool,
         hostname: str,
+        quota: Quota | None = None,
     ) -> None:
         self._store = store
         self._outside = outside
         self._deliveries = deliveries
         self.free_space = free_space
+        self.quota = quota or Quota(Share(), free_space)
         self._sandbox = sandbox
         self._hostname = hostname
         self._running: set[tuple[str, str]] = set()
@@ -182,6 +186,7 @@ class FrontDoor:
                 credits=credits_needed,
                 created_at=now,
                 idempotency=_claim(caller, key, print_of_body, now),
+                may_store=self.quota.bytes(),
             )
         )
         return Accepted(encoded)
@@ -254,6 +259,7 @@ class FrontDoor:
                 credits=_credits(caller, submission.recipients),
                 created_at=now,
                 idempotency=_claim(caller, submission.key, submission.fingerprint, now),
+                may_store=self.quota.bytes(),
             )
         )
         return Submitted(message_id)

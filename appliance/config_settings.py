@@ -32,10 +32,12 @@ from appliance.config_values import (
     PORT,
     RESOLVER,
     SECRET,
+    SHARE,
     Address,
     Endpoint,
     Kind,
     Network,
+    Share,
     choice,
     duration,
     integer,
@@ -334,6 +336,9 @@ class Limits:
     min_free_disk: int = _key(size(), "1GiB", 'With less free space new mail is refused for now; "0": no check at all')
     min_free_disk_percent: int = _key(
         integer(0, 99), 10, "The same as a share of the disk: the larger of the two counts; 0 = off"
+    )
+    stored_bytes_per_account: Share = _key(
+        SHARE, "25%", 'What one account may keep: a size, or a share of all that mail may fill; "0": any amount'
     )
 
 

@@ -300,6 +300,30 @@ def size(minimum: int = 0, maximum: int = LARGEST, *, within: str = "under 8EiB"
     return Kind("size", read)
 
 
+class Share(NamedTuple):
+    """A number of bytes, or a share of what there is; neither: no limit."""
+
+    bytes: int = 0
+    percent: int = 0
+
+
+def _read_share(value: object) -> Share:
+    wanted = 'a share such as "25%", a size such as "10GiB", or "0"'
+    text = value if isinstance(value, str) else ""
+    if text.endswith("%"):
+        percent = text.removesuffix("%")
+        if not (percent.isascii() and percent.isdecimal() and len(percent) <= 3 and 1 <= int(percent) <= 100):
+            raise _wrong(wanted, value)
+        return Share(percent=int(percent))
+    try:
+        return Share(size().read(value))
+    except ValueError:
+        raise _wrong(wanted, value) from None
+
+
+SHARE = Kind("size or percent", _read_share)
+
+
 def _bytes(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value

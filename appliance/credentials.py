@@ -74,12 +74,6 @@ class Credentials:
         Always "unauthorized", as the interface has it: "slow down" would tell a client whose key was revoked to try
         it again.
         """
-        wait: int | None = None
-        try:
-            self.guesses.check_address(address)
-        except Refused as refused:
-            wait = refused.retry_after
-        else:
-            self.guesses.failed(address)
+        wait = self.guesses.wrong_secret(address)  # counted before anything else can happen
         await trio.sleep(FAILURE_DELAY)
         return Refused(Code.UNAUTHORIZED, WRONG, retry_after=wait)

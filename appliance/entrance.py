@@ -8,6 +8,7 @@ from appliance.credentials import Credentials
 from appliance.disk import FreeSpace
 from appliance.guesses import Guesses
 from appliance.outside import Outside
+from appliance.quota import Quota
 from appliance.rates import RequestRate
 from appliance.store import Store
 
@@ -26,16 +27,17 @@ class Entrance:
         self.rate.per_second = limits.requests_per_second
         self.door.free_space.min_bytes = limits.min_free_disk
         self.door.free_space.min_percent = limits.min_free_disk_percent
+        self.door.quota.adopt(limits.stored_bytes_per_account)
 
 
 def build(config: Config, outside: Outside, store: Store, deliveries: Deliveries) -> Entrance:
     """The parts, by the settings."""
     limits = config.limits
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
-    guesses = Guesses(outside)
-    sandbox = config.delivery.mode is Mode.SANDBOX
+    guesses, quota = Guesses(outside), Quota(limits.stored_bytes_per_account, free_space)
+    sandbox, hostname = config.delivery.mode is Mode.SANDBOX, config.server.hostname
     return Entrance(
-        FrontDoor(store, outside, deliveries, free_space, sandbox=sandbox, hostname=config.server.hostname),
+        FrontDoor(store, outside, deliveries, free_space, sandbox=sandbox, hostname=hostname, quota=quota),
         Credentials(store, outside, guesses),
         guesses,
         RequestRate(limits.requests_per_second, outside),

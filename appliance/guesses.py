@@ -1,15 +1,34 @@
-"""In charge of making guesses slow: failures are counted by address and by account, and answered later and later.
+"""Throttles password guessing. For `POST /v1/auth/login`, a password change, and every wrong credential of any kind.
 
-Nobody is ever locked out. Our own keys and passwords have 256 bits, so a right one always works at once; only logins
-with a password people chose can be told to wait, and from an address that has logged in to that account before only
-for as long as that address guesses itself, a minute at most. Failures from loopback are not counted by address
-otherwise: every application on the machine, and a proxy nobody declared, would share that count. An IPv6 address counts
-as its /64: whoever has one address there has them all (RFC 6177, RFC 8981).
+Invariant: a login counts as failed when it arrives, before its password is hashed, and the count is given back when the
+password was right. However many logins arrive at once, no more are checked than the rules below allow.
+
+A network is an IPv4 address or an IPv6 /64 (RFC 6177, RFC 8981); a site is an IPv4 /24 or an IPv6 /48. A network is
+known to an account when one of the account's stored sessions was used from it, or a login from it has succeeded since
+the start.
+
+| failures counted by                 | limit                            | over it                                     |
+|-------------------------------------|----------------------------------|---------------------------------------------|
+| account and network, network known  | 10 a minute                      | 429 for that pair, a minute at most         |
+| account and network, not known      | 10 in 15 minutes                 | 429 for that pair: 1 min, doubling to 1 h   |
+| network, all accounts (no loopback) | 10 a minute, 50 a day            | 429 for that network where it is not known  |
+| account, at most 3 of each network  | 10 in 15 minutes (so 4 networks) | networks not known log in one after the     |
+|                                     |                                  | other, 1 s apart, doubling to 30 s          |
+
+So one address never keeps an owner out who comes from another one, and no number of addresses keeps out an owner who
+comes from a known network. In the last row a login waits for its turn up to 10 seconds; when its turn is later it gets
+429 with the time of its turn, which is then kept for its site for 5 minutes. A site has one turn at a time.
+
+Secrets of our own (SMTP passwords, API keys, tokens, session cookies) have 256 random bits: a right one works at once,
+whatever was counted, and a wrong one counts for its network only. They are checked and counted in one step of the event
+loop, so nothing can come between the two. Failures from loopback are not counted by network alone: every application on
+the machine, and an undeclared proxy, would share that count.
 """
 
 import ipaddress
 import math
 from collections import deque
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
@@ -17,6 +36,7 @@ from typing import TypeVar
 from appliance.errors import Code, Refused
 from appliance.outside import Outside
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 FAILURE_DELAY = 1.0  # seconds before any "no"
@@ -24,23 +44,95 @@ FAILURE_DELAY = 1.0  # seconds before any "no"
 SECOND = 1_000_000  # microseconds
 MINUTE = 60 * SECOND
 DAY = 24 * 60 * MINUTE
-PER_ADDRESS = ((10, MINUTE), (50, DAY))
-PER_ACCOUNT = 10  # failures in ACCOUNT_WINDOW before the account's logins have to wait
+PER_NETWORK = ((10, MINUTE), (50, DAY))
+PER_KNOWN_NETWORK = (10, MINUTE)
+PER_ACCOUNT = 10  # failures in ACCOUNT_WINDOW, by one network or by all
 ACCOUNT_WINDOW = 15 * MINUTE
 FIRST_WAIT = MINUTE  # doubles with each further failure
 LONGEST_WAIT = 60 * MINUTE
+SHARE = 3  # failures of one network that count for the whole account
+LONGEST_SPACING = 30 * SECOND  # between two turns of an account under distributed guessing
+HELD = 10 * SECOND  # a turn this soon is waited for within the request
+TURN_KEPT = 5 * MINUTE  # for which a turn may be taken up late
+TURNS = 100  # given ahead, for one account
 CLOCK_SLACK = MINUTE  # by which a clock may be set back without anything being forgotten
-REMEMBERED = 10_000  # addresses and accounts, each; the longest quiet go first
+REMEMBERED = 10_000  # networks, pairs and accounts, each; the longest quiet go first
+REMEMBERED_OF_ACCOUNT = 100  # networks of one account
+
+
+@dataclass(slots=True)
+class _Pair:
+    """One network's failures at one account."""
+
+    failures: deque[int] = field(default_factory=lambda: deque(maxlen=PER_ACCOUNT))
+    wait: int = 0
+    wait_until: int = 0
+
+    def until(self, now: int, *, known: bool) -> int:
+        """When the next login may be checked; a time that has passed for at once."""
+        if known:
+            return _until_room(self.failures, now, *PER_KNOWN_NETWORK)
+        return self.wait_until if self.wait_until <= now + LONGEST_WAIT else 0  # later: the clock was set back
+
+    def count(self, now: int) -> None:
+        """One more failure."""
+        self.failures.append(now)
+        if not now - ACCOUNT_WINDOW <= self.wait_until <= now + LONGEST_WAIT:
+            self.wait = 0  # it has been quiet for a while, or the clock was set back
+        if self.wait or len(_recent(self.failures, now, ACCOUNT_WINDOW)) >= PER_ACCOUNT:
+            self.wait = min(2 * self.wait or FIRST_WAIT, LONGEST_WAIT)
+            self.wait_until = now + self.wait
 
 
 @dataclass(slots=True)
 class _Account:
-    failures: deque[int] = field(default_factory=deque)
-    wait: int = 0
-    wait_until: int = 0
-    # Addresses its owner has logged in from, with what failed from there lately: behind a proxy nobody declared
-    # whoever guesses has the owner's address.
-    known: dict[str, deque[int]] = field(default_factory=dict)
+    """What is counted over all networks, the networks a login has succeeded from, and the turns given."""
+
+    known: dict[str, None] = field(default_factory=dict)
+    failures: dict[str, deque[int]] = field(default_factory=dict)  # the last few of each network
+    turns: dict[str, int] = field(default_factory=dict)  # by site
+    last_turn: int = 0
+
+    def spacing(self, now: int) -> int:
+        """How far apart logins from unknown networks are; 0 unless several networks guess."""
+        failed = sum(len(_recent(each, now, ACCOUNT_WINDOW)) for each in self.failures.values())
+        over = failed - PER_ACCOUNT
+        return 0 if over < 0 else min(SECOND << min(over, 10), LONGEST_SPACING)
+
+    def turn(self, site: str, now: int) -> int:
+        """When a login from this site may be checked; kept for it, until it is taken."""
+        spacing = self.spacing(now)
+        if not spacing:
+            return 0
+        ahead = TURNS * LONGEST_SPACING
+        self.turns = {each: at for each, at in self.turns.items() if now - TURN_KEPT <= at <= now + ahead}
+        if site not in self.turns:
+            if self.last_turn > now + ahead:
+                self.last_turn = 0  # the clock was set back
+            if len(self.turns) >= TURNS:
+                return now + ahead
+            self.turns[site] = self.last_turn = max(now, self.last_turn + spacing)
+        return self.turns[site]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A login that may be checked after `wait` seconds, and counts as failed unless it is given back."""
+
+    wait: float
+    _guesses: "Guesses"
+    _account: str
+    _network: str
+    _at: int
+
+    def succeeded(self) -> None:
+        """The password was right: nothing failed, and the account's owner is known to come from here."""
+        self.withdrawn()
+        self._guesses._succeeded(self._account, self._network)
+
+    def withdrawn(self) -> None:
+        """The password was not checked after all."""
+        self._guesses._give_back(self._account, self._network, self._at)
 
 
 @dataclass(slots=True)
@@ -48,100 +140,120 @@ class Guesses:
     """The recent failures, in memory: forgetting them at a restart costs an attacker a restart of ours."""
 
     outside: Outside
-    _addresses: dict[str, deque[int]] = field(default_factory=dict)
+    _networks: dict[str, deque[int]] = field(default_factory=dict)
+    _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
     _accounts: dict[str, _Account] = field(default_factory=dict)
 
-    def check_address(self, address: str) -> None:
-        """Refuse an address that has failed too often lately."""
-        failures = self._addresses.get(_origin(address)) if self._addresses else None
-        if failures is None:
-            return
-        now = self.outside.now()
-        for most, window in PER_ADDRESS:
-            recent = _recent(failures, now, window)
-            if len(recent) >= most:
-                raise _wait(recent[-most] + window - now)
+    def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> Attempt:
+        """Count a login, or refuse it; `known` are the addresses of the account's stored sessions.
 
-    def check_account(self, account: str, address: str) -> None:
-        """Refuse a login that has to wait; where its owner is known to come from, only guesses from there count."""
-        record, now = self._accounts.get(account), self.outside.now()
-        if record is None:
-            return
-        own = record.known.get(_origin(address))
-        if own is None:
-            until, longest = record.wait_until, LONGEST_WAIT
-        else:
-            most, longest = PER_ADDRESS[0]
-            until = _until(own, most, longest)
-        if now < until <= now + longest:  # a longer wait is none: the clock was set back
+        There is no await in here, so logins that arrive together are counted one after the other.
+        """
+        now, network = self.outside.now(), client_network(address)
+        record, pair = self._accounts.get(account, _Account()), self._pairs.get((account, network), _Pair())
+        is_known = network in record.known or any(client_network(each) == network for each in known)
+        until = pair.until(now, known=is_known)
+        if not is_known:
+            until = max(until, self._network_until(network, now))
+        if until > now:
             raise _wait(until - now)
+        record = _newest(self._accounts, account, record)  # a turn is noted also for who has to come back for it
+        turn = now if is_known else max(now, record.turn(site_of(address), now))
+        if turn > now + HELD:
+            raise _wait(turn - now)
+        record.turns.pop(site_of(address), None)
+        self._count(account, network, now)
+        return Attempt((turn - now) / SECOND, self, account, network, now)
 
-    def failed(self, address: str, account: str | None = None) -> None:
-        """Count a failure."""
-        now, origin = self.outside.now(), _origin(address)
-        if not ipaddress.ip_network(origin).is_loopback:
-            failures = _newest(self._addresses, origin, deque(maxlen=50))
-            failures.append(now)
-        if account is not None:
-            record = _newest(self._accounts, account, _Account())
-            if (own := record.known.get(origin)) is not None:
-                own.append(now)
-            self._account_failed(record, now)
+    def wrong_secret(self, address: str) -> int | None:
+        """Count a wrong secret of our own kind; how many seconds to wait, for a network that has failed too often."""
+        now, network = self.outside.now(), client_network(address)
+        until = self._network_until(network, now)
+        if until > now:
+            return _seconds(until - now)
+        self._count_network(network, now)
+        return None
 
-    def succeeded(self, address: str, account: str) -> None:
-        """The owner has come in from here: forget the account's failures, and let this address in at once later."""
-        record = _newest(self._accounts, account, _Account())
-        record.failures.clear()
-        record.wait = record.wait_until = 0
-        if len(record.known) < 100:
-            record.known.setdefault(_origin(address), deque(maxlen=PER_ADDRESS[0][0]))
+    def _network_until(self, network: str, now: int) -> int:
+        failures = self._networks.get(network)
+        return 0 if failures is None else max(_until_room(failures, now, *limit) for limit in PER_NETWORK)
 
-    @staticmethod
-    def _account_failed(record: _Account, now: int) -> None:
-        record.failures.append(now)
-        record.failures = _recent(record.failures, now, ACCOUNT_WINDOW)
-        if not now - ACCOUNT_WINDOW <= record.wait_until <= now + LONGEST_WAIT:
-            record.wait = 0  # it has been quiet for a while, or the clock was set back
-        if len(record.failures) >= PER_ACCOUNT or record.wait:
-            record.wait = min(2 * record.wait or FIRST_WAIT, LONGEST_WAIT)
-            record.wait_until = now + record.wait
+    def _count(self, account: str, network: str, now: int) -> None:
+        self._count_network(network, now)
+        _newest(self._pairs, (account, network), self._pairs.get((account, network), _Pair())).count(now)
+        record = self._accounts[account]
+        shared = record.failures.get(network, deque(maxlen=SHARE))
+        _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
+
+    def _count_network(self, network: str, now: int) -> None:
+        if not ipaddress.ip_network(network).is_loopback:
+            most, _ = max(PER_NETWORK)
+            _newest(self._networks, network, self._networks.get(network, deque(maxlen=most))).append(now)
+
+    def _give_back(self, account: str, network: str, at: int) -> None:
+        record, pair = self._accounts.get(account), self._pairs.get((account, network))
+        shared = record.failures.get(network) if record is not None else None
+        for failures in (self._networks.get(network), pair.failures if pair is not None else None, shared):
+            if failures is not None and at in failures:
+                failures.remove(at)
+
+    def _succeeded(self, account: str, network: str) -> None:
+        self._pairs.pop((account, network), None)  # the owner has mistyped, nothing worse
+        record = _newest(self._accounts, account, self._accounts.get(account, _Account()))
+        record.failures.pop(network, None)
+        _newest(record.known, network, None, REMEMBERED_OF_ACCOUNT)
 
 
 @lru_cache(maxsize=1_024)
-def _origin(address: str) -> str:
-    """Where somebody comes from: an IPv4 address, also one that IPv6 carries, or the /64 of a public IPv6 address.
+def client_network(address: str) -> str:
+    """The network of a client: an IPv4 address, also one that IPv6 carries, or the /64 of a public IPv6 address.
 
-    Within our own networks each machine counts for itself, for there one /64 is a whole site.
+    In private networks each IPv6 address counts for itself, for there one /64 is a whole site.
     """
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(parsed, ipaddress.IPv4Address):
+    parsed = _parsed(address)
+    if isinstance(parsed, ipaddress.IPv4Address) or not parsed.is_global:
         return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.is_global else str(parsed)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
-def _recent(failures: deque[int], now: int, window: int) -> deque[int]:
+@lru_cache(maxsize=1_024)
+def site_of(address: str) -> str:
+    """What one attacker can easily have as a whole: an IPv4 /24 or an IPv6 /48."""
+    parsed = _parsed(address)
+    return str(ipaddress.ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return getattr(parsed, "ipv4_mapped", None) or parsed
+
+
+def _recent(failures: Iterable[int], now: int, window: int) -> list[int]:
     """Those within the window; what lies in the future does so by a clock that was set back, and does not count."""
-    return deque(at for at in failures if now - window < at <= now + CLOCK_SLACK)
+    return [at for at in failures if now - window < at <= now + CLOCK_SLACK]
 
 
-def _until(failures: deque[int], most: int, window: int) -> int:
-    """When there is room for one more failure, if the last `most` are known."""
-    return failures[0] + window if len(failures) == most else 0
+def _until_room(failures: Iterable[int], now: int, most: int, window: int) -> int:
+    """When there is room for one more failure within the window."""
+    recent = _recent(failures, now, window)
+    return recent[-most] + window if len(recent) >= most else 0
 
 
-def _newest(kept: dict[str, Value], name: str, fresh: Value) -> Value:
-    """The entry of that name, moved to the end, the oldest dropped when there are too many."""
-    value = kept.pop(name, fresh)
-    kept[name] = value
-    if len(kept) > REMEMBERED:
+def _newest(kept: dict[Key, Value], key: Key, value: Value, most: int | None = None) -> Value:
+    """Put it at the end of what is kept, and drop the oldest when there are too many."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > (REMEMBERED if most is None else most):
         del kept[next(iter(kept))]
     return value
 
 
+def _seconds(microseconds: int) -> int:
+    return max(1, math.ceil(microseconds / SECOND))
+
+
 def _wait(microseconds: int) -> Refused:
-    seconds = max(1, math.ceil(microseconds / SECOND))
+    seconds = _seconds(microseconds)
     return Refused(
         Code.RATE_LIMITED, f"Too many failed attempts. Wait {seconds} seconds, then try again.", retry_after=seconds
     )

@@ -36,6 +36,7 @@ LIVE = frozenset(
         "limits.requests_per_second",
         "limits.min_free_disk",
         "limits.min_free_disk_percent",
+        "limits.stored_bytes_per_account",
     }
 )
 

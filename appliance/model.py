@@ -114,6 +114,7 @@ class Account:
     daily_cap: int | None
     suspended: bool
     created_at: int
+    stored_bytes: int = 0  # of messages and templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     credits: int  # to reserve: one a recipient, or 0 for a test
     created_at: int
     idempotency: IdempotencyClaim | None
+    may_store: int | None = None  # bytes the account may keep, with this message; None: any number
 
     def __repr__(self) -> str:
         """Only the id: what a customer wrote stays out of logs and tracebacks."""

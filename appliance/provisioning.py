@@ -2,9 +2,9 @@
 
 import re
 
+from appliance import passwords
 from appliance.errors import Refused, invalid
 from appliance.message import addresses
-from appliance.passwords import MAX_BYTES
 
 # Safe in a path, a URL, a log line and a shell command, and never mistaken for an option.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -43,13 +43,11 @@ def _not_a_domain(text: str) -> Refused:
 
 
 def password(given: bytes) -> str:
-    """A password as it came through a pipe: one line end after it is not part of it."""
+    """A new password as it came through a pipe: one line end after it is not part of it."""
     given = given.removesuffix(b"\n").removesuffix(b"\r")
     if not given:
         raise invalid("password", "must not be empty")
-    if len(given) > MAX_BYTES:
-        raise invalid("password", f"must have at most {MAX_BYTES} bytes")
     try:
-        return given.decode()
+        return passwords.check_new(given.decode())
     except UnicodeDecodeError as cause:
         raise invalid("password", "must be UTF-8 text") from cause

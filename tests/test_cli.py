@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 # Commands whose JSON is held to the document in tests of their own: they need DNS, mail, a backup, or another root.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
 ELSEWHERE |= {"doctor", "install", "uninstall"}
-ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at"}
+ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes"}
 
 
 class Shell:
@@ -133,7 +133,7 @@ def test_an_account_is_created_unlimited_unless_told_otherwise(shell: Shell) -> 
 def test_a_created_account_is_told_in_words_with_the_next_step(shell: Shell) -> None:
     """The readable answer to `account create` says what to do next."""
     words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin")
-    assert shell.text(*words, stdin="pw") == "Created account acme. Next: appliance domain add acme DOMAIN\n"
+    assert shell.text(*words, stdin="long enough") == "Created account acme. Next: appliance domain add acme DOMAIN\n"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,8 @@ def test_a_created_account_is_told_in_words_with_the_next_step(shell: Shell) -> 
         ("correct horse", "correct horse"),
         ("two ends\n\n", "two ends\n"),
         (" spaces stay \n", " spaces stay "),
-        ("Straße\n", "Straße"),
+        ("Straßenbahn\n", "Straßenbahn"),
+        ("密码密码密码密码\n", "密码密码密码密码"),
         ("x" * 1024 + "\n", "x" * 1024),
     ],
 )
@@ -156,10 +157,18 @@ def test_the_password_is_stdin_without_one_line_end(shell: Shell, given: str, pa
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [("", "empty"), ("\n", "empty"), ("x" * 1025, "1024 bytes"), ("ß" * 513, "1024 bytes"), (b"\xff\xfe", "UTF-8")],
+    [
+        ("", "empty"),
+        ("\n", "empty"),
+        ("pw\n", "at least 8 characters"),
+        ("1234567\n", "at least 8 characters"),
+        ("x" * 1025, "1024 bytes"),
+        ("ß" * 513, "1024 bytes"),
+        (b"\xff\xfe", "UTF-8"),
+    ],
 )
 def test_an_impossible_password_is_refused(shell: Shell, given: str | bytes, reason: str) -> None:
-    """An empty, overlong or undecodable password is refused in one line, and no database is made for it."""
+    """An empty, short, overlong or undecodable password is refused in one line, and no database is made for it."""
     words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin")
     assert reason in shell.refused(*words, stdin=given)
     assert not shell.data_dir.exists()
@@ -167,7 +176,9 @@ def test_an_impossible_password_is_refused(shell: Shell, given: str | bytes, rea
 
 def test_a_password_comes_only_through_stdin(shell: Shell) -> None:
     """Without --password-stdin `account create` is wrong usage."""
-    assert "--password-stdin" in shell.misused("account", "create", "acme", "--email", "a@example.org", stdin="pw")
+    assert "--password-stdin" in shell.misused(
+        "account", "create", "acme", "--email", "a@example.org", stdin="long enough"
+    )
 
 
 def test_the_admin_flag_makes_an_admin(shell: Shell) -> None:
@@ -182,14 +193,14 @@ def test_the_admin_flag_makes_an_admin(shell: Shell) -> None:
 def test_a_sane_name_is_taken(shell: Shell, name: str) -> None:
     """Letters, digits, dots, underscores and hyphens make a name, up to 64 of them."""
     words = ("account", "create", name, "--email", "a@example.org", "--password-stdin")
-    assert shell.json(*words, stdin="pw")["name"] == name
+    assert shell.json(*words, stdin="long enough")["name"] == name
 
 
 @pytest.mark.parametrize("name", [".a", "_a", "a b", "a/b", "ä", "x" * 65, "a@b", "a%"])
 def test_an_odd_name_is_refused(shell: Shell, name: str) -> None:
     """Any other name is refused in one line."""
     words = ("account", "create", name, "--email", "a@example.org", "--password-stdin")
-    assert "letters, digits" in shell.refused(*words, stdin="pw")
+    assert "letters, digits" in shell.refused(*words, stdin="long enough")
 
 
 @pytest.mark.parametrize(
@@ -198,22 +209,22 @@ def test_an_odd_name_is_refused(shell: Shell, name: str) -> None:
 def test_an_odd_email_is_refused(shell: Shell, email: str) -> None:
     """The login is one bare address."""
     words = ("account", "create", "acme", "--email", email, "--password-stdin")
-    assert "email: " in shell.refused(*words, stdin="pw")
+    assert "email: " in shell.refused(*words, stdin="long enough")
 
 
 def test_a_name_or_email_in_use_is_refused(acme: Shell) -> None:
     """Two accounts cannot share a name or a login."""
     words = ("account", "create", "acme", "--email", "new@example.org", "--password-stdin")
-    assert "already exists" in acme.refused(*words, stdin="pw")
+    assert "already exists" in acme.refused(*words, stdin="long enough")
     words = ("account", "create", "new", "--email", "ACME@example.org", "--password-stdin")
-    assert "already logs in" in acme.refused(*words, stdin="pw")
+    assert "already logs in" in acme.refused(*words, stdin="long enough")
 
 
 @pytest.mark.parametrize("balance", ["-1", "1.5", "many", "", "10000000000000000", "٣"])
 def test_an_odd_number_of_credits_is_wrong_usage(shell: Shell, balance: str) -> None:
     """--credits is a whole number or the word unlimited."""
     words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin", "--credits", balance)
-    assert "unlimited" in shell.misused(*words, stdin="pw")
+    assert "unlimited" in shell.misused(*words, stdin="long enough")
 
 
 def test_accounts_are_listed_and_shown(acme: Shell) -> None:
@@ -228,8 +239,8 @@ def test_accounts_are_listed_and_shown(acme: Shell) -> None:
     assert first.split()[:4] == ["acme", "acme@example.org", "100", "off"]
     assert second.split()[:3] == ["zoo", "zoo@example.org", "unlimited"]
     shown = acme.text("account", "show", "zoo")
-    assert "credits     unlimited\n" in shown
-    assert "suspended   no\n" in shown
+    assert "credits       unlimited\n" in shown
+    assert "suspended     no\n" in shown
 
 
 def test_an_account_is_suspended_and_resumed(acme: Shell) -> None:
@@ -294,8 +305,10 @@ def test_a_new_password_replaces_the_old_and_its_tokens(acme: Shell) -> None:
     assert password_matches("another one", after.password_hash)
     assert after.token_epoch == before.token_epoch + 1
     words = ("account", "password", "acme", "--password-stdin")
-    assert acme.text(*words, stdin="x") == "Changed the password of acme@example.org.\n"
+    assert acme.text(*words, stdin="eight ch") == "Changed the password of acme@example.org.\n"
     assert "empty" in acme.refused(*words)
+    assert "at least 8 characters" in acme.refused(*words, stdin="seven c")
+    assert password_matches("eight ch", user_of(acme, "acme").password_hash)
     acme.misused("account", "password", "acme")
 
 
@@ -499,7 +512,7 @@ def test_a_data_directory_that_cannot_be_is_one_line(shell: Shell) -> None:
     """A data_dir below a file is refused with its path."""
     shell.data_dir.write_text("in the way")
     words = ("account", "create", "acme", "--email", "a@example.org", "--password-stdin")
-    assert str(shell.data_dir) in shell.refused(*words, stdin="pw")
+    assert str(shell.data_dir) in shell.refused(*words, stdin="long enough")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act on another user's directory")

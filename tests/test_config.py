@@ -22,6 +22,7 @@ from appliance.config import (
     parse,
 )
 from appliance.config_settings import SECTIONS, Setting, named_tables, settings
+from appliance.config_values import Share
 
 FILE = Path("/srv/config.toml")
 
@@ -167,6 +168,22 @@ def test_durations(text: str, seconds: float) -> None:
 def test_sizes(text: str, count: int) -> None:
     """A size is a number of bytes, with or without a unit."""
     assert read("limits.min_free_disk", text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ('"25%"', Share(percent=25)),
+        ('"100%"', Share(percent=100)),
+        ('"10GiB"', Share(10 * 2**30)),
+        ("5000", Share(5_000)),
+        ('"0"', Share()),
+        ("0", Share()),
+    ],
+)
+def test_shares(text: str, share: Share) -> None:
+    """What one account may keep is a share, a size, or nothing said."""
+    assert read("limits.stored_bytes_per_account", text) == share
 
 
 def test_addresses() -> None:
@@ -422,6 +439,10 @@ def test_a_file_that_is_not_one_of_ours(text: str, line: str) -> None:
         ("limits.min_free_disk", "-1", "must be under 8EiB"),
         ("limits.min_free_disk", f'"{"9" * 19}TiB"', "must be under 8EiB"),
         ("limits.min_free_disk_percent", "100", "must be a whole number from 0 to 99"),
+        *(
+            ("limits.stored_bytes_per_account", odd, 'must be a share such as "25%", a size such as "10GiB", or "0"')
+            for odd in ('"0%"', '"101%"', '"-5%"', '"2.5%"', '"%"', '"٣%"', '"many"', '"-1"', "-1", "0.25", "true")
+        ),
     ],
 )
 def test_a_value_that_cannot_be(key: str, value: str, reason: str) -> None:

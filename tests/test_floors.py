@@ -49,6 +49,7 @@ BOTTOM = frozenset(
         "passwords",
         "private_file",
         "queue_report",
+        "quota",
         "quick_stream",
         "rates",
         "readable",

@@ -1,4 +1,4 @@
-"""In charge of guesses: more and more waiting for whoever guesses, none for an owner who is known, no lock-out."""
+"""The throttle of password guessing: counted on arrival, slower for who guesses, open for the owner."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,24 @@ import pytest
 
 from appliance import guesses as guesses_module
 from appliance.errors import Code, Refused
-from appliance.guesses import DAY, FIRST_WAIT, LONGEST_WAIT, MINUTE, PER_ACCOUNT, SECOND, Guesses
+from appliance.guesses import (
+    DAY,
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    MINUTE,
+    PER_ACCOUNT,
+    SECOND,
+    TURN_KEPT,
+    TURNS,
+    Guesses,
+    client_network,
+    site_of,
+)
 from appliance.outside import Outside
 
 ATTACKER = "192.0.2.1"
 OWNER = "198.51.100.7"
+ELSEWHERE = "203.0.113.9"
 
 
 @dataclass
@@ -32,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def guesses(clock: Clock) -> Guesses:
-    """Nobody has guessed yet."""
+    """No failure has been counted yet."""
     return Guesses(Outside(now=clock))
 
 
@@ -44,7 +57,38 @@ def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
     return refused.value.retry_after
 
 
-# ---- by address
+def wait_of(guesses: Guesses, account: str, address: str, known: tuple[str, ...] = ()) -> int:
+    """How many seconds a login is told to wait, which must be refused."""
+    with pytest.raises(Refused) as refused:
+        guesses.attempt(account, address, known)
+    return seconds_to_wait(refused)
+
+
+def passes(guesses: Guesses, account: str, address: str, known: tuple[str, ...] = ()) -> None:
+    """A login is checked at once; it leaves no trace."""
+    attempt = guesses.attempt(account, address, known)
+    assert attempt.wait == 0
+    attempt.withdrawn()
+
+
+def checked(guesses: Guesses, account: str, addresses: list[str]) -> int:
+    """How many of these logins, all of which arrive before any of them has been answered, are checked."""
+    count = 0
+    for address in addresses:
+        try:
+            guesses.attempt(account, address)
+        except Refused:
+            continue
+        count += 1
+    return count
+
+
+def address(number: int) -> str:
+    """One of many addresses, each of its own site."""
+    return f"100.{64 + number // 256}.{number % 256}.1"
+
+
+# ---- what one client is
 
 
 @pytest.mark.parametrize(
@@ -58,209 +102,290 @@ def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
         ("192.0.2.1", "192.0.2.2", False),
     ],
 )
-def test_who_has_one_address_of_a_network_has_them_all(guesses: Guesses, one: str, other: str, same: bool) -> None:
-    """IPv6 counts by the /64, which every customer of a provider has; in our own networks each machine for itself."""
+def test_a_network_is_an_ipv4_address_or_an_ipv6_64(guesses: Guesses, one: str, other: str, same: bool) -> None:
+    """A client with one address of a public /64 has them all; in private networks each machine counts for itself."""
+    assert (client_network(one) == client_network(other)) is same
     for _ in range(10):
-        guesses.failed(one)
-    if same:
-        with pytest.raises(Refused):
-            guesses.check_address(other)
-    else:
-        guesses.check_address(other)
+        guesses.wrong_secret(one)
+    assert (guesses.wrong_secret(other) is not None) is same
 
 
-@pytest.mark.parametrize("loopback", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_loopback_is_not_counted_in_any_form(guesses: Guesses, loopback: str) -> None:
-    """Every application on the machine would share that count."""
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.200", True),
+        ("192.0.2.1", "192.0.3.1", False),
+        ("2a01:4f8:1:2::1", "2a01:4f8:1:3::1", True),
+        ("2a01:4f8:1::1", "2a01:4f8:2::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.2", True),
+    ],
+)
+def test_a_site_is_an_ipv4_24_or_an_ipv6_48(one: str, other: str, same: bool) -> None:
+    """What one attacker easily has as a whole has one turn at a time."""
+    assert (site_of(one) == site_of(other)) is same
+
+
+# ---- counted on arrival
+
+
+def test_of_300_logins_at_once_10_are_checked(guesses: Guesses) -> None:
+    """A login counts as failed before its password is hashed, so those that arrive together find each other's count."""
+    assert checked(guesses, "account", [ATTACKER] * 300) == PER_ACCOUNT
+
+
+def test_of_300_logins_at_once_from_30_networks_few_are_checked(guesses: Guesses) -> None:
+    """The count of the whole account holds for logins in flight as well: the rest would have its turn later."""
+    assert checked(guesses, "account", [address(number % 30) for number in range(300)]) <= PER_ACCOUNT + 4
+    assert checked(guesses, "other", [f"127.0.0.{number % 30 + 1}" for number in range(300)]) <= PER_ACCOUNT + 4
+
+
+def test_a_right_password_gives_its_count_back(guesses: Guesses) -> None:
+    """A hundred logins that succeed, one after the other, leave nothing counted."""
     for _ in range(100):
-        guesses.failed(loopback)
-    guesses.check_address(loopback)
+        guesses.attempt("account", OWNER).succeeded()
+    assert guesses.wrong_secret(OWNER) is None
+    assert len(guesses._networks[OWNER]) == 1
 
 
-def test_an_address_has_ten_failures_a_minute(guesses: Guesses, clock: Clock) -> None:
+def test_a_success_gives_back_no_more_than_its_own(guesses: Guesses) -> None:
+    """Logging in to an account of one's own does not make failures at others disappear."""
+    for number in range(9):
+        guesses.attempt(f"victim {number}", ATTACKER)
+    guesses.attempt("own", ATTACKER).succeeded()
+    guesses.attempt("another victim", ATTACKER)
+    assert wait_of(guesses, "the last victim", ATTACKER) == 60
+
+
+def test_a_login_that_was_not_checked_costs_nothing(guesses: Guesses) -> None:
+    """A server too busy to hash takes its count back."""
+    for _ in range(100):
+        guesses.attempt("account", OWNER).withdrawn()
+    passes(guesses, "account", OWNER)
+
+
+# ---- by network
+
+
+def test_a_network_has_ten_failures_a_minute(guesses: Guesses, clock: Clock) -> None:
     """The eleventh has to wait until the first is a minute old, and then goes through."""
-    for _ in range(10):
-        guesses.check_address(ATTACKER)
-        guesses.failed(ATTACKER)
+    for number in range(10):
+        guesses.attempt(f"account {number}", ATTACKER)
         clock.now += SECOND
-    with pytest.raises(Refused) as refused:
-        guesses.check_address(ATTACKER)
-    assert seconds_to_wait(refused) == 50
+    assert wait_of(guesses, "account", ATTACKER) == 50
+    assert guesses.wrong_secret(ATTACKER) == 50
     clock.now += 50 * SECOND
-    guesses.check_address(ATTACKER)
+    passes(guesses, "account", ATTACKER)
 
 
-def test_an_address_has_fifty_failures_a_day(guesses: Guesses, clock: Clock) -> None:
+def test_a_network_has_fifty_failures_a_day(guesses: Guesses, clock: Clock) -> None:
     """However slowly it goes on, a day later it may again."""
     for _ in range(50):
-        guesses.check_address(ATTACKER)
-        guesses.failed(ATTACKER)
+        assert guesses.wrong_secret(ATTACKER) is None
         clock.now += 10 * MINUTE
-    with pytest.raises(Refused) as refused:
-        guesses.check_address(ATTACKER)
-    assert seconds_to_wait(refused) == (DAY - 500 * MINUTE) // SECOND
-    clock.now += seconds_to_wait(refused) * SECOND
-    guesses.check_address(ATTACKER)
+    wait = wait_of(guesses, "account", ATTACKER)
+    assert wait == (DAY - 500 * MINUTE) // SECOND
+    clock.now += wait * SECOND
+    passes(guesses, "account", ATTACKER)
 
 
-def test_other_addresses_are_not_touched(guesses: Guesses) -> None:
-    """One address's failures are its own."""
+def test_other_networks_are_not_touched(guesses: Guesses) -> None:
+    """One network's failures are its own."""
     for _ in range(100):
-        guesses.failed(ATTACKER)
-    guesses.check_address(OWNER)
-    with pytest.raises(Refused):
-        guesses.check_address(ATTACKER)
+        guesses.wrong_secret(ATTACKER)
+    passes(guesses, "account", OWNER)
+    assert guesses.wrong_secret(ATTACKER) is not None
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", "::1"])
-def test_loopback_is_not_counted(guesses: Guesses, address: str) -> None:
-    """Behind a proxy nobody declared, everybody comes from there."""
+@pytest.mark.parametrize("loopback", ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"])
+def test_loopback_is_not_counted_by_network(guesses: Guesses, loopback: str) -> None:
+    """Every application on the machine, and an undeclared proxy, would share that count."""
     for _ in range(100):
-        guesses.failed(address)
-    guesses.check_address(address)
+        assert guesses.wrong_secret(loopback) is None
+    passes(guesses, "account", loopback)
 
 
-# ---- by account
+def test_a_known_network_logs_in_whatever_else_failed_there(guesses: Guesses) -> None:
+    """A program with a revoked key behind the owner's address does not keep the owner out."""
+    for _ in range(100):
+        guesses.wrong_secret(OWNER)
+    passes(guesses, "account", OWNER, known=(OWNER,))
+    wait_of(guesses, "another account", OWNER)
 
 
-def failed_logins(guesses: Guesses, count: int) -> None:
-    """So many wrong passwords for the account, from one address."""
-    for _ in range(count):
-        guesses.failed(ATTACKER, "account")
+# ---- by account and network
 
 
-def test_an_account_waits_after_ten_failures_and_longer_with_each(guesses: Guesses, clock: Clock) -> None:
+def test_a_network_waits_after_ten_failures_and_longer_with_each(guesses: Guesses, clock: Clock) -> None:
     """A minute first, doubled by each further failure, an hour at most."""
-    failed_logins(guesses, PER_ACCOUNT - 1)
-    guesses.check_account("account", ATTACKER)
     waits = []
+    for _ in range(PER_ACCOUNT - 1):
+        guesses.attempt("account", "127.0.0.1")
     for _ in range(9):
-        failed_logins(guesses, 1)
-        with pytest.raises(Refused) as refused:
-            guesses.check_account("account", ATTACKER)
-        waits.append(seconds_to_wait(refused))
+        guesses.attempt("account", "127.0.0.1")
+        waits.append(wait_of(guesses, "account", "127.0.0.1"))
+        clock.now += waits[-1] * SECOND
     assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
-    assert LONGEST_WAIT == 3600 * SECOND
-    clock.now += LONGEST_WAIT
-    guesses.check_account("account", ATTACKER)
+    assert (FIRST_WAIT, LONGEST_WAIT) == (60 * SECOND, 3600 * SECOND)
+    passes(guesses, "account", "127.0.0.1")
 
 
 def test_slow_failures_are_nothing(guesses: Guesses, clock: Clock) -> None:
     """An owner who mistypes now and then never has to wait."""
     for _ in range(50):
-        failed_logins(guesses, 1)
+        guesses.attempt("account", "127.0.0.1")
         clock.now += 2 * MINUTE
-        guesses.check_account("account", OWNER)
+        passes(guesses, "account", "127.0.0.1")
 
 
-def test_a_known_owner_never_waits(guesses: Guesses) -> None:
-    """From an address that has logged in to the account before, no attacker can keep the owner out."""
-    guesses.succeeded(OWNER, "account")
-    failed_logins(guesses, 50)
-    guesses.check_account("account", OWNER)
-    with pytest.raises(Refused):
-        guesses.check_account("account", ATTACKER)
-    with pytest.raises(Refused):
-        guesses.check_account("account", "203.0.113.9")
-
-
-@pytest.mark.parametrize("address", [OWNER, "127.0.0.1"])
-def test_a_known_address_has_ten_guesses_a_minute(guesses: Guesses, clock: Clock, address: str) -> None:
-    """Behind a proxy nobody declared attackers come from the owner's address: they get no free guesses by that."""
-    guesses.succeeded(address, "account")
-    for _ in range(10):
-        guesses.check_account("account", address)
-        guesses.failed(address, "account")
-        clock.now += SECOND
-    with pytest.raises(Refused) as refused:
-        guesses.check_account("account", address)
-    assert seconds_to_wait(refused) == 50
-    guesses.check_account("another", address)
-    clock.now += 50 * SECOND
-    guesses.check_account("account", address)
-
-
-def test_a_login_forgives(guesses: Guesses) -> None:
-    """After the owner has come in, failures are counted from the beginning."""
-    failed_logins(guesses, 15)
-    guesses.succeeded(OWNER, "account")
-    guesses.check_account("account", ATTACKER)
-    failed_logins(guesses, PER_ACCOUNT - 1)
-    guesses.check_account("account", ATTACKER)
+def test_one_address_that_guesses_all_day_keeps_nobody_else_out(guesses: Guesses, clock: Clock) -> None:
+    """An owner logs in at once from an address that was never seen, however long one attacker has been at it."""
+    for _ in range(24 * 60):
+        checked(guesses, "account", [ATTACKER] * 5)
+        passes(guesses, "account", OWNER)
+        passes(guesses, "account", "192.0.2.2")  # and even from the attacker's neighbour
+        clock.now += MINUTE
 
 
 def test_a_quiet_day_forgives(guesses: Guesses, clock: Clock) -> None:
     """Long after an attack one mistyped password is one mistyped password, not an hour's wait."""
-    failed_logins(guesses, 15)
+    checked(guesses, "account", ["127.0.0.1"] * 15)
     clock.now += DAY
-    failed_logins(guesses, 1)
-    guesses.check_account("account", OWNER)
+    guesses.attempt("account", "127.0.0.1")
+    passes(guesses, "account", "127.0.0.1")
 
 
 def test_other_accounts_are_not_touched(guesses: Guesses) -> None:
     """One account's failures are its own."""
-    failed_logins(guesses, 15)
-    guesses.check_account("another", ATTACKER)
+    checked(guesses, "account", ["127.0.0.1"] * 15)
+    passes(guesses, "another", "127.0.0.1")
+
+
+@pytest.mark.parametrize("network", [OWNER, "127.0.0.1", "2a01:4f8:1:2::1"])
+def test_a_known_network_has_ten_guesses_a_minute(guesses: Guesses, clock: Clock, network: str) -> None:
+    """Behind an undeclared proxy attackers come from the owner's address: they get no free guesses by that."""
+    for _ in range(10):
+        guesses.attempt("account", network, (network,))
+        clock.now += SECOND
+    assert wait_of(guesses, "account", network, (network,)) == 50
+    passes(guesses, "another", network, known=(network,))
+    clock.now += 50 * SECOND
+    passes(guesses, "account", network, known=(network,))
+
+
+def test_a_login_makes_its_network_known(guesses: Guesses) -> None:
+    """The whole /64 of a login that has succeeded passes under an attack from everywhere."""
+    guesses.attempt("account", "2a01:4f8:1:2::1").succeeded()
+    checked(guesses, "account", [address(number) for number in range(200)])
+    passes(guesses, "account", "2a01:4f8:1:2::ffff")
+    wait_of(guesses, "account", ELSEWHERE)
+
+
+def test_a_login_forgives_its_own_network(guesses: Guesses) -> None:
+    """After the owner has come in, what was mistyped from there is forgotten."""
+    first = guesses.attempt("account", "127.0.0.1")
+    checked(guesses, "account", ["127.0.0.1"] * 15)
+    first.succeeded()
+    passes(guesses, "account", "127.0.0.1")
+
+
+# ---- by account, from many networks
+
+
+def test_three_networks_slow_down_no_other(guesses: Guesses) -> None:
+    """Guessing counts as distributed from four networks on."""
+    checked(guesses, "account", [address(number) for number in range(3)] * 50)
+    passes(guesses, "account", OWNER)
+
+
+def test_under_distributed_guessing_logins_come_one_after_the_other(guesses: Guesses, clock: Clock) -> None:
+    """The first ten pass; then each has a turn, a second after the one before, doubling; a late one is told when."""
+    for number in range(PER_ACCOUNT):
+        assert guesses.attempt("account", address(number)).wait == 0
+    waits = []
+    for number in range(PER_ACCOUNT, PER_ACCOUNT + 4):
+        try:
+            waits.append(guesses.attempt("account", address(number)).wait)
+        except Refused as refused:
+            waits.append(refused.retry_after or 0)
+    assert waits == [0, 2, 6, 14]
+    clock.now += 14 * SECOND
+    assert guesses.attempt("account", address(PER_ACCOUNT + 3)).wait == 0
+
+
+def test_a_turn_is_kept_for_who_was_told_to_come_back(guesses: Guesses, clock: Clock) -> None:
+    """An owner from a new network waits once, however many attackers come meanwhile, and then logs in."""
+    checked(guesses, "account", [address(number) for number in range(50)])
+    wait = wait_of(guesses, "account", OWNER)
+    assert wait <= 50 * 30
+    for _ in range(wait):
+        clock.now += SECOND
+        checked(guesses, "account", [address(number) for number in range(200)])
+    assert guesses.attempt("account", OWNER).wait == 0
+
+
+def test_a_turn_not_taken_is_lost(guesses: Guesses, clock: Clock) -> None:
+    """A site that does not come for its turn does not keep it for ever."""
+    checked(guesses, "account", [address(number) for number in range(200)])
+    assert len(guesses._accounts["account"].turns) == TURNS
+    clock.now += 100 * 30 * SECOND + TURN_KEPT + SECOND
+    passes(guesses, "account", OWNER)
+
+
+def test_one_site_has_one_turn(guesses: Guesses) -> None:
+    """An attacker with a whole /48 does not take all turns: somebody from elsewhere has the next but one."""
+    for number in range(1000):
+        checked(guesses, "account", [f"2a01:4f8:1:{number:x}::1"])
+    assert len(guesses._accounts["account"].turns) == 1
+    assert wait_of(guesses, "account", OWNER) <= 2 * 30
 
 
 # ---- memory
 
 
 def test_only_so_much_is_remembered(guesses: Guesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of addresses and accounts pushes out the longest quiet, and never the one at work."""
+    """A flood of networks and accounts pushes out the longest quiet, and never the one at work."""
     monkeypatch.setattr(guesses_module, "REMEMBERED", 10)
     for number in range(1000):
-        guesses.failed(ATTACKER, "account")
-        guesses.failed(f"10.0.{number // 256}.{number % 256}", f"account {number}")
-    assert len(guesses._addresses) == len(guesses._accounts) == 10
-    with pytest.raises(Refused):
-        guesses.check_address(ATTACKER)
-    with pytest.raises(Refused):
-        guesses.check_account("account", ATTACKER)
-    assert max(len(failures) for failures in guesses._addresses.values()) <= 50
-
-
-def test_the_first_wait_is_a_minute() -> None:
-    """By the table of threats."""
-    assert FIRST_WAIT == MINUTE
+        checked(guesses, "account", [ATTACKER])
+        guesses.wrong_secret(ATTACKER)
+        checked(guesses, f"account {number}", [address(number)])
+        checked(guesses, "account", [address(number)])
+    assert len(guesses._networks) == len(guesses._accounts) == len(guesses._pairs) == 10
+    record = guesses._accounts["account"]
+    assert len(record.failures) <= 100
+    assert len(record.turns) <= TURNS
+    wait_of(guesses, "account", ATTACKER)
+    assert max(len(failures) for failures in guesses._networks.values()) <= 50
 
 
 # ---- a clock that was set
 
 
 def test_a_clock_set_back_locks_nobody_out(guesses: Guesses, clock: Clock) -> None:
-    """Failures from the future are none: neither the address nor the account waits for two days."""
-    for _ in range(PER_ACCOUNT + 5):
-        guesses.failed(ATTACKER, "demo")
-    guesses.succeeded(OWNER, "other")
+    """Failures from the future are none: neither network nor pair nor account waits for two days."""
+    checked(guesses, "demo", [ATTACKER] * 15)
+    checked(guesses, "many", [address(number) for number in range(50)])
     for _ in range(10):
-        guesses.failed(OWNER, "other")
+        guesses.attempt("other", OWNER, (OWNER,))
     clock.now -= 2 * DAY
-    guesses.check_address(ATTACKER)
-    guesses.check_account("demo", ATTACKER)
-    guesses.check_account("other", OWNER)
+    passes(guesses, "demo", ATTACKER)
+    passes(guesses, "many", ELSEWHERE)
+    passes(guesses, "other", OWNER, known=(OWNER,))
 
 
 def test_after_a_clock_was_set_back_guesses_count_as_ever(guesses: Guesses, clock: Clock) -> None:
-    """Whoever goes on guessing waits as somebody who has just begun to."""
-    for _ in range(50):
-        guesses.failed(ATTACKER, "demo")
+    """A client that goes on guessing waits like one that has just begun to."""
+    checked(guesses, "demo", [ATTACKER] * 50)
+    checked(guesses, "many", [address(number) for number in range(50)])
     clock.now -= 2 * DAY
-    for _ in range(PER_ACCOUNT):
-        guesses.check_account("demo", OWNER)
-        guesses.failed(ATTACKER, "demo")
-    with pytest.raises(Refused) as refused:
-        guesses.check_account("demo", OWNER)
-    assert seconds_to_wait(refused) == FIRST_WAIT // SECOND
-    with pytest.raises(Refused) as refused:
-        guesses.check_address(ATTACKER)
-    assert seconds_to_wait(refused) == MINUTE // SECOND
+    assert checked(guesses, "demo", [ATTACKER] * 50) == PER_ACCOUNT
+    assert wait_of(guesses, "demo", ATTACKER) == FIRST_WAIT // SECOND
+    assert checked(guesses, "many", [address(number) for number in range(50)]) <= PER_ACCOUNT + 4
 
 
 def test_a_clock_set_back_a_little_forgets_nothing(guesses: Guesses, clock: Clock) -> None:
-    """A correction by seconds helps nobody who guesses."""
+    """A correction by seconds helps no guesser."""
     for _ in range(10):
-        guesses.failed(ATTACKER)
+        guesses.wrong_secret(ATTACKER)
     clock.now -= 5 * SECOND
-    with pytest.raises(Refused):
-        guesses.check_address(ATTACKER)
+    assert guesses.wrong_secret(ATTACKER) is not None

@@ -1,11 +1,22 @@
-"""In charge of passwords: Argon2id, a salt each, and no answer but yes or no."""
+"""Passwords: what may be one, Argon2id with a salt each, and threads that clients share fairly."""
 
 import re
 import time
 
 import pytest
+import trio
+import trio.testing
 
-from appliance.passwords import MAX_BYTES, hash_password, password_matches
+from appliance.errors import Code, Refused
+from appliance.passwords import (
+    MAX_BYTES,
+    WAITING,
+    WAITING_OF_SHARE,
+    Hashing,
+    check_new,
+    hash_password,
+    password_matches,
+)
 
 
 def test_a_password_matches_its_hash_only() -> None:
@@ -48,3 +59,63 @@ def test_a_wrong_password_takes_as_long_as_a_right_one() -> None:
     assert wrong > right / 3
     assert right > wrong / 3
     assert right > 0.005
+
+
+@pytest.mark.parametrize("password", ["x" * 8, "密" * 8, "x" * MAX_BYTES, " " * 8])
+def test_a_new_password_has_8_characters_to_1024_bytes(password: str) -> None:
+    """Within these bounds it is taken as it is."""
+    assert check_new(password) == password
+
+
+@pytest.mark.parametrize("password", ["", "pw", "x" * 7, "x" * (MAX_BYTES + 1), "ß" * (MAX_BYTES // 2 + 1)])
+def test_a_new_password_beyond_that_is_refused(password: str) -> None:
+    """The refusal names the field."""
+    with pytest.raises(Refused, match=r"^new_password: must have at ") as refused:
+        check_new(password, "new_password")
+    assert refused.value.code is Code.INVALID_REQUEST
+
+
+# ---- shared threads
+
+
+async def test_a_client_with_many_logins_delays_another_by_little() -> None:
+    """Clients take turns for the threads: one more login is checked long before ten of a flood are."""
+    hashing, stored, order = Hashing(), hash_password("right"), list[str]()
+
+    async def check(share: str) -> None:
+        assert await hashing.matches("right", stored, share)
+        order.append(share)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(WAITING_OF_SHARE):
+            nursery.start_soon(check, "flood")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(check, "one")
+    assert order.index("one") <= 3
+    assert order.count("flood") == WAITING_OF_SHARE
+
+
+async def test_only_so_many_logins_wait() -> None:
+    """A client's eleventh waiting login is refused for now, and so is everybody's when a hundred wait."""
+    hashing, refused = Hashing(), list[tuple[str, Code]]()
+
+    async def check(share: str) -> None:
+        try:
+            assert await hashing.hashed("password", share)
+        except Refused as refusal:
+            refused.append((share, refusal.code))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(WAITING_OF_SHARE + 2):
+            nursery.start_soon(check, "flood")
+        await trio.testing.wait_all_tasks_blocked()
+        assert refused == [("flood", Code.TEMPORARY_FAILURE)]
+        for number in range(WAITING):
+            nursery.start_soon(check, str(number))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(check, "late")
+        await trio.testing.wait_all_tasks_blocked()
+        assert refused[-1] == ("late", Code.TEMPORARY_FAILURE)
+        assert hashing._waiting <= WAITING
+        nursery.cancel_scope.cancel()
+    assert hashing._waiting == 0

@@ -244,6 +244,7 @@ def _record(found: "Account") -> dict[str, Any]:
         "daily_cap": found.daily_cap,
         "suspended": found.suspended,
         "created_at": rfc3339(found.created_at),
+        "stored_bytes": found.stored_bytes,
     }
 
 
@@ -251,8 +252,11 @@ def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
     """For people, no limit is a word."""
     if as_json:
         return row
+    from appliance.store.stored import readable
+
     none = {"credits": "unlimited", "daily_cap": "off"}
-    return {key: none.get(key) if value is None else value for key, value in row.items()}
+    worded = {key: none.get(key) if value is None else value for key, value in row.items()}
+    return worded | {"stored_bytes": readable(row["stored_bytes"])}
 
 
 def _read_password(password_stdin: bool) -> bytes:

@@ -18,13 +18,14 @@ from appliance.outside import Outside
 from appliance.store.accounts import DAY, WRITE_LEDGER, ledger_line
 from appliance.store.outcomes import record
 from appliance.store.sql import Many, Row, run
+from appliance.store.stored import of_message, over_quota
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key is as good as none, whether or not the janitor has come by.
 _MAY_SEND = Many(
     """
 WITH new (number, account_id, scope, key, now, day) AS (VALUES {rows})
-SELECT new.number, a.credits, a.daily_cap, a.suspended,
+SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
@@ -44,7 +45,9 @@ ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint, messa
 """,
     "(?, ?, ?, ?, ?)",
 )
-_TAKE_CREDITS = "UPDATE accounts SET credits = credits - :amount WHERE id = :account_id"
+_UPDATE_ACCOUNT = """
+UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored WHERE id = :account_id
+"""
 _COUNT_DAY = """
 INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
 ON CONFLICT (account_id, day) DO UPDATE SET recipients = recipients + excluded.recipients
@@ -83,6 +86,7 @@ class _Standing:
     balance: int | None
     daily_cap: int | None
     suspended: int
+    stored_bytes: int
     has_suppressions: int
     key_taken: int
     sent_today: int | None
@@ -157,17 +161,20 @@ class _Earlier:
     """What the messages of the same transaction that stand before this one have taken."""
 
     credits: Counter[str] = field(default_factory=Counter)  # by account
+    bytes: Counter[str] = field(default_factory=Counter)  # by account
     keys: dict[tuple[str, str], int] = field(default_factory=dict)  # until when
 
     def add(self, accepted: _Accepted) -> None:
         """One more stands before all that follow."""
         new, _, charged = accepted
         self.credits[new.account_id] += charged * new.credits
+        self.bytes[new.account_id] += of_message(new)
         if new.idempotency is not None:
             self.keys[new.idempotency.scope, new.idempotency.key] = new.idempotency.expires_at
 
     def change(self, standing: _Standing, new: NewMessage) -> None:
         """Make of what was read what the message finds."""
+        standing.stored_bytes += self.bytes[new.account_id]
         if standing.balance is not None:
             standing.balance -= self.credits[new.account_id]
         if new.idempotency is not None:
@@ -180,6 +187,8 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
         return KeyTaken()
     if standing.suspended:
         return Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
+    if new.may_store is not None and standing.stored_bytes + of_message(new) > new.may_store:
+        return over_quota(standing.stored_bytes, new.may_store)
     if new.source is Source.TEST:
         return None
     sent_today = standing.sent_today or 0
@@ -209,7 +218,7 @@ def _charged(new: NewMessage, standing: _Standing) -> int:
 def _write(c: apsw.Connection, outside: Outside, accepted: Sequence[_Accepted]) -> None:
     _CLAIM_KEYS.run(c, [row for each in accepted for row in _key_rows(each.new)])
     _count_day(c, accepted)
-    _charge(c, outside, [each for each in accepted if each.charged])
+    _charge(c, outside, accepted)
     _INSERT_MESSAGES.run(c, [_message_row(each.new) for each in accepted])
     _INSERT_BODIES.run(c, [(each.new.id, each.new.mime, each.new.receipt) for each in accepted])
     _INSERT_RECIPIENTS.run(c, [row for each in accepted for row in _recipient_rows(each)])
@@ -228,16 +237,19 @@ def _count_day(c: apsw.Connection, accepted: Iterable[_Accepted]) -> None:
             run(c, _COUNT_DAY, row)
 
 
-def _charge(c: apsw.Connection, outside: Outside, charged: Iterable[_Accepted]) -> None:
-    """Take the credits, and note for each message what it left."""
-    lines, taken = [], Counter[str]()
-    for new, standing, _ in charged:
+def _charge(c: apsw.Connection, outside: Outside, accepted: Iterable[_Accepted]) -> None:
+    """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
+    lines, taken, stored = [], Counter[str](), Counter[str]()
+    for new, standing, charged in accepted:
+        stored[new.account_id] += of_message(new)
+        if not charged:
+            continue
         assert standing.balance is not None  # noqa: S101 - or nothing would be charged
         taken[new.account_id] += new.credits
         balance = standing.balance - new.credits
         lines.append(ledger_line(outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id))
-    for account_id, amount in taken.items():
-        run(c, _TAKE_CREDITS, {"account_id": account_id, "amount": amount})
+    for account_id, count in stored.items():
+        run(c, _UPDATE_ACCOUNT, {"account_id": account_id, "amount": taken[account_id], "stored": count})
     WRITE_LEDGER.run(c, lines)
 
 

@@ -23,7 +23,7 @@ VALUES (:id, :account_id, :email, :password_hash, :role, :now)
 ON CONFLICT DO NOTHING RETURNING id
 """
 _ACCOUNTS = """
-SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at
+SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at, a.stored_bytes
 FROM accounts a JOIN users u ON u.account_id = a.id
 """
 _CHANGE_CREDITS = """
@@ -239,8 +239,8 @@ def _balance(c: apsw.Connection, account_id: str) -> int | None:
 
 
 def _account(row: Row) -> Account:
-    account_id, name, email, balance, daily_cap, suspended, created_at = row
-    return Account(account_id, name, email, balance, daily_cap, bool(suspended), created_at)
+    account_id, name, email, balance, daily_cap, suspended, *rest = row
+    return Account(account_id, name, email, balance, daily_cap, bool(suspended), *rest)
 
 
 def _entry(row: Row) -> LedgerEntry:

@@ -19,6 +19,7 @@ from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner
 from appliance.store.sql import Many, Row, gathered
 from appliance.store.statistics import HOUR, counted_all_before
+from appliance.store.stored import bodies, give_back, of_record
 
 START = ""  # comes before every id: where a walk begins
 
@@ -55,7 +56,11 @@ _DELETE_ATTEMPTS = Many(
 )
 _DELETE_RECIPIENTS = Many("DELETE FROM recipients WHERE message_id IN ({rows}) AND next_attempt_at IS NULL", "?")
 _DELETE_MESSAGES = Many(
-    "DELETE FROM messages WHERE (account_id, id) IN (VALUES {rows}) AND status <> 'queued'", "(?, ?)"
+    """
+DELETE FROM messages WHERE (account_id, id) IN (VALUES {rows}) AND status <> 'queued'
+RETURNING account_id, recipient_count
+""",
+    "(?, ?)",
 )
 _DELETE_EVENTS = Many("DELETE FROM events WHERE id IN ({rows})", "?")
 
@@ -107,6 +112,7 @@ class Clearing:
             final = _final(c, [message_id for (message_id, *_) in found])
             young = [row for row in final if row[0] >= receipts_from]
             old = [row for row in final if row[0] < receipts_from]
+            give_back(c, bodies(c, young, receipts=False) + bodies(c, old, receipts=True))
             return _EMPTY_BODIES.count(c, young) + _DELETE_BODIES.count(c, old)
 
         return await self._slice(find, delete)
@@ -195,7 +201,12 @@ def _final(c: apsw.Connection, messages: Sequence[str]) -> list[Row]:
 def _delete_mail(c: apsw.Connection, found: Sequence[Row]) -> int:
     final = _final(c, [message_id for (message_id, *_) in found])
     account_of = {message_id: account_id for message_id, _, _, account_id in found}
+    freed = bodies(c, final, receipts=True)
     _DELETE_BODIES.run(c, final)
     _DELETE_ATTEMPTS.run(c, final)
     _DELETE_RECIPIENTS.run(c, final)
-    return _DELETE_MESSAGES.count(c, [(account_of[message_id], message_id) for (message_id,) in final])
+    deleted = _DELETE_MESSAGES.run(c, [(account_of[message_id], message_id) for (message_id,) in final])
+    for account_id, recipients in deleted:
+        freed[account_id] += of_record(recipients)
+    give_back(c, freed)
+    return len(deleted)

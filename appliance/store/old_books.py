@@ -19,6 +19,7 @@ from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner
 from appliance.store.sql import Row, changed, first, gathered, rows, run
 from appliance.store.statistics import HOUR
+from appliance.store.stored import add, of_template
 
 NUMBERS = 91 * DAY  # microseconds for which numbers are kept: those of 90 days can be asked for
 ACCOUNTS = 100  # looked at in one go
@@ -56,12 +57,13 @@ _OLD_VERSIONS = """
 DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
     (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
     WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
+RETURNING subject, text_body, html_body
 """
 _OLD_TEMPLATES = """
 DELETE FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
     (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)
 """
-_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_VERSIONS, _OLD_TEMPLATES)
+_STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,10 @@ def _run_of(line: Row) -> tuple[bool, int]:
 
 def _tidy(c: apsw.Connection, folds: Sequence[Fold], wanted: dict[str, Any]) -> int:
     if not folds:
-        return sum(changed(c, step, wanted) for step in _STEPS)
+        versions = rows(c, _OLD_VERSIONS, wanted)
+        if versions:
+            add(c, wanted["account_id"], -sum(of_template(*parts) for parts in versions))
+        return len(versions) + sum(changed(c, step, wanted) for step in _STEPS)
     for each in folds:
         row = {"account_id": wanted["account_id"], "first": each.first, "last": each.last, "kind": each.kind.value}
         run(c, _DROP_LINES, row)

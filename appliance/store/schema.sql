@@ -13,7 +13,8 @@ CREATE TABLE accounts (
     credits INTEGER CHECK (credits >= 0),       -- NULL: unlimited
     daily_cap INTEGER CHECK (daily_cap >= 0),   -- NULL: no warm-up cap; recipients a day (UTC)
     suspended INTEGER NOT NULL DEFAULT 0,
-    created_at INTEGER NOT NULL
+    created_at INTEGER NOT NULL,
+    stored_bytes INTEGER NOT NULL DEFAULT 0     -- of messages and templates, as store/stored.py counts them
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE users (

@@ -37,6 +37,7 @@ _END_ALL = "DELETE FROM sessions WHERE user_id = :user_id RETURNING id"
 _OF_USER = f"""
 SELECT {_COLUMNS} FROM sessions WHERE user_id = :user_id AND expires_at > :now ORDER BY renewed_at DESC, id DESC
 """  # noqa: S608
+_ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND expires_at > :now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ class Sessions:
         """The sessions of a user, the one that was renewed last first."""
         wanted = {"user_id": user_id, "now": self.outside.now()}
         return [Session(*row) for row in self.engine.read(lambda c: rows(c, _OF_USER, wanted))]
+
+    def addresses(self, user_id: str) -> list[str]:
+        """Where the user's sessions were used last."""
+        wanted = {"user_id": user_id, "now": self.outside.now()}
+        return [address for (address,) in self.engine.read(lambda c: rows(c, _ADDRESSES, wanted))]
 
     def _times(self) -> dict[str, int]:
         now = self.outside.now()

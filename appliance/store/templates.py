@@ -10,6 +10,7 @@ from appliance.model import StoredTemplate, TemplateVersion
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
+from appliance.store.stored import add, check_room, of_template
 
 TEMPLATES = 1_000  # of one account
 VERSIONS = 100  # kept of one template
@@ -29,6 +30,7 @@ SELECT count(*), coalesce(max(alias = :alias), 0) FROM templates WHERE account_i
 """
 _FORGET = """
 DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
+RETURNING subject, text_body, html_body
 """
 _TEMPLATES = """
 SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at
@@ -55,11 +57,18 @@ class Templates:
     outside: Outside
 
     async def save(
-        self, account_id: str, alias: str, subject: str | None, text: str | None, html: str | None
+        self,
+        account_id: str,
+        alias: str,
+        subject: str | None,
+        text: str | None,
+        html: str | None,
+        *,
+        may_store: int | None = None,
     ) -> StoredTemplate:
-        """Store a new version and make it the current one."""
+        """Store a new version and make it the current one; `may_store` are the bytes the account may keep with it."""
         row = {"account_id": account_id, "alias": alias, "subject": subject, "text": text, "html": html}
-        return await self.engine.write(lambda c: _save(c, row, self.outside.now()))
+        return await self.engine.write(lambda c: _save(c, row, self.outside.now(), may_store))
 
     def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         """The current version under an alias."""
@@ -85,11 +94,14 @@ class Templates:
             raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
 
 
-def _save(c: apsw.Connection, row: dict[str, Any], now: int) -> StoredTemplate:
+def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | None) -> StoredTemplate:
     known = rows(c, _COUNT, row)
     if not known[0][1] and known[0][0] >= TEMPLATES:
         raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")
+    added = of_template(row["subject"], row["text"], row["html"])
+    check_room(c, row["account_id"], added, may_store)
     ((version, created_at),) = rows(c, _SAVE, row | {"now": now})
     run(c, _SAVE_VERSION, row | {"now": now, "version": version})
-    run(c, _FORGET, row | {"oldest": version - VERSIONS})
+    forgotten = rows(c, _FORGET, row | {"oldest": version - VERSIONS})
+    add(c, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
     return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)

@@ -9,6 +9,7 @@ from appliance.config import Config
 from appliance.errors import Code
 from appliance.events import rfc3339
 from appliance.model import LedgerEntry, LedgerKind, Role
+from appliance.quota import Quota
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, page_limit, request_id
 from appliance.web.described import PAGING_BACK, for_customers
@@ -35,7 +36,7 @@ class ServiceObject(msgspec.Struct):
 
 
 class AccountAnswer(msgspec.Struct):
-    """The account of the token; `credits` is null when it is unlimited."""
+    """The account of the token; `credits` is null when it is unlimited, and so is `stored_bytes_limit`."""
 
     id: str
     name: str
@@ -45,6 +46,8 @@ class AccountAnswer(msgspec.Struct):
     daily_cap: int | None
     suspended: bool
     created_at: Time
+    stored_bytes: int
+    stored_bytes_limit: int | None
     service: ServiceObject
     warnings: list[WarningObject]
     request_id: str
@@ -71,7 +74,7 @@ class CreditsAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, config: Config, warnings: Warner) -> Blueprint:
+def blueprint(services: Services, config: Config, warnings: Warner, quota: Quota) -> Blueprint:
     """The routes."""
     routes = Blueprint("account", __name__)
     accounts = services.store.accounts
@@ -97,6 +100,8 @@ def blueprint(services: Services, config: Config, warnings: Warner) -> Blueprint
                 account.daily_cap,
                 account.suspended,
                 rfc3339(account.created_at),
+                account.stored_bytes,
+                quota.bytes(),
                 service,
                 await warnings(account),
                 request_id(),

@@ -3,20 +3,19 @@
 from typing import Annotated
 
 import msgspec
-import trio
 from msgspec import UNSET, Meta, UnsetType
 from quart import Blueprint, Response, request
 
 from appliance import provisioning
 from appliance.errors import Code, invalid
 from appliance.events import rfc3339
+from appliance.guesses import site_of
 from appliance.model import Account, Role
-from appliance.passwords import MAX_BYTES, hash_password
+from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
 from appliance.store.accounts import MAX_CREDITS
 from appliance.web.answer import Time
-from appliance.web.app import Services, answer, json_request, page_limit, request_id
+from appliance.web.app import Services, answer, client_address, json_request, page_limit, request_id
 from appliance.web.described import PAGING, for_admins, identifier
-from appliance.web.session import PASSWORD_CHARACTERS
 
 
 class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -24,7 +23,7 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(examples=["acme"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"})]
     email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=PASSWORD_CHARACTERS, max_length=MAX_BYTES)]
+    password: Annotated[str, Meta(min_length=MIN_CHARACTERS, max_length=MAX_BYTES)]
     credits: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | None = None
     role: Role = Role.CUSTOMER
 
@@ -46,6 +45,7 @@ class ManagedAccountObject(msgspec.Struct):
     daily_cap: int | None
     suspended: bool
     created_at: Time
+    stored_bytes: int
 
 
 class ManagedAccountAnswer(ManagedAccountObject):
@@ -66,11 +66,10 @@ NEW = msgspec.json.Decoder(NewAccountRequest)
 CREDITS = msgspec.json.Decoder(CreditsRequest)
 
 
-def blueprint(services: Services) -> Blueprint:
+def blueprint(services: Services, hashing: Hashing) -> Blueprint:
     """The routes."""
     routes = Blueprint("admin_accounts", __name__)
     accounts = services.store.accounts
-    hashing = trio.CapacityLimiter(1)
 
     def changed(account_id: str, status: int = 200) -> Response:
         services.auth.forget()
@@ -90,9 +89,7 @@ def blueprint(services: Services) -> Blueprint:
         await services.admin()
         body = await json_request(NEW)
         name, email = provisioning.account_name(body.name), provisioning.login_email(body.email)
-        if len(body.password.encode()) > MAX_BYTES:
-            raise invalid("password", f"must have at most {MAX_BYTES} bytes")
-        password_hash = await trio.to_thread.run_sync(hash_password, body.password, limiter=hashing)
+        password_hash = await hashing.hashed(check_new(body.password), site_of(client_address()))
         made = await accounts.create(name, email, password_hash, body.role, body.credits)
         return changed(made.id, 201)
 
@@ -131,7 +128,7 @@ def blueprint(services: Services) -> Blueprint:
     return routes
 
 
-def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bool, str]:
+def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bool, str, int]:
     return (
         account.id,
         account.name,
@@ -140,6 +137,7 @@ def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bo
         account.daily_cap,
         account.suspended,
         rfc3339(account.created_at),
+        account.stored_bytes,
     )
 
 

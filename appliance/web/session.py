@@ -8,21 +8,18 @@ from msgspec import Meta
 from quart import Blueprint, Response, request
 
 from appliance.dashboard_model import Session
-from appliance.errors import Code, Refused, invalid
+from appliance.errors import Code, Refused
 from appliance.events import rfc3339
-from appliance.guesses import FAILURE_DELAY, Guesses
+from appliance.guesses import FAILURE_DELAY, Attempt, Guesses, site_of
 from appliance.log import get_logger
 from appliance.model import Role, User
-from appliance.passwords import MAX_BYTES, hash_password, password_matches
-from appliance.store.sessions import Renewal
+from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id
 from appliance.web.described import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers
 from appliance.web.session_cookie import NAME, SessionCookies
 from appliance.web.tokens import Tokens
 
-PASSWORD_CHARACTERS = 8  # at least, for a password chosen in the dashboard (NIST SP 800-63B 5.1.1.1)
-HASHING_THREADS = 2  # Argon2id takes a core and 19 MiB each
 AGENT_CHARACTERS = 200  # kept of what a browser calls itself
 
 WRONG_LOGIN = "The email address or the password is wrong."
@@ -47,7 +44,7 @@ class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a password change."""
 
     current_password: Annotated[str, Meta(min_length=1, max_length=MAX_BYTES)]
-    new_password: Annotated[str, Meta(min_length=PASSWORD_CHARACTERS, max_length=MAX_BYTES)]
+    new_password: Annotated[str, Meta(min_length=MIN_CHARACTERS, max_length=MAX_BYTES)]
 
 
 class AccountObject(msgspec.Struct):
@@ -92,11 +89,12 @@ def user_agent() -> str:
     return request.headers.get("User-Agent", "")[:AGENT_CHARACTERS]
 
 
-def blueprint(services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses) -> Blueprint:
+def blueprint(
+    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses, hashing: Hashing
+) -> Blueprint:
     """The routes."""
     routes = Blueprint("session", __name__)
     sessions = services.store.sessions
-    hashing = trio.CapacityLimiter(HASHING_THREADS)
     # Somebody unknown is checked against this, so that the answer takes as long as for somebody known.
     nobody = hash_password("nobody")
 
@@ -110,25 +108,37 @@ def blueprint(services: Services, tokens: Tokens, cookies: SessionCookies, guess
         response.headers["Set-Cookie"] = given
         return response
 
-    async def matches(password: str, stored: str) -> bool:
-        return await trio.to_thread.run_sync(password_matches, password, stored, limiter=hashing)
+    def attempted(email: str, user: User | None) -> Attempt:
+        """Count the request as a wrong login, or refuse it, before any work is done for it."""
+        known = sessions.addresses(user.id if user else "")
+        return guesses.attempt(email, client_address(), known)
+
+    async def is_right(attempt: Attempt, password: str, user: User | None) -> bool:
+        """Whether that is the user's password; it takes as long when there is no such user."""
+        await trio.sleep(attempt.wait)
+        try:
+            stored = user.password_hash if user else nobody
+            right = await hashing.matches(password, stored, site_of(client_address()))
+        except Refused:
+            attempt.withdrawn()
+            raise
+        if user is None or not right:
+            await trio.sleep(FAILURE_DELAY)
+            return False
+        attempt.succeeded()
+        return True
 
     @routes.post("/v1/auth/login")
     async def login() -> Response:
         wanted, address = await json_request(LOGIN), client_address()
         email = wanted.email.strip().lower()
-        guesses.check_address(address)
-        guesses.check_account(email, address)
         user = services.store.accounts.user_by_email(email) if "\0" not in email else None
-        right = await matches(wanted.password, user.password_hash if user else nobody)
-        if user is None or not right:
-            guesses.failed(address, email)
-            await trio.sleep(FAILURE_DELAY)
+        attempt = attempted(email, user)
+        if not await is_right(attempt, wanted.password, user) or user is None:
             raise Refused(Code.UNAUTHORIZED, WRONG_LOGIN)
         session = await sessions.begin(user, address, user_agent())
         if session is None:  # hashing takes its time, and meanwhile the password was changed
             raise Refused(Code.UNAUTHORIZED, WRONG_LOGIN)
-        guesses.succeeded(address, email)
         return with_cookie(token_answer(user, session.id), session)
 
     @routes.post("/v1/auth/refresh")
@@ -146,7 +156,10 @@ def blueprint(services: Services, tokens: Tokens, cookies: SessionCookies, guess
 
     async def renew(cookie: str) -> Response:
         given = cookies.read(cookie)
-        renewal = Renewal(None) if given is None else await sessions.renew(*given, client_address(), user_agent())
+        if given is None:  # not sealed by us: a guess like any other
+            refused = await services.auth.wrong_guess(client_address())
+            return with_cookie(refusal(Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)), None)
+        renewal = await sessions.renew(*given, client_address(), user_agent())
         if renewal.reused:
             services.auth.forget()
             log.warning("a session's cookie came twice: the session has ended", address=client_address())
@@ -165,15 +178,11 @@ def blueprint(services: Services, tokens: Tokens, cookies: SessionCookies, guess
     @routes.post("/v1/auth/password")
     async def password() -> Response:
         user, _ = await services.user()
-        wanted, address = await json_request(PASSWORD), client_address()
-        if len(wanted.new_password.encode()) > MAX_BYTES:
-            raise invalid("new_password", f"must have at most {MAX_BYTES} bytes")
-        guesses.check_account(user.email, address)
-        if not await matches(wanted.current_password, user.password_hash):
-            guesses.failed(address, user.email)
-            await trio.sleep(FAILURE_DELAY)
+        wanted = await json_request(PASSWORD)
+        new = check_new(wanted.new_password, "new_password")
+        if not await is_right(attempted(user.email, user), wanted.current_password, user):
             raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")
-        new_hash = await trio.to_thread.run_sync(hash_password, wanted.new_password, limiter=hashing)
+        new_hash = await hashing.hashed(new, site_of(client_address()))
         if not await services.store.accounts.set_password(user.id, new_hash, user.token_epoch):
             raise Refused(Code.UNAUTHORIZED, SESSION_ENDED)  # another change came first, and ended this session
         services.auth.forget()

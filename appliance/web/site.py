@@ -9,6 +9,7 @@ from appliance.config import Config
 from appliance.entrance import Entrance
 from appliance.keyfile import derive
 from appliance.outside import Outside
+from appliance.passwords import Hashing
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store
 from appliance.web import (
@@ -61,23 +62,23 @@ def build(
     door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
     auth = Authenticator(store, outside, tokens, entrance.credentials)
     cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
-    services = Services(store, outside, auth, stopping)
+    services, hashing = Services(store, outside, auth, stopping), Hashing()
     attempts = len(config.webhooks.retry_delays) + 1
     blueprints = [
         health.blueprint(stopping, partial(_check_ready, door, store)),
         openapi.blueprint(config.http.base_url),
-        session.blueprint(services, tokens, cookies, entrance.guesses),
+        session.blueprint(services, tokens, cookies, entrance.guesses, hashing),
         sessions.blueprint(services),
-        account.blueprint(services, config, warnings.warner(store, door.free_space)),
+        account.blueprint(services, config, warnings.warner(store, door.free_space), door.quota),
         domains.blueprint(services, config, SigningKeys(store, outside, key)),
         smtp_credentials.blueprint(services),
         api_keys.blueprint(services),
         test_mail.blueprint(services, door),
         mail_log.blueprint(services, len(config.delivery.retry_delays) + 1, config.warmup),
         stats.blueprint(services),
-        admin_accounts.blueprint(services),
+        admin_accounts.blueprint(services, hashing),
         admin_queue.blueprint(services, config.warmup),
-        templates.blueprint(services),
+        templates.blueprint(services, door.quota),
         template_versions.blueprint(services),
         suppressions.blueprint(services),
         webhook.blueprint(services, WebhookParts(WebhookSecrets(key, outside), check_webhook_url, attempts)),

@@ -12,6 +12,7 @@ from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model import StoredTemplate
+from appliance.quota import Quota
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING, for_customers, parameter
@@ -71,7 +72,7 @@ class DeletedAnswer(msgspec.Struct):
 BODY = msgspec.json.Decoder(TemplateRequest)
 
 
-def blueprint(services: Services) -> Blueprint:
+def blueprint(services: Services, quota: Quota) -> Blueprint:
     """The routes."""
     routes = Blueprint("templates", __name__)
 
@@ -98,7 +99,9 @@ def blueprint(services: Services) -> Blueprint:
         body = await json_request(BODY)
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
-        stored = await services.store.templates.save(user.account_id, alias, subject, text, html)
+        stored = await services.store.templates.save(
+            user.account_id, alias, subject, text, html, may_store=quota.bytes()
+        )
         return answer(TemplateAnswer(**_fields(stored), request_id=request_id()))
 
     @routes.delete("/v1/templates/<alias>")

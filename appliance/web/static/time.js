@@ -16,7 +16,8 @@ export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
 
 export function bytes(size) {
   if (size < 1000) return `${size} B`;
-  return size < 1e6 ? `${(size / 1e3).toFixed(1)} kB` : `${(size / 1e6).toFixed(1)} MB`;
+  if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
+  return size < 1e9 ? `${(size / 1e6).toFixed(1)} MB` : `${(size / 1e9).toFixed(1)} GB`;
 }
 
 /** A length of time in its one or two largest units. */

@@ -19,6 +19,8 @@ FIELDS = {
     "daily_cap",
     "suspended",
     "created_at",
+    "stored_bytes",
+    "stored_bytes_limit",
     "service",
     "warnings",
     "request_id",

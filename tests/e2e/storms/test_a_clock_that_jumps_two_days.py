@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from appliance.guesses import PER_ADDRESS
+from appliance.guesses import PER_KNOWN_NETWORK
 from tests.e2e.contract.service import eventually
 from tests.e2e.delivery.world import CREDITS, World, delays, world
 from tests.e2e.storms.crowd import Crowd
@@ -84,7 +84,7 @@ def log_in(running: Running, password: str) -> int:
 
 def guess(running: Running) -> None:
     """Wrong passwords, until the right one has to wait too."""
-    threads = [threading.Thread(target=log_in, args=(running, "wrong")) for _ in range(PER_ADDRESS[0][0])]
+    threads = [threading.Thread(target=log_in, args=(running, "wrong")) for _ in range(PER_KNOWN_NETWORK[0])]
     for thread in threads:
         thread.start()
     for thread in threads:

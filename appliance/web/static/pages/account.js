@@ -5,7 +5,7 @@ import { confirmed, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, copyButton, facts, head, section, table } from "../pieces.js";
 import { ports } from "../snippets.js";
-import { ago, number, when } from "../time.js";
+import { ago, bytes, number, when } from "../time.js";
 
 const KINDS = { reserve: "taken for a message", release: "given back", grant: "added by the operator", adjust: "taken away by the operator" };
 const LEDGER = [{ title: "When", class: "side" }, { title: "What" }, { title: "Change", class: "number" }, { title: "Balance", class: "number" }];
@@ -71,6 +71,7 @@ export default async function account(page) {
       ["Account id", h("code", null, mine.id), copyButton(mine.id, "account id")],
       ["Credits", mine.credits === null ? "no limit" : number(mine.credits)],
       ["Daily cap", mine.daily_cap === null ? "none" : `${number(mine.daily_cap)} recipients a day (UTC)`],
+      ["Storage", mine.stored_bytes_limit === null ? bytes(mine.stored_bytes) : `${bytes(mine.stored_bytes)} of ${bytes(mine.stored_bytes_limit)}`],
       ["HTTP", h("code", null, service.base_url), copyButton(service.base_url, "base URL")],
       ["SMTP", h("code", null, service.smtp_host), ports(service) ? ` port ${ports(service)}` : " not offered"],
       ["Delivery", { direct: "direct, to each recipient's server", relay: "through a relay", sandbox: "sandbox: no mail leaves this server" }[service.delivery_mode]],

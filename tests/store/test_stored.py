@@ -1,0 +1,206 @@
+"""The bytes each account keeps: counted exactly, in the transaction that changes them, and capped."""
+
+import random
+import re
+from importlib import resources
+from pathlib import Path
+
+import apsw
+import msgspec
+import pytest
+
+from appliance.errors import Code, Refused
+from appliance.model import Account, NewMessage
+from appliance.outside import Outside
+from appliance.store import FILE_NAME, Store, open_store, stored
+from appliance.store.accepting import accept
+from appliance.store.clearing import START
+from appliance.store.stored import MESSAGE, RECIPIENT, RETRY_AFTER, TEMPLATE_VERSION, of_message
+from appliance.store.templates import VERSIONS
+from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
+from tests.store.test_clearing import BOUNCED, DEFERRED, DELIVERED, bodies, mail
+
+MIGRATION = "0007_stored_bytes.sql"
+
+
+def recounted(store: Store) -> dict[str, int]:
+    """What the migration would count now, by account."""
+    text = (resources.files("appliance.store") / "migrations" / MIGRATION).read_text()
+    expression = text.partition("UPDATE accounts SET stored_bytes =")[2].rstrip().removesuffix(";")
+    rows = store.engine.read(lambda c: c.execute(f"SELECT id, {expression} FROM accounts").fetchall())
+    return {str(account_id): int(str(count)) for account_id, count in rows}
+
+
+def counted(store: Store) -> dict[str, int]:
+    """What is counted now, by account."""
+    return {account.id: account.stored_bytes for account in store.accounts.all()}
+
+
+def limited(new: NewMessage, may_store: int) -> NewMessage:
+    """The same message of an account that may keep so many bytes."""
+    return msgspec.structs.replace(new, may_store=may_store)
+
+
+async def test_a_message_counts_its_bytes_and_its_rows(store: Store, messages: Messages, account: Account) -> None:
+    """The content with its receipt, and a fixed price for the record and for each recipient."""
+    new = messages.new("a@example.net", "b@example.net", size=5_000)
+    await store.messages.accept(new)
+    expected = 5_000 + len(new.receipt or b"") + MESSAGE + 2 * RECIPIENT
+    assert of_message(new) == expected
+    assert counted(store) == recounted(store) == {account.id: expected}
+
+
+async def tidied(store: Store, clock: Clock, age: int) -> None:
+    """Delete all that old_books deletes of that age."""
+    after, more = START, True
+    while more:
+        part = await store.old_books.tidy(after, clock.now - age, clock.now, 50)
+        after, more = part.after, part.more
+
+
+def test_all_that_writes_what_is_counted_counts_it() -> None:
+    """A module of the store that adds or deletes messages, their bytes or template versions uses the count."""
+    changes = re.compile(
+        r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions)\b|message_bodies SET mime"
+    )
+    modules = [each for each in Path(stored.__file__).parent.glob("*.py") if changes.search(each.read_text())]
+    assert len(modules) >= 4
+    assert [each.name for each in modules if "from appliance.store.stored import" not in each.read_text()] == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_count_is_exact_whatever_happens(
+    store: Store, clock: Clock, messages: Messages, account: Account, seed: int
+) -> None:
+    """After each of many random acceptances, results, deletions and saves it is what counting anew says."""
+    choose = random.Random(seed)
+    other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
+    makers = [messages, Messages(Outside(now=clock), other.id)]
+    for _ in range(50):
+        maker = choose.choice(makers)
+        addresses = [f"{number}@example.net" for number in range(choose.randint(1, 4))]
+        new = maker.new(*addresses, test=choose.random() < 0.3, size=choose.choice((0, 1, 100, 5_000, 70_000)))
+        try:
+            await store.messages.accept(new)
+        except Refused as refused:
+            assert refused.code is Code.INSUFFICIENT_CREDITS  # noqa: PT017 - anything else fails the test just so
+        due = store.queue.due(simulated=True, most=100)
+        results = [outcome(each, choose.choice((DELIVERED, BOUNCED, DEFERRED)), clock()) for each in due]
+        await store.queue.record(results)
+        text = "ä" * choose.randint(0, 300)
+        alias = choose.choice("ab")
+        await store.templates.save(maker.account_id, alias, text or None, "text", None)
+        if choose.random() < 0.5:
+            await store.templates.delete(maker.account_id, alias)
+        clock.now += choose.choice((DAY // 2, DAY, 2 * DAY))
+        await bodies(store, clock)
+        if choose.random() < 0.3:
+            await mail(store, clock, age=5 * DAY)
+            await tidied(store, clock, age=5 * DAY)
+        assert counted(store) == recounted(store)
+    assert min(counted(store).values()) > 0
+
+
+async def test_nothing_is_left_counted_when_all_mail_is_gone(
+    store: Store, clock: Clock, messages: Messages, account: Account
+) -> None:
+    """First the content goes, and its receipt once no request can be repeated, then the record."""
+    new = messages.new("a@example.net", "b@example.net", size=5_000)
+    await store.messages.accept(new)
+    await record(store, clock, [DELIVERED, BOUNCED])
+    clock.now += DAY - 1_000_000
+    await bodies(store, clock, age=DAY // 2)
+    assert counted(store)[account.id] == of_message(new) - 5_000
+    clock.now += DAY
+    await bodies(store, clock)
+    assert counted(store)[account.id] == MESSAGE + 2 * RECIPIENT
+    clock.now += 31 * DAY
+    assert await mail(store, clock) == 1
+    assert counted(store) == recounted(store) == {account.id: 0}
+
+
+async def test_a_full_account_is_refused_and_others_are_not(
+    store: Store, clock: Clock, messages: Messages, account: Account
+) -> None:
+    """Up to the last byte messages are taken; then 429 with the figures, test mail too, at no cost; others go on."""
+    new = messages.new(size=5_000)
+    size = of_message(new)
+    await store.messages.accept(limited(new, size))
+    for test in (False, True):
+        with pytest.raises(Refused, match=r"keeps 0\.0 MiB of messages and templates and may keep 0\.0 MiB") as refused:
+            await store.messages.accept(limited(messages.new(size=0, test=test), size))
+        assert (refused.value.code, refused.value.retry_after) == (Code.RATE_LIMITED, RETRY_AFTER)
+    assert counted(store) == {account.id: size}
+    assert store.accounts.named("demo").credits == 99
+    other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
+    await store.messages.accept(limited(Messages(Outside(now=clock), other.id).new(size=5_000), size))
+
+
+async def test_messages_of_one_transaction_see_what_those_before_them_took(
+    store: Store, clock: Clock, messages: Messages, account: Account
+) -> None:
+    """Of ten that are written together, with room for three, three are taken."""
+    news = [messages.new(size=5_000) for _ in range(10)]
+    room = 3 * of_message(news[0])
+
+    def work(c: apsw.Connection) -> list[int | Exception | None]:
+        return accept(c, Outside(now=clock), [limited(new, room) for new in news])
+
+    results = await store.engine.write(work)
+    assert [isinstance(result, Refused) for result in results] == [False] * 3 + [True] * 7
+    assert counted(store) == recounted(store) == {account.id: room}
+
+
+async def test_room_is_there_again_when_bodies_are_deleted(
+    store: Store, clock: Clock, messages: Messages, account: Account
+) -> None:
+    """What was refused is taken a day after the earlier message is final."""
+    first = messages.new(size=50_000)
+    room = of_message(first) + 10_000
+    await store.messages.accept(limited(first, room))
+    with pytest.raises(Refused):
+        await store.messages.accept(limited(messages.new(size=50_000), room))
+    await record(store, clock, [DELIVERED])
+    clock.now += 2 * DAY
+    await bodies(store, clock)
+    await store.messages.accept(limited(messages.new(size=50_000), room))
+    assert counted(store) == recounted(store)
+
+
+async def test_templates_count_and_are_capped(store: Store, account: Account) -> None:
+    """A version counts by its bytes, one that is forgotten no longer, and over the quota none is saved."""
+    for number in range(VERSIONS + 5):
+        await store.templates.save(account.id, "welcome", "ä" * (number % 7), "text", None)
+    assert counted(store) == recounted(store)
+    assert counted(store)[account.id] < VERSIONS * (TEMPLATE_VERSION + 4 + 14)
+    with pytest.raises(Refused) as refused:
+        await store.templates.save(account.id, "welcome", None, "x", None, may_store=counted(store)[account.id])
+    assert refused.value.code is Code.RATE_LIMITED
+    current = store.templates.current(account.id, "welcome")
+    assert current is not None
+    assert current.version == VERSIONS + 5
+    assert counted(store) == recounted(store)
+
+
+async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:
+    """A database from before the count has the right one after the upgrade, for every account."""
+    outside, data_dir = Outside(now=clock), tmp_path / "data"
+    async with open_store(data_dir, outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
+        await store.accounts.create("empty", "empty@example.org", HASH)
+        maker = Messages(outside, account.id)
+        for size in (0, 100, 200_000):
+            await store.messages.accept(maker.new("a@example.net", "b@example.net", size=size))
+        await store.templates.save(account.id, "welcome", "ä", None, "<p>html</p>")
+        expected = counted(store)
+    old = apsw.Connection(str(data_dir / FILE_NAME))
+    for statement in (
+        "ALTER TABLE accounts DROP COLUMN stored_bytes",
+        f"DELETE FROM migrations WHERE name = '{MIGRATION[5:-4]}'",
+    ):
+        old.execute(statement)
+    old.close()
+    async with open_store(data_dir, outside, inline=True) as store:
+        assert counted(store) == expected
+    assert sorted(expected.values())[0] == 0
+    assert max(expected.values()) > 200_000
