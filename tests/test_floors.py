@@ -57,6 +57,7 @@ BOTTOM = frozenset(
         "sealed",
         "self_signed",
         "short_hash",
+        "shortage",
         "short_http",
         "single",
         "spf",
