@@ -26,6 +26,7 @@ import trio
 
 from appliance.config_values import DNS_PORT, Endpoint
 from appliance.joint import Joint
+from appliance.shortage import lack_behind
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
 TRIES = 3  # for one question, going round the resolvers
@@ -64,6 +65,21 @@ class LookupFailed(Exception):
     def again(self) -> "LookupFailed":
         """The same failure for another asker: an exception collects the traceback of whoever raises it."""
         return LookupFailed(self.fault, self.text, ttl=self.ttl, authentic=self.authentic)
+
+
+class NotAsked(LookupFailed):
+    """A question that this machine could not even ask, being short of descriptors or the like; says nothing of a name.
+
+    Whoever may not take it for an answer waits, see `shortage`; to all others it is a temporary failure.
+    """
+
+    def __init__(self, lack: str) -> None:
+        super().__init__(Fault.TEMPORARY, f"the resolver could not be asked: {lack}")
+        self.lack = lack
+
+    def again(self) -> "NotAsked":
+        """The same for another asker."""
+        return NotAsked(self.lack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +290,8 @@ class DnsResolver:
             result: _Result = await self._follow(*key)
         except LookupFailed as failed:
             result = failed.again()
-        self._keep(key, result)
+        if not isinstance(result, NotAsked):
+            self._keep(key, result)
         return result
 
     def _recall(self, key: _Key) -> _Result | None:
@@ -318,7 +335,7 @@ class DnsResolver:
                 edns = edns and reply.rcode() not in _NO_EDNS
                 return _read(reply, kind, validated=self._validated)
             except LookupFailed as failed:
-                if failed.fault is not Fault.TEMPORARY:
+                if failed.fault is not Fault.TEMPORARY or isinstance(failed, NotAsked):
                     raise
                 failure = failed
         raise failure
@@ -343,6 +360,8 @@ class DnsResolver:
         except (dns.exception.Timeout, trio.TooSlowError) as cause:
             raise LookupFailed(Fault.TEMPORARY, f"no answer from {asked}") from cause
         except Exception as cause:  # whatever a hostile packet can provoke in a parser, or a socket can report
+            if (lack := lack_behind(cause)) is not None:
+                raise NotAsked(lack) from cause
             raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}: {cause!r}") from cause
         if not isinstance(reply, dns.message.QueryMessage) or reply.flags & dns.flags.TC:
             raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}")

@@ -58,6 +58,7 @@ BOTTOM = frozenset(
         "sealed",
         "self_signed",
         "short_hash",
+        "shortage",
         "short_http",
         "shutdown",
         "single",

@@ -81,6 +81,15 @@ class Connections:
         self._count -= len(self._leaving) - old
         await self.take_leave()
 
+    async def drop_idle(self) -> None:
+        """Close all that are kept, at once and without a word: this machine needs the descriptors."""
+        dropped = [idle.connection for waiting in self._idle.values() for idle in waiting] + self._leaving
+        self._idle.clear()
+        self._leaving.clear()
+        self._count = 0
+        for connection in dropped:
+            await connection.aclose()
+
     async def take_leave(self) -> None:
         """Say goodbye on the connections that are to leave."""
         if not self._leaving:

@@ -8,12 +8,14 @@ import trio
 
 from appliance.deliver.connections import Connections, Place
 from appliance.deliver.gate import Gate
-from appliance.deliver.outcome import DELIVERED, Fault, Judgement, Result, judge, judge_no_route
+from appliance.deliver.outcome import DELIVERED, TEMPORARY, Fault, Judgement, Result, judge, judge_no_route
 from appliance.deliver.report import Contact, Retries, outcome
 from appliance.deliver.route import Host, NoRoute, Route
+from appliance.deliver.slow_servers import SlowServers
 from appliance.deliver.smtp.commands import Credentials
 from appliance.deliver.smtp.connection import Connection
 from appliance.deliver.smtp.payload import Payload, prepare
+from appliance.deliver.smtp.progress import Progress
 from appliance.deliver.smtp.results import Cause, Kind, NotOpened, RecipientResult, Stage, Verdict, lost
 from appliance.deliver.smtp.sending import Transaction
 from appliance.deliver.smtp.timeouts import Timeouts
@@ -27,9 +29,9 @@ from appliance.log import get_logger
 from appliance.message.addresses import parse
 from appliance.model import DueRecipient, Outcome
 from appliance.outside import Outside
+from appliance.shortage import raise_if_short
 from appliance.store import Store
 
-CONNECT_TIMEOUT = 30  # seconds
 LARGE = 256 * 1024  # bytes of a message that is made ready off the event loop
 
 log = get_logger("deliver")
@@ -61,6 +63,16 @@ class _Reached(NamedTuple):
     final: bool  # no other server need be asked
 
 
+class _Trip(NamedTuple):
+    """One message on its way to the servers of a route."""
+
+    route: Route
+    transaction: Transaction
+    gate: Gate
+    started_at: int
+    progress: Progress
+
+
 @dataclass(frozen=True, slots=True)
 class Courier:
     """Delivers parcels."""
@@ -71,7 +83,7 @@ class Courier:
     tls: TlsChoice
     hello_name: str
     retries: Retries
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: Watch = field(default_factory=Watch)
     preparing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))  # large messages
 
@@ -97,10 +109,12 @@ class Courier:
         signature: bytes,
         mime: bytes | None = None,
         permit: Permit | None = None,
+        progress: Progress | None = None,
     ) -> list[Outcome]:
         """Take a parcel to the first server of the route that answers; `mime` need not be kept, it can be read.
 
-        Nothing comes of it, and it is due as before, when `permit` does not reach for all servers to be asked.
+        Nothing comes of it, and it is due as before, when `permit` does not reach for all servers to be asked. Raises
+        `Shortage` when this machine lacks what it needs to ask any, with nothing handed over.
         """
         started_at = self.outside.now()
         if mime is None:
@@ -112,20 +126,31 @@ class Courier:
             payload = await trio.to_thread.run_sync(prepare, signature + mime, limiter=self.preparing)
             transaction = _transaction(parcel, sender, payload, mime)
         del mime  # the payload is enough to keep for as long as a server takes
-        reached = await self._try_hosts(route, transaction, gate, started_at, permit)
+        trip = _Trip(route, transaction, gate, started_at, progress or Progress(trio.current_time()))
+        reached = await self._try_hosts(trip, permit)
         return [] if reached is None else self._outcomes(parcel, reached, gate, signature)
+
+    def gave_way(self, parcel: Parcel, gate: Gate, progress: Progress, started_at: int) -> list[Outcome]:
+        """What it means for a parcel that its session was ended because its server did nothing and others waited."""
+        if progress.address is not None:
+            self.slow.add(progress.address)
+        seconds = trio.current_time() - progress.moved_at
+        text = f"no answer for {seconds:.0f} s while other mail waited for the session"
+        contact = Contact(started_at, gate.pool, progress.host, progress.address)
+        now = self.outside.now()
+        return [
+            outcome(recipient, TEMPORARY, None, text, contact, now, self.retries) for recipient in parcel.recipients
+        ]
 
     # ---- one server after the other
 
-    async def _try_hosts(
-        self, route: Route, transaction: Transaction, gate: Gate, started_at: int, permit: Permit | None
-    ) -> _Reached | None:
+    async def _try_hosts(self, trip: _Trip, permit: Permit | None) -> _Reached | None:
         reached: _Reached | None = None
-        for host in route.hosts:
+        for host in trip.route.hosts:
             for address, dialled in zip(host.addresses, host.dialled, strict=True):
                 if permit is not None and not permit.dials(address):
                     continue
-                reached = await self._try(route, host, dialled, transaction, gate, started_at)
+                reached = await self._try(trip, host, dialled)
                 if reached.final:
                     return reached
                 if permit is not None:
@@ -136,67 +161,79 @@ class Courier:
         assert reached is not None  # noqa: S101 - a route has at least one address
         return reached
 
-    async def _try(
-        self, route: Route, host: Host, dialled: str, transaction: Transaction, gate: Gate, started_at: int
-    ) -> _Reached:
+    async def _try(self, trip: _Trip, host: Host, dialled: str) -> _Reached:
+        route, recipients = trip.route, trip.transaction.recipients
+        trip.progress.host, trip.progress.address = host.name, dialled
         demand = await self.tls.demand(route, host)
-        contact = Contact(started_at, gate.pool, host.name, dialled)
+        contact = Contact(trip.started_at, trip.gate.pool, host.name, dialled)
         if demand.level is Level.NOT_NOW:
             refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
-            return _Reached(refused.results(transaction.recipients), contact, final=False)
+            return _Reached(refused.results(recipients), contact, final=False)
         place = Place(host.name, dialled, route.port, demand.reason, route.relay)
         if (idle := self.connections.take(place)) is not None:
-            reached = await self._send(idle, place, transaction, gate, contact)
+            reached = await self._send(idle, place, trip, contact)
             if reached is not None:
                 return reached
         try:
-            connection = await self._open(route, place, self.tls.plan(demand, route, host))
+            connection = await self._open(route, place, self.tls.plan(demand, route, host), trip.progress)
         except NotOpened as failure:
+            if failure.verdict.cause is Cause.TIMEOUT:
+                self.slow.add(dialled)
             contact = contact._replace(dialogue=failure.transcript)
-            return _Reached(failure.results(transaction.recipients), contact, final=False)
-        fresh = await self._send(connection, place, transaction, gate, contact)
+            return _Reached(failure.results(recipients), contact, final=False)
+        fresh = await self._send(connection, place, trip, contact)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale
         return fresh
 
-    async def _open(self, route: Route, place: Place, plan: TlsPlan | None) -> Connection:
+    async def _open(self, route: Route, place: Place, plan: TlsPlan | None, progress: Progress) -> Connection:
         """Dial and greet. Without a demand for TLS a broken handshake is tried again in the clear (RFC 7435)."""
-        relay = route.relay
-        credentials = Credentials(relay.username, relay.password) if relay and relay.username else None
         try:
-            stream = await self._dial(place)
-            return await Connection.open(
-                stream, self.hello_name, watch=self.watch, tls=plan, credentials=credentials, timeouts=self.timeouts
-            )
+            return await self._open_once(route, place, plan, progress)
         except NotOpened as failure:
             if plan is None or plan.required or not _is_about_tls(failure.verdict):
                 raise
             why = failure.transcript
-        stream = await self._dial(place)
-        connection = await Connection.open(
-            stream, self.hello_name, watch=self.watch, credentials=credentials, timeouts=self.timeouts
-        )
+        connection = await self._open_once(route, place, None, progress)
         connection.transcript = why + connection.transcript  # so that the record says why it was not encrypted
         return connection
 
+    async def _open_once(self, route: Route, place: Place, plan: TlsPlan | None, progress: Progress) -> Connection:
+        relay = route.relay
+        credentials = Credentials(relay.username, relay.password) if relay and relay.username else None
+        return await Connection.open(
+            await self._dial(place),
+            self.hello_name,
+            watch=self.watch,
+            tls=plan,
+            credentials=credentials,
+            timeouts=self.slow.timeouts(place.address),
+            progress=progress,
+        )
+
     async def _dial(self, place: Place) -> trio.abc.Stream:
+        seconds = self.slow.connect_timeout(place.address)
         try:
-            with trio.fail_after(CONNECT_TIMEOUT):
+            with trio.fail_after(seconds):
                 return await self.outside.dial(place.address, place.port)
         except trio.TooSlowError:
-            reason = f"no connection within {CONNECT_TIMEOUT} seconds"
+            reason = f"no connection within {seconds:g} seconds"
             raise NotOpened(lost(Stage.GREETING, Cause.TIMEOUT, reason), ()) from None
         except OSError as error:
+            raise_if_short(error, place.address)
             reason = f"no connection: {error.strerror or error}"
             raise NotOpened(lost(Stage.GREETING, Cause.CONNECTION_LOST, reason), ()) from error
 
-    async def _send(
-        self, connection: Connection, place: Place, transaction: Transaction, gate: Gate, contact: Contact
-    ) -> _Reached | None:
+    async def _send(self, connection: Connection, place: Place, trip: _Trip, contact: Contact) -> _Reached | None:
         """Hand over; None when a reused connection turned out to be closed and nothing was tried."""
-        sent = await connection.send(transaction)
+        sent = await connection.send(trip.transaction, trip.progress)
         if sent.stale:
             return None
-        self.connections.give_back(place, connection, gate.limits.messages_per_connection)
+        if any(result.verdict.cause is Cause.TIMEOUT for result in sent.recipients):
+            self.slow.add(place.address)
+        else:
+            self.slow.remove(place.address)
+            connection.allow(self.slow.usual)
+        self.connections.give_back(place, connection, trip.gate.limits.messages_per_connection)
         lines = (connection.transcript + sent.transcript) if connection.transactions == 1 else sent.transcript
         tls = str(connection.tls) if connection.tls else None
         full = Contact(contact.started_at, contact.pool, contact.host, contact.address, tls, lines)

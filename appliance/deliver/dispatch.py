@@ -14,13 +14,14 @@ import trio
 from appliance.clock import SetClock
 from appliance.deliver.courier import Courier, Parcel
 from appliance.deliver.flights import GRACE, SESSIONS, Flights
-from appliance.deliver.gates import Gates
+from appliance.deliver.gates import UNROUTED, Gates
 from appliance.deliver.in_hand import InHand
 from appliance.deliver.observed import observe
 from appliance.deliver.preparing import Preparing
 from appliance.deliver.recorder import Recorder, Result
 from appliance.deliver.selection import Selection, in_turn, parcels
 from appliance.deliver.shared_routes import SharedRoutes
+from appliance.deliver.shares import may_take
 from appliance.deliver.signer import Signer
 from appliance.deliver.warmups import Warmups
 from appliance.errors import Refused
@@ -116,6 +117,7 @@ class Dispatch:
             self._in_hand,
             flights.add,
             recorder.add,
+            flights.met_shortage,
         )
 
     async def _fly(self, task_status: trio.TaskStatus[None]) -> None:
@@ -182,7 +184,9 @@ class Dispatch:
         pool = self.gates.pool_of(domain)
         if self.warmups is not None:
             most = min(most, self.warmups.in_hand(pool))
-        room = self._in_hand[pool] < most or self._in_hand.of(pool, account) < OF_ONE
+        free, own = most - self._in_hand[pool], self._in_hand.of(pool, account)
+        # What is being routed waits for the domain's own name servers: one account's must not take all the room.
+        room = own < OF_ONE or (may_take(own, free) if pool == UNROUTED else free > 0)
         if room and pool not in self.gates.held:
             return True
         self._passed_over.setdefault(pool, set()).add(account)
@@ -206,8 +210,8 @@ class Dispatch:
                 self._due_at = again
                 self.inbox.stir()
         self.selection.release(result.parcel)
-        pool = self.gates.pool_of(result.parcel.domain)
-        if self._passed_over and self._has_room(pool):
+        pool, account = self.gates.pool_of(result.parcel.domain), result.parcel.account_id
+        if self._passed_over and (self._has_room(pool, account) or self._has_room(UNROUTED, account)):
             self._refill = True
         # Of this pool, not of all: those in hand may be for a server that answers nothing.
         self._hungry = self._hungry or (self.selection.behind and self._in_hand[pool] < FEW)
@@ -215,9 +219,12 @@ class Dispatch:
             self._late = True
             self.inbox.stir()
 
-    def _has_room(self, pool: str) -> bool:
-        """Whether a pool of which something was left has little in hand by now."""
-        return pool in self._passed_over and pool not in self.gates.held and self._in_hand[pool] < FEW
+    def _has_room(self, pool: str, account: str) -> bool:
+        """Whether a pool of which something was left has little in hand by now, or one whose mail that was has."""
+        passed_over = self._passed_over.get(pool)
+        if passed_over is None or pool in self.gates.held:
+            return False
+        return self._in_hand[pool] < FEW or (account in passed_over and self._in_hand.of(pool, account) < OF_ONE)
 
     # ---- looks into the store
 

@@ -1,7 +1,9 @@
 """In charge of what is under way: which of the parcels that are ready goes next, and how one is carried.
 
-A pool's slots are given out in turns of the accounts, and the slots there are in all in turns of the pools. Once it is
-to end, nothing takes off any more, and what is in the air has some time to land.
+A pool's slots are given out in turns of the accounts, and the slots there are in all in turns of the pools. No account
+gets all of these (see `shares`), so that some are free for the others whatever its servers do; and where others wait,
+a session whose server does nothing gives way, unless the final dot was sent. Once it is to end, nothing takes off any
+more, and what is in the air has some time to land.
 """
 
 from collections.abc import Callable
@@ -14,17 +16,43 @@ from appliance.deliver.gate import Gate
 from appliance.deliver.gates import Gates
 from appliance.deliver.in_hand import InHand
 from appliance.deliver.preparing import Ready, Routed
-from appliance.deliver.selection import Turns
+from appliance.deliver.shares import Shares
+from appliance.deliver.smtp.progress import Progress
+from appliance.deliver.waiting import Waiting
 from appliance.deliver.warmups import Warmups
+from appliance.log import get_logger
 from appliance.measures import OPEN
 from appliance.model import Outcome
 from appliance.outside import Outside
+from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
 
 SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
 LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory until it is over
 GRACE = 10.0  # seconds that transactions in flight may still take at the end
 LONG_WAIT = 1.0  # seconds in hand after which it is asked whether a parcel is still wanted
+LOOK_EVERY = 1.0  # seconds between two looks for sessions that should give way
+STALLED = 15.0  # seconds without progress after which a session gives way to another account's mail
+STALLED_LONG = 60.0  # the same for mail of its own account
+LARGE = "a slot for large messages"  # what a parcel may lack; or its pool, if that is full; or "", any slot
+RECOVERY = 10  # after a shortage the sessions grow by this fraction of themselves each second
+
+log = get_logger("deliver")
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """One parcel under way."""
+
+    ready: Ready
+    started_at: int
+    progress: Progress
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def account(self) -> str:
+        """Whose it is."""
+        return self.ready.routed.parcel.account_id
 
 
 @dataclass(slots=True)
@@ -41,13 +69,22 @@ class Flights:
     sessions: int = SESSIONS
     grace: float = GRACE
     warmups: Warmups | None = None
-    _ready: dict[str, Turns[Ready]] = field(default_factory=dict)  # by pool; none empty
-    _flying: int = 0  # transactions that run
-    _large: int = 0  # of them with large messages
+    _ready: dict[str, Waiting] = field(default_factory=dict)  # by pool; none empty
+    _under_way: set[_Flight] = field(default_factory=set)
+    _slots: Shares = field(init=False)  # by account
+    _large: Shares = field(init=False)  # of them with large messages
+    _blocked: set[str] = field(default_factory=set)  # accounts that wait for a slot, though their pool is open
+    _blocked_large: set[str] = field(default_factory=set)  # the same for one for a large message
     _has_room: bool = False  # a slot is free that other pools than its last may have waited for
+    _looked_at: float = float("-inf")  # Trio's clock
+    _short_at: float | None = None  # when a shortage of this machine was met last, while its effects last
     _air: trio.Nursery = field(init=False)
     _landing: trio.CancelScope = field(default_factory=lambda: trio.CancelScope(shield=True))
     _ending: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        """All slots are free."""
+        self._slots, self._large = Shares(self.sessions), Shares(LARGE_SESSIONS)
 
     @property
     def some_wait(self) -> bool:
@@ -58,7 +95,7 @@ class Flights:
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Hold the nursery of what is in flight, to its end; cancelling it does not end it, but `end` does."""
-        OPEN["deliver"] = lambda: self._flying
+        OPEN["deliver"] = lambda: self._slots.used
         with self._landing:
             async with trio.open_nursery() as self._air:
                 task_status.started()
@@ -74,10 +111,10 @@ class Flights:
     def add(self, ready: Ready) -> None:
         """Let it go, now or when it is its turn."""
         gate = ready.routed.gate
-        if gate.pool not in self._ready and self.warmups is None and self._may_go(ready):
+        if gate.pool not in self._ready and self.warmups is None and self._is_open(gate) and self._may_go(ready):
             self._take_off(ready)
         else:
-            self._ready.setdefault(gate.pool, Turns()).add(ready.routed.parcel.account_id, ready)
+            self._waiting_for(gate).add(ready)
             self._let_go(gate.pool)
 
     def recorded(self, gate: Gate) -> None:
@@ -89,107 +126,236 @@ class Flights:
     def let_go(self) -> None:
         """Start whatever is ready and whose gate has opened."""
         self._has_room = False
+        self._recover()
+        self._blocked.clear()
+        self._blocked_large.clear()
         for pool in list(self._ready):
             self._let_go(pool)
+        self._make_way()
 
     def use_room(self) -> None:
         """Give away the slots that all pools waited for, if there are any."""
         if self._has_room:
             self.let_go()
 
+    def _waiting_for(self, gate: Gate) -> Waiting:
+        waiting = self._ready.get(gate.pool)
+        if waiting is None:
+            waiting = self._ready[gate.pool] = Waiting(gate)
+        return waiting
+
     def _let_go(self, pool: str) -> None:
-        turns = self._ready[pool]
-        waiting = len(turns)
-        while turns and self._may_go(turns.peek()):
-            self._take_off(self._next(turns))
-        if not turns:
+        waiting = self._ready[pool]
+        before = len(waiting)
+        while (ready := self._next(waiting)) is not None:
+            self._take_off(ready)
+        if not waiting:
             del self._ready[pool]
-        elif len(turns) < waiting:
+        elif len(waiting) < before:
             self._ready[pool] = self._ready.pop(pool)  # now it is the other pools' turn
 
-    def _may_go(self, ready: Ready) -> bool:
-        gate = ready.routed.gate
-        busy = self._ending.is_set() or self._flying >= self.sessions
-        if ready.routed.large and self._large >= LARGE_SESSIONS:
-            busy = True
-        if busy or gate.pool in self.gates.held or not gate.is_open(self.outside.now()):
-            return False
-        return self.warmups is None or self.warmups.lets_go(gate.pool, ready.routed.route)
+    def _is_open(self, gate: Gate) -> bool:
+        """Whether a pool may have one more transaction."""
+        return not self._ending.is_set() and gate.pool not in self.gates.held and gate.is_open(self.outside.now())
 
-    def _next(self, turns: Turns[Ready]) -> Ready:
+    def _may_go(self, ready: Ready) -> bool:
+        """Whether there is a slot for a parcel of an open pool."""
+        routed = ready.routed
+        account = routed.parcel.account_id
+        if not self._slots.have_room(account):
+            self._blocked.add(account)
+            return False
+        if routed.large and not self._large.have_room(account):
+            self._blocked_large.add(account)
+            return False
+        return self.warmups is None or self.warmups.lets_go(routed.gate.pool, routed.route)
+
+    def _next(self, waiting: Waiting) -> Ready | None:
         """The next that may go; of its recipients only as many as the warm-up allows, the others stay in line."""
-        ready = turns.next()
-        if self.warmups is None:
+        if not self._is_open(waiting.gate):
+            return None
+        ready = waiting.next_that(self._may_go)
+        if ready is None or self.warmups is None:
             return ready
         routed, parcel = ready.routed, ready.routed.parcel
         permit = self.warmups.permit(routed.gate.pool, routed.route, len(parcel.recipients))
         if permit is not None and permit.count < len(parcel.recipients):
             first, rest = parcel.recipients[: permit.count], parcel.recipients[permit.count :]
-            turns.put_back(parcel.account_id, Ready(routed.of(rest), ready.signature))
+            waiting.put_back(Ready(routed.of(rest), ready.signature))
             self.in_hand.add(routed.gate.pool, parcel.account_id)
             routed = routed.of(first)
         return Ready(routed, ready.signature, permit)
 
     def _take_off(self, ready: Ready) -> None:
-        self._enter(ready.routed)
-        self._air.start_soon(self._carry, ready)
+        self._air.start_soon(self._carry, self._enter(ready))
 
-    def _enter(self, routed: Routed) -> None:
-        self.in_hand.remove(routed.gate.pool, routed.parcel.account_id)
-        self._flying += 1
-        self._large += routed.large
-        routed.gate.enter(self.outside.now())
+    def _enter(self, ready: Ready) -> _Flight:
+        routed, account = ready.routed, ready.routed.parcel.account_id
+        self.in_hand.remove(routed.gate.pool, account)
+        self._slots.take(account)
+        if routed.large:
+            self._large.take(account)
+        now = self.outside.now()
+        routed.gate.enter(now)
+        flight = _Flight(ready, now, Progress(trio.current_time()))
+        self._under_way.add(flight)
+        return flight
 
-    def _leave(self, routed: Routed) -> None:
-        if self._ready and (self._flying >= self.sessions or self._large >= LARGE_SESSIONS):
+    def _leave(self, flight: _Flight) -> None:
+        routed, account = flight.ready.routed, flight.account
+        self._under_way.discard(flight)
+        self._slots.give_back(account)
+        if routed.large:
+            self._large.give_back(account)
+        routed.gate.leave()
+        if self._ready and (
+            any(self._slots.have_room(blocked) for blocked in self._blocked)
+            or (routed.large and any(self._large.have_room(blocked) for blocked in self._blocked_large))
+        ):
             self._has_room = True
             self.on_room()
-        self._flying -= 1
-        self._large -= routed.large
-        routed.gate.leave()
 
-    def _next_of(self, gate: Gate) -> Ready | None:
+    def _next_of(self, gate: Gate) -> _Flight | None:
         """The next parcel of a pool, with its slot."""
-        turns = self._ready.get(gate.pool)
-        if turns is None or self._has_room or not self._may_go(turns.peek()):
+        waiting = self._ready.get(gate.pool)
+        if waiting is None or self._has_room or (ready := self._next(waiting)) is None:
             return None
-        ready = self._next(turns)
-        if not turns:
+        if not waiting:
             del self._ready[gate.pool]
-        self._enter(ready.routed)
-        return ready
+        return self._enter(ready)
+
+    # ---- sessions that make no progress
+
+    def _make_way(self) -> None:
+        """End sessions whose servers do nothing, where others wait for what they hold; the longest idle first."""
+        now = trio.current_time()
+        if not self._ready or now < self._looked_at + LOOK_EVERY:
+            return
+        self._looked_at = now
+        stalled = [
+            flight
+            for flight in self._under_way
+            if now >= flight.progress.moved_at + STALLED and not flight.progress.handed_over
+        ]
+        stalled.sort(key=lambda flight: flight.progress.moved_at)
+        in_vain: set[tuple[str, str]] = set()  # accounts, and what they wait for, that none of these can help
+        for waiting in self._ready.values() if stalled else ():
+            for ready in waiting.heads():
+                account, lack = ready.routed.parcel.account_id, self._lack(ready)
+                if lack is None or now < ready.routed.since + LOOK_EVERY or (account, lack) in in_vain:
+                    continue
+                flight = next((each for each in stalled if self._gives_way(each, ready, lack, now)), None)
+                if flight is None:
+                    in_vain.add((account, lack))
+                else:
+                    stalled.remove(flight)
+                    flight.scope.cancel()
+
+    def _lack(self, ready: Ready) -> str | None:
+        """What a parcel waits for that another session could give up: a slot of its pool, or one of all slots."""
+        gate, account = ready.routed.gate, ready.routed.parcel.account_id
+        if gate.pool in self.gates.held:
+            return None
+        if gate.in_use >= gate.slots:
+            return gate.pool
+        if ready.routed.large and not self._large.have_room(account):
+            return LARGE
+        return None if self._slots.have_room(account) else ""
+
+    def _gives_way(self, flight: _Flight, ready: Ready, lack: str, now: float) -> bool:
+        """Whether a stalled session should end for a parcel that waits."""
+        routed, account = ready.routed, ready.routed.parcel.account_id
+        own = flight.account == account
+        if routed.gate.in_use >= routed.gate.slots:
+            # The next message would find the same server no better.
+            same = any(flight.progress.address in host.dialled for host in routed.route.hosts)
+            return flight.ready.routed.gate is routed.gate and not own and not same
+        if lack and not flight.ready.routed.large:
+            return False
+        if own:
+            return now >= flight.progress.moved_at + STALLED_LONG
+        return self._slots.of(flight.account) > self._slots.of(account)
+
+    # ---- a machine that is short of something
+
+    def met_shortage(self, shortage: Shortage) -> None:
+        """Use fewer sessions for a while, and give up what is only kept for later."""
+        if self._short_at is None:
+            log.warning("mail waits: this machine is short", of=str(shortage), sessions=self._slots.used)
+        self._short_at = trio.current_time()
+        self._slots.places = max(1, min(self._slots.places, self._slots.used))
+        self._air.start_soon(self.courier.connections.drop_idle)
+
+    def _put_back(self, ready: Ready) -> None:
+        """Let a parcel wait in its line as if it had never left."""
+        gate, parcel = ready.routed.gate, ready.routed.parcel
+        gate.recorded()
+        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in parcel.recipients)
+        if ready.permit is not None:
+            ready.permit.keep_only(0)
+        self._waiting_for(gate).put_back(ready._replace(permit=None))
+        self.in_hand.add(gate.pool, parcel.account_id)
+
+    def _recover(self) -> None:
+        """Let the sessions grow again after a shortage."""
+        if self._short_at is None or trio.current_time() < self._short_at + PAUSE:
+            return
+        self._short_at = trio.current_time()
+        places = self._slots.places
+        self._slots.places = min(self.sessions, places + max(1, places // RECOVERY))
+        if self._slots.places == self.sessions:
+            self._short_at = None
+            log.info("mail goes on: this machine is short of nothing any more")
 
     # ---- on the way
 
-    async def _carry(self, first: Ready) -> None:
+    async def _carry(self, first: _Flight) -> None:
         """Deliver a parcel, and then the next of its pool for as long as there is one that may go."""
-        ready: Ready | None = first
-        gate = first.routed.gate
-        while ready is not None:
+        flight: _Flight | None = first
+        gate = first.ready.routed.gate
+        while flight is not None:
+            shortage: Shortage | None = None
             try:
-                outcomes = await self._deliver(ready, gate)
+                outcomes = await self._deliver(flight, gate)
+            except Shortage as met:
+                shortage = met
             finally:
-                self._leave(ready.routed)
-            self.on_landed(ready.routed.parcel, outcomes, gate)
+                self._leave(flight)
+            if shortage is not None:
+                self._put_back(flight.ready)
+                self.met_shortage(shortage)
+                return
+            self.on_landed(flight.ready.routed.parcel, outcomes, gate)
             if gate.hold_reason is not None:
                 self._air.start_soon(self.gates.hold, gate)
             if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye
                 self._air.start_soon(self.courier.connections.take_leave)
-            ready = self._next_of(gate)
+            flight = self._next_of(gate)
 
-    async def _deliver(self, ready: Ready, gate: Gate) -> list[Outcome]:
-        """Its failure is its own: it is tried again like any other deferral."""
-        routed = ready.routed
+    async def _deliver(self, flight: _Flight, gate: Gate) -> list[Outcome]:
+        """Its failure is its own: it is tried again like any other deferral. Raises `Shortage` if it was not tried."""
+        ready, routed = flight.ready, flight.ready.routed
         parcel = self._still_wanted(routed)
         if ready.permit is not None:
             ready.permit.keep_only(0 if parcel is None else len(parcel.recipients))
         if parcel is None:
             return []
         self.store.queue_control.on_the_way.set_out([recipient.id for recipient in parcel.recipients])
+        outcomes: list[Outcome] = []
         try:
-            return await self.courier.deliver(parcel, routed.route, gate, ready.signature, routed.mime, ready.permit)
+            with flight.scope:
+                outcomes = await self.courier.deliver(
+                    parcel, routed.route, gate, ready.signature, routed.mime, ready.permit, flight.progress
+                )
+        except Shortage:
+            raise
         except Exception as error:
             return self.courier.failed(parcel, error)
+        if flight.scope.cancelled_caught:
+            if ready.permit is not None:
+                ready.permit.keep_only(0)
+            return self.courier.gave_way(parcel, gate, flight.progress, flight.started_at)
+        return outcomes
 
     def _still_wanted(self, routed: Routed) -> Parcel | None:
         """The parcel without what was cancelled while it waited for its slot; a pool may have been held for days."""

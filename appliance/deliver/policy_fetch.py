@@ -13,7 +13,8 @@ import trio
 from appliance.host_addresses import host_addresses
 from appliance.http_exchange import Answer, BadAnswer, ClosedEarly, TooLong, ask
 from appliance.networks import Address, Network, refusal
-from appliance.resolver import LookupFailed, Resolver
+from appliance.resolver import LookupFailed, NotAsked, Resolver
+from appliance.shortage import Shortage, raise_if_short
 
 FETCH_TIMEOUT = 10.0  # seconds for all of it, DNS included; RFC 8461 3.3 suggests a minute, and mail waits meanwhile
 BODY_LIMIT = 64 * 1024  # bytes, as RFC 8461 3.3 suggests; real policies have two hundred
@@ -43,11 +44,13 @@ class PolicyFetcher:
     dial: Dial = _dial
 
     async def fetch(self, domain: str) -> str:
-        """The text of a domain's policy file; raises `NoPolicy`."""
+        """The text of a domain's policy file; raises `NoPolicy`, or `Shortage` if it could not be asked for."""
         host = f"mta-sts.{domain}"
         try:
             with trio.fail_after(FETCH_TIMEOUT):
                 return await self._fetch(host)
+        except NotAsked as failed:
+            raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
             raise NoPolicy(failed.text) from failed
         except trio.TooSlowError:
@@ -62,6 +65,7 @@ class PolicyFetcher:
             try:
                 return await self._fetch_from(address, host)
             except (OSError, trio.BrokenResourceError, ssl.SSLError, BadAnswer) as cause:
+                raise_if_short(cause, str(address))
                 fault = NoPolicy(f"{host} at {address}: {cause.__cause__ or cause}")
         raise fault
 

@@ -1,10 +1,9 @@
 """In charge of what a parcel needs before it can go: a route, and a signature.
 
 What is known from the moment before is taken from memory, without a task of its own; so most parcels only pass through
-the queue of those to be signed, where each trip to a thread takes several.
+the queue of those to be signed, where each trip to a thread takes several, and accounts take turns.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,12 +15,14 @@ from appliance.deliver.gate import Gate
 from appliance.deliver.gates import Gates
 from appliance.deliver.in_hand import InHand
 from appliance.deliver.route import NoRoute, Route
+from appliance.deliver.selection import Turns
 from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Signer, Unsigned
 from appliance.deliver.warmups import Permit
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model import DueRecipient, Outcome
 from appliance.outside import Outside
+from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
 
 SIGNED_TOGETHER = 16  # messages in one trip to a thread: some fifty milliseconds of RSA signatures
@@ -67,7 +68,8 @@ class Preparing:
     in_hand: InHand
     on_ready: Callable[[Ready], None]
     on_failed: Callable[[Parcel, list[Outcome]], None]
-    _unsigned: deque[Routed] = field(default_factory=deque)
+    on_short: Callable[[Shortage], None]  # told when this machine lacks what looking up a route takes
+    _unsigned: Turns[Routed] = field(default_factory=Turns)
     _being_signed: set[str] = field(default_factory=set)  # messages
     _idle_signers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
@@ -88,7 +90,7 @@ class Preparing:
         """Ask for the way to a domain, and for the keys to sign with."""
         started_at, since = self.outside.now(), trio.current_time()
         try:
-            route = await self.routes.find(parcel.domain)
+            route = await self._route(parcel.domain)
             keys = await self.signer.find_keys(parcel.account_id, parcel.sender_domain)
         except NoRoute as reason:
             self.in_hand.remove(pool, parcel.account_id)
@@ -97,6 +99,15 @@ class Preparing:
             self._fail(parcel, pool, error)
         else:
             self._sign_if_needed(parcel, pool, route, keys, mime, since)
+
+    async def _route(self, domain: str) -> Route:
+        """The way to a domain, asked for until this machine has what it takes to ask."""
+        while True:
+            try:
+                return await self.routes.find(domain)
+            except Shortage as shortage:
+                self.on_short(shortage)
+                await trio.sleep(PAUSE)
 
     def _fail(self, parcel: Parcel, pool: str, error: Exception) -> None:
         self.in_hand.remove(pool, parcel.account_id)
@@ -121,7 +132,7 @@ class Preparing:
         if signature is not None:
             self.on_ready(Ready(routed, signature))
         else:
-            self._unsigned.append(routed)
+            self._unsigned.add(parcel.account_id, routed)
             self._wake_a_signer(routed)
 
     def _worth_keeping(self, mime: bytes | None) -> bytes | None:
@@ -137,7 +148,7 @@ class Preparing:
                 await self._idle_signers.park()
                 continue
             if self._unsigned:
-                self._wake_a_signer(self._unsigned[0])
+                self._wake_a_signer(self._unsigned.peek())
             signatures = await self.signer.sign([message for _, message in batch])
             for (routed, _), signature in zip(batch, signatures, strict=True):
                 self._being_signed.discard(routed.parcel.message_id)
@@ -152,7 +163,7 @@ class Preparing:
         batch: list[tuple[Routed, Unsigned]] = []
         later: list[Routed] = []
         while self._unsigned and len(batch) < share:
-            routed = self._unsigned.popleft()
+            routed = self._unsigned.next()
             message_id = routed.parcel.message_id
             if message_id in self._being_signed:
                 later.append(routed)
@@ -161,7 +172,8 @@ class Preparing:
             elif (mime := self._read(routed)) is not None:
                 self._being_signed.add(message_id)
                 batch.append((routed, Unsigned(message_id, mime, routed.keys)))
-        self._unsigned.extend(later)
+        for routed in later:
+            self._unsigned.add(routed.parcel.account_id, routed)
         return batch
 
     def _wake_a_signer(self, waiting: Routed) -> None:
@@ -176,7 +188,7 @@ class Preparing:
     def _share(self) -> int:
         """How many one trip takes: of RSA signatures only as many as leave some for the other threads."""
         waiting = len(self._unsigned)
-        if waiting and _slow(self._unsigned[0]):
+        if waiting and _slow(self._unsigned.peek()):
             waiting = -(-waiting // (1 + len(self._idle_signers)))
         return min(waiting, SIGNED_TOGETHER)
 

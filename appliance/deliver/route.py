@@ -19,7 +19,8 @@ import trio
 
 from appliance.host_addresses import host_addresses
 from appliance.networks import Address, Network, is_allowed, refusal
-from appliance.resolver import Fault, LookupFailed, Mx, Resolver
+from appliance.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
+from appliance.shortage import Shortage
 
 HOSTS_LOOKED_UP = 10  # MX hosts of one domain; more would be a way to make us ask and ask
 HOST_LIMIT = 5  # hosts tried in one attempt
@@ -129,6 +130,7 @@ class _Found:
     refused: tuple[str, ...] = ()  # why others may not
     own: bool = False  # it is this machine
     trouble: str | None = None  # why nothing is known
+    lack: str | None = None  # of this machine, for which nothing could be asked
     missing: str | None = None  # why there is nothing to know
 
 
@@ -179,7 +181,7 @@ class Router:
     relays: Relays = Relays()
 
     async def route(self, domain: str) -> Route:
-        """Where mail for this domain (lower case, A-labels) goes now; raises `NoRoute`."""
+        """Where mail for this domain (lower case, A-labels) goes now; raises `NoRoute`, or `Shortage` if not asked."""
         relay = relay_for(domain, self.relays)
         if relay is None and self.relays.only:
             raise NoRoute("4.3.5", f"no relay is configured for {domain}")
@@ -193,12 +195,16 @@ class Router:
         found = await self._look_up_all(ordered[:HOSTS_LOOKED_UP])
         hosts = _within_limits(_before_own(found))
         if not hosts:
+            if lack := next((host.lack for host in found if host.lack), None):
+                raise Shortage(lack)
             raise _no_host(domain, found, complete=len(found) == len(ordered))
         return Route(domain, hosts, self.port, authentic)
 
     async def _mx(self, domain: str) -> tuple[tuple[Mx, ...], bool]:
         try:
             answer = await self.resolver.mx(domain)
+        except NotAsked as failed:
+            raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
             if failed.fault is Fault.NODATA:
                 return (Mx(0, domain),), failed.authentic  # the implicit MX, RFC 5321 5.1
@@ -224,6 +230,8 @@ class Router:
             return _Found(mx, own=True)
         try:
             addresses, authentic = await host_addresses(self.resolver, mx.host)
+        except NotAsked as failed:
+            return _Found(mx, trouble=failed.text, lack=failed.lack)
         except LookupFailed as failed:
             if failed.fault is Fault.TEMPORARY:
                 return _Found(mx, trouble=failed.text)
@@ -243,6 +251,8 @@ class Router:
         except ValueError:
             try:
                 addresses, _ = await host_addresses(self.resolver, relay.host)
+            except NotAsked as failed:
+                raise Shortage(failed.lack) from failed
             except LookupFailed as failed:
                 raise NoRoute("4.4.3", f"the relay for {domain} cannot be found: {failed.text}") from failed
         return Route(domain, (Host(relay.host, addresses[:HOST_ADDRESS_LIMIT]),), relay.port, relay=relay)

@@ -162,9 +162,23 @@ class Turns(Generic[Item]):
         """What `next` will give."""
         return next(iter(self._waiting.values()))[0]
 
+    def heads(self) -> list[Item]:
+        """The first of every account, in the order of their turns."""
+        return [waiting[0] for waiting in self._waiting.values()]
+
+    def next_that(self, may_go: Callable[[Item], bool]) -> Item | None:
+        """The first that may go, by turns; an account whose first may not keeps its turn and stops nobody."""
+        for account, waiting in self._waiting.items():
+            if may_go(waiting[0]):
+                return self._take(account)
+        return None
+
     def next(self) -> Item:
-        """The first of the account whose turn it is, which then stands behind all others."""
-        account = next(iter(self._waiting))
+        """The first of the account whose turn it is."""
+        return self._take(next(iter(self._waiting)))
+
+    def _take(self, account: str) -> Item:
+        """The first of an account, which then stands behind all others."""
         waiting = self._waiting.pop(account)
         item = waiting.popleft()
         if waiting:

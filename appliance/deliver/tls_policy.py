@@ -21,7 +21,8 @@ from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_p
 from appliance.deliver.policy_fetch import NoPolicy
 from appliance.deliver.route import Host, Relay, RelayTls, Route
 from appliance.joint import Joint
-from appliance.resolver import Fault, LookupFailed, Resolver, Tlsa
+from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
+from appliance.shortage import Shortage
 
 POLICIES = 10_000  # domains remembered
 LEAST_AGE = 300  # seconds a policy is kept even if it says less: otherwise every message would fetch it
@@ -124,6 +125,8 @@ class TlsPolicies:
             return None
         try:
             answer = await self._resolver.tlsa(f"_{route.port}._tcp.{host.name}")
+        except NotAsked as failed:
+            raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
             if failed.fault is Fault.TEMPORARY:
                 return TlsDemand(Level.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.text}")
@@ -145,6 +148,8 @@ class TlsPolicies:
     async def _announced(self, domain: str) -> str | None:
         try:
             return policy_id((await self._resolver.txt(f"_mta-sts.{domain}")).records)
+        except NotAsked as failed:  # not the same as none: a machine short of descriptors must not send in the clear
+            raise Shortage(failed.lack) from failed
         except LookupFailed:
             return None
 

@@ -10,6 +10,7 @@ from appliance.deliver.smtp.capabilities import Capabilities
 from appliance.deliver.smtp.commands import Credentials
 from appliance.deliver.smtp.dialogue import CLOSING, Dialogue
 from appliance.deliver.smtp.opening import Opening, State
+from appliance.deliver.smtp.progress import Progress
 from appliance.deliver.smtp.reply import ReplyReader
 from appliance.deliver.smtp.results import Cause, NotOpened, Stage, TransactionResult, Verdict
 from appliance.deliver.smtp.sending import Sending, Transaction
@@ -48,6 +49,7 @@ class Connection:
         self._closed = False
         self._cut_off = False
         self._needs_reset = False
+        self._progress = Progress(0.0)
 
     @classmethod
     async def open(
@@ -59,10 +61,12 @@ class Connection:
         tls: TlsPlan | None = None,
         credentials: Credentials | None = None,
         timeouts: Timeouts | None = None,
+        progress: Progress | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> Connection:
         """Take a dialled stream to where mail can be sent. Raises NotOpened, with the stream closed."""
         connection = cls(stream, watch, timeouts or Timeouts(), clock)
+        connection._progress = progress or connection._progress
         try:
             opening = Opening(
                 hello_name,
@@ -106,10 +110,15 @@ class Connection:
         """Whether another transaction may be sent, as far as we know: the server may have hung up since."""
         return not self._closed
 
-    async def send(self, transaction: Transaction) -> TransactionResult:
+    def allow(self, timeouts: Timeouts) -> None:
+        """Wait for so long from now on."""
+        self._timeouts = timeouts
+
+    async def send(self, transaction: Transaction, progress: Progress | None = None) -> TransactionResult:
         """Carry out one transaction; whatever happens on the wire is in the result, not raised."""
         if self._closed:
             raise trio.ClosedResourceError("this connection has carried its last transaction")
+        self._progress = progress or Progress(0.0)
         sending = Sending(transaction, self.capabilities, self._replies, self._clock, reset=self._needs_reset)
         await self._carry_out(sending)
         self._needs_reset = sending.needs_reset
@@ -184,16 +193,21 @@ class Connection:
             dialogue.fail(Cause.TIMEOUT, TOO_LONG)
 
     async def _exchange(self, dialogue: Dialogue, limit: trio.CancelScope | Connection, end: float) -> None:
-        answers = 0
+        answers, progress = 0, self._progress
         while (stage := dialogue.awaiting) is not None:
             blocks = _blocks(dialogue.output())
             for block in blocks[:-1]:
-                limit.deadline = min(trio.current_time() + self._timeouts.block, end)
+                progress.moved_at = trio.current_time()
+                limit.deadline = min(progress.moved_at + self._timeouts.block, end)
                 await self._send(block, dialogue)
             if answers != dialogue.answers:  # a reply that comes in drips gets no more time for each
                 answers = dialogue.answers
-                limit.deadline = min(trio.current_time() + self._timeouts.of(stage), end)
+                progress.moved_at = trio.current_time()
+                limit.deadline = min(progress.moved_at + self._timeouts.of(stage), end)
             if blocks:  # the last block, mostly the only one, within the time of the answer to it
+                if stage is Stage.END_OF_DATA:
+                    await trio.lowlevel.checkpoint_if_cancelled()  # the last moment at which it may be ended
+                    progress.handed_over = True
                 await self._send(blocks[-1], dialogue)
             dialogue.receive(await self._receive(dialogue))
 

@@ -1,0 +1,250 @@
+"""Sessions are shared: no account's slow servers keep other mail waiting, and none is ended after its final dot."""
+
+import errno
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.deliver import flights as flights_module
+from appliance.deliver import preparing as preparing_module
+from appliance.deliver.flights import STALLED, STALLED_LONG
+from appliance.deliver.providers import Limits, Pools, Provider, by_suffix
+from appliance.deliver.slow_servers import SHORT
+from tests.deliver.stage import MIME, OK, Stage, domain_zone, message, stage
+from tests.fakes.mx import Answer, FakeMx, drip, silence, wait_and_say
+
+DRIPPING = drip(b"220-" + b"welcome " * 60, 5.0)
+SLOW = [f"slow{number}.test" for number in range(30)]
+
+
+def tarpits(answers: dict[str, Answer], *good: str) -> tuple[dict[str, dict[str, list[str]]], dict[str, FakeMx]]:
+    """Thirty domains whose servers answer like this, and some good ones."""
+    zone, addresses = domain_zone(*SLOW, *good)
+    servers = {addresses[name]: FakeMx(answers=dict(answers) if name in SLOW else {}) for name in (*SLOW, *good)}
+    return zone, servers
+
+
+async def offer(played: Stage, address: str, account: str = "demo", mime: bytes = MIME) -> str:
+    """Accept a message as the front door does; its id."""
+    new = message(played.outside, played.accounts[account], address, mime=mime)
+    played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+    return new.id
+
+
+async def begin(played: Stage, sessions: int) -> None:
+    """Run with so many sessions in all."""
+    played.dispatch.sessions = sessions
+    played.nursery.start_soon(played.dispatch.run)
+    await trio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [{"greeting": silence}, {"greeting": DRIPPING}, {"EHLO": silence}, {"RCPT": silence}, {".": silence}],
+    ids=["silent", "dripping", "no ehlo", "no rcpt", "after the dot"],
+)
+async def test_tarpits_of_one_account_leave_room_for_others(
+    tmp_path: Path, autojump_clock: MockClock, answers: dict[str, Answer]
+) -> None:
+    """Beside three tarpits for every two sessions, another account's mail to a good server goes at once."""
+    async with stage(tmp_path, *tarpits(answers, "good.test"), running=False) as played:
+        await begin(played, 20)
+        for name in SLOW:
+            await offer(played, f"ada@{name}")
+        for _ in range(20):
+            await trio.sleep(3)
+            began = trio.current_time()
+            await played.final(await offer(played, "ada@good.test", "other"), within=2)
+            assert trio.current_time() - began < 0.2
+
+
+async def test_an_account_s_own_mail_gets_past_its_tarpits(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its sessions that make no progress give way to its own mail after a minute, not after five."""
+    async with stage(tmp_path, *tarpits({"greeting": silence}, "good.test"), running=False) as played:
+        await begin(played, 20)
+        for name in SLOW:
+            await offer(played, f"ada@{name}")
+        await trio.sleep(1)
+        began = trio.current_time()
+        await played.final(await offer(played, "ada@good.test"), within=300)
+        assert trio.current_time() - began < STALLED_LONG + 5
+
+
+async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its message is tried again by the schedule, the record says why, and its server gets short time-outs then."""
+    async with stage(tmp_path, *tarpits({"greeting": silence}), running=False) as played:
+        await begin(played, 4)
+        sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
+        await trio.sleep(STALLED_LONG + 3)
+        # Four had all the sessions; one of them has given way to the fifth.
+        assert sorted(played.recipient(each) for each in sent) == [("deferred", 1)] + [("queued", 0)] * 4
+        ((text, host, decision),) = played.rows("SELECT smtp_response, mx_host, decision FROM attempts")
+        assert text.startswith("no answer for 6")
+        assert host.startswith("mx.slow")
+        assert decision.startswith("deferred: attempt 2")
+        (gave_way,) = [each for each in sent if played.recipient(each)[1] == 1]
+        await played.until(lambda: played.recipient(gave_way)[1] == 2, within=1_000)
+        query = "SELECT finished_at - started_at FROM attempts WHERE recipient_id LIKE ? ORDER BY started_at DESC"
+        ((recipient,),) = played.rows("SELECT id FROM recipients WHERE message_id = ?", gave_way)
+        assert played.rows(query, recipient)[0][0] == SHORT * 1_000_000
+
+
+async def test_nothing_gives_way_while_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Without anybody waiting a server has the full time of the RFC to greet."""
+    zone, servers = tarpits({"greeting": wait_and_say(290, b"220 hello\r\n")})
+    async with stage(tmp_path, zone, servers) as played:
+        sent = [await offer(played, f"ada@{name}") for name in SLOW]
+        await played.final(*sent, within=300)
+        assert {played.recipient(each) for each in sent} == {("delivered", 1)}
+
+
+async def test_nothing_gives_way_after_the_final_dot(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A server that has the whole message keeps its session until it answers: ending it could send the mail twice."""
+    zone, servers = tarpits({".": wait_and_say(500, OK)}, "good.test")
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        await begin(played, 4)
+        sent = [await offer(played, f"ada@{name}") for name in SLOW[:4]]
+        await trio.sleep(1)
+        waiting = await offer(played, "ada@good.test")
+        await played.final(*sent, waiting, within=1_000)
+        assert {played.recipient(each) for each in (*sent, waiting)} == {("delivered", 1)}
+        assert [len(server.messages) for server in servers.values() if server.messages] == [1] * 5
+
+
+async def test_a_message_that_has_just_been_handed_over_is_not_ended(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers that take a minute for their go-ahead and then take the message have it once, whoever waits meanwhile."""
+    monkeypatch.setattr(flights_module, "STALLED_LONG", 30.0)
+    zone, servers = tarpits({"DATA": wait_and_say(30, b"354 go on\r\n"), ".": wait_and_say(20, OK)}, "good.test")
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        await begin(played, 4)
+        sent = [await offer(played, f"ada@{name}") for name in SLOW[:8]]
+        await played.final(*sent, within=86_400)
+        assert {played.recipient(each)[0] for each in sent} == {"delivered"}
+        assert [len(server.messages) for server in servers.values() if server.messages] == [1] * 8
+
+
+# ---- large messages
+
+
+async def test_large_messages_to_tarpits_stop_nobody(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside sixteen of them small mail for the same pool goes at once, and so does another account's large message."""
+    monkeypatch.setattr(preparing_module, "LARGE", 200)
+    zone, addresses = domain_zone("tar1.test", "tar2.test", "good.test")
+    tar = FakeMx(answers={"greeting": silence})
+    servers = {addresses["tar1.test"]: tar, addresses["tar2.test"]: tar, addresses["good.test"]: FakeMx()}
+    large = MIME + b"x" * 200 + b"\r\n"
+    async with stage(tmp_path, zone, servers) as played:
+        for number in range(16):
+            await offer(played, f"ada@tar{number % 2 + 1}.test", mime=large)
+        held_back = await offer(played, "ada@good.test", mime=large)  # the account has no more large slots
+        await trio.sleep(1)
+        began = trio.current_time()
+        await played.final(await offer(played, "bob@good.test"), within=2)
+        await played.final(await offer(played, "bob@good.test", "other"), within=2)
+        await played.final(await offer(played, "bob@good.test", "other", large), within=2)
+        assert trio.current_time() - began < 0.5
+        await played.final(held_back, within=STALLED_LONG + 5)
+
+
+async def test_small_and_large_messages_take_turns(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long queue of small messages for one pool does not keep a large one back for ever."""
+    monkeypatch.setattr(preparing_module, "LARGE", 200)
+    zone, addresses = domain_zone("a.test")
+    server = FakeMx(answers={".": wait_and_say(1, OK)})
+    async with stage(tmp_path, zone, {addresses["a.test"]: server}, limits=Limits(concurrency=1)) as played:
+        for number in range(50):
+            await offer(played, f"user{number}@a.test")
+        large = await offer(played, "ada@a.test", mime=MIME + b"x" * 200 + b"\r\n")
+        await played.final(large, within=5)
+
+
+# ---- one pool
+
+
+async def test_another_account_s_stalled_sessions_leave_a_full_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Who fills a shared pool with sessions to a server that does nothing keeps others out for seconds, not minutes."""
+    zone, addresses = domain_zone("tar.test", "good.test")
+    servers = {addresses["tar.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        played.dispatch.gates.pools = Pools(by_suffix([Provider("shared", ("test",), Limits(concurrency=3))]))
+        await begin(played, 500)
+        for number in range(10):
+            await offer(played, f"user{number}@tar.test")
+        await trio.sleep(1)
+        began = trio.current_time()
+        await played.final(await offer(played, "ada@good.test", "other"), within=300)
+        assert trio.current_time() - began < STALLED + 3
+
+
+async def test_mail_for_the_same_silent_server_ends_no_session(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The next message would find it no better, so each has its full time."""
+    zone, addresses = domain_zone("tar.test")
+    server = FakeMx(answers={"greeting": wait_and_say(200, b"220 hello\r\n")})
+    async with stage(tmp_path, zone, {addresses["tar.test"]: server}, limits=Limits(concurrency=1)) as played:
+        first = await offer(played, "ada@tar.test")
+        second = await offer(played, "bob@tar.test", "other")
+        await played.final(first, second, within=500)
+        assert {played.recipient(each) for each in (first, second)} == {("delivered", 1)}
+
+
+# ---- a machine that is short of something
+
+
+@pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL])
+async def test_a_lack_of_this_machine_uses_no_attempt(
+    tmp_path: Path, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], lack: int
+) -> None:
+    """Out of descriptors, ports or memory, mail waits and then goes with its first attempt, and one line tells of it."""
+    zone, addresses = domain_zone(*SLOW)
+    servers = {addresses[name]: FakeMx() for name in SLOW}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        good, short = played.outside.dial, True
+
+        async def dial(address: str, port: int) -> trio.abc.Stream:
+            await trio.lowlevel.checkpoint()
+            if short:
+                raise OSError(lack, "the machine's own words")
+            return await good(address, port)
+
+        object.__setattr__(played.outside, "dial", dial)
+        await begin(played, 500)
+        sent = [await offer(played, f"ada@{name}") for name in SLOW]
+        await trio.sleep(60)
+        assert {played.recipient(each) for each in sent} == {("queued", 0)}
+        short = False
+        await played.final(*sent, within=60)
+        assert {played.recipient(each) for each in sent} == {("delivered", 1)}
+        assert played.rows("SELECT count(*) FROM attempts") == [(len(SLOW),)]
+        await trio.sleep(60)
+        await played.final(await offer(played, f"bob@{SLOW[0]}"), within=1)
+    logged = capsys.readouterr().err
+    assert logged.count("this machine is short") == 1
+    assert "Traceback" not in logged
+
+
+async def test_idle_connections_make_room_when_descriptors_are_short(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """With as many descriptors as there are idle connections, mail to other servers still goes."""
+    zone, addresses = domain_zone(*SLOW)
+    servers = {addresses[name]: FakeMx() for name in SLOW}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        good = played.outside.dial
+
+        async def dial(address: str, port: int) -> trio.abc.Stream:
+            if played.dispatch.courier.connections._count >= 10:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await good(address, port)
+
+        object.__setattr__(played.outside, "dial", dial)
+        await begin(played, 500)
+        for name in SLOW:
+            await played.final(await offer(played, f"ada@{name}"), within=5)
