@@ -12,8 +12,10 @@ import pytest
 
 from appliance import __version__
 from appliance.systemd.plan import file
+from tests.e2e.submission.client import final_status, submit
 from tests.packed import ROOT, package
 from tests.programs import needs
+from tests.running import appliance
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can install below another root")
 
@@ -126,6 +128,15 @@ def test_its_checksums_are_right(deb: Path, tmp_path: Path) -> None:
     assert told.stdout == f"appliance {__version__}\n"
     refused = subprocess.run([tmp_path / "x/usr/bin/appliance", "install"], capture_output=True, text=True, check=False)
     assert "came with the Debian package" in refused.stderr
+
+
+def test_the_program_in_it_takes_mail_by_smtp(deb: Path, tmp_path: Path) -> None:
+    """Unpacked and started with an empty environment, it accepts a message over STARTTLS and AUTH and delivers it."""
+    output("dpkg-deb", "--extract", str(deb), str(tmp_path / "x"))
+    with appliance(tmp_path, program=("/usr/bin/env", "-i", str(tmp_path / "x/usr/bin/appliance"))) as running:
+        assert final_status(running, submit(running)) == "delivered"
+        assert running.complaints() == []
+        assert running.terminate() == 0
 
 
 @needs("systemd")

@@ -65,8 +65,8 @@ def verified(directory: Path, language: str, secret: str, header: str, body: byt
 @pytest.mark.parametrize("language", CALLS)
 def test_the_snippet_accepts_what_we_sign(tmp_path: Path, language: str) -> None:
     """A post of now, and one nearly 300 seconds away in either direction, is verified."""
-    now = round(time.time())
-    for seconds in (now, now - TOLERANCE + 20, now + TOLERANCE - 20):
+    for away in (0, 20 - TOLERANCE, TOLERANCE - 20):
+        seconds = round(time.time()) + away
         assert verified(tmp_path, language, SECRET, signature_header(SECRET.encode(), seconds, BODY), BODY)
 
 
@@ -87,7 +87,7 @@ def test_the_snippet_refuses_what_we_did_not_sign(tmp_path: Path, language: str)
         (SECRET, "t=,v1=", BODY),
         (SECRET, "nonsense", BODY),
         (SECRET, signature_header(SECRET.encode(), now - TOLERANCE - 20, BODY), BODY),
-        (SECRET, signature_header(SECRET.encode(), now + TOLERANCE + 20, BODY), BODY),
+        (SECRET, signature_header(SECRET.encode(), now + TOLERANCE + 120, BODY), BODY),  # all of these may take long
     ]
     assert [case for case in refused if verified(tmp_path, language, *case)] == []
 

@@ -1,7 +1,7 @@
 """Regular expressions: which operators may be used, and how their time grows with a hostile input.
 
-Python 3.11.0 to 3.11.3, Debian 12's own among them, read possessive quantifiers and atomic groups wrongly inside a
-repeat. So the sources use neither, and each pattern is linear because it can match in one way only.
+Early patch releases of Python 3.11, Debian 12's own 3.11.2 among them, read possessive quantifiers and atomic groups
+wrongly inside a repeat. So the sources use neither, and each pattern is linear because it can match in one way only.
 """
 
 import ast

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import smtplib
-import ssl
 import stat
 import subprocess
 from pathlib import Path
@@ -14,12 +12,14 @@ import pytest
 
 from appliance.config import parse
 from tests.e2e.delivery.world import world
+from tests.e2e.submission.client import final_status, submit
 from tests.fakes.manager import Manager
 from tests.fakes.mx import FakeMx
 from tests.packed import binary
 from tests.programs import needs
 from tests.running import STOP_TIMEOUT, appliance
 from tests.systemd.denying import can_deny, denying_writable_code
+from tests.systemd.system_calls import filtered
 
 STATIC = Path(__file__).parents[2] / "appliance" / "web" / "static"
 MESSAGE = {"from": "hello@example.com", "to": "somebody@example.net", "subject": "Packed", "text": "It works."}
@@ -59,7 +59,7 @@ def test_it_sends_over_http_and_smtp(program: tuple[str, ...], tmp_path: Path) -
         with running.client(headers={**running.account.bearer, "Idempotency-Key": "one"}) as client:
             assert client.post("/emails", json=MESSAGE).status_code == 202
         assert running.login()
-        submit(running.smtp[0], running.account.username, running.account.password)
+        assert final_status(running, submit(running)) == "delivered"
         listed = run(program, tmp_path, "account", "list", "--json", "--config", str(running.config_file))
         assert [each["name"] for each in json.loads(listed.stdout)["accounts"]] == ["demo"]
         assert running.complaints() == []
@@ -83,15 +83,15 @@ def test_it_serves_the_dashboard(program: tuple[str, ...], tmp_path: Path) -> No
         assert running.terminate() == 0
 
 
-def submit(url: str, username: str, password: str) -> None:
-    """One message by SMTP with STARTTLS."""
-    host, _, port = url.removeprefix("smtp://").rpartition(":")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with smtplib.SMTP(host, int(port), timeout=30) as client:
-        client.starttls(context=context)
-        client.login(username, password)
-        client.sendmail("hello@example.com", ["b@example.net"], "From: hello@example.com\r\nSubject: x\r\n\r\nx\r\n")
+@needs("systemd")
+@needs("seccomp")
+def test_it_works_under_the_units_filter(program: tuple[str, ...], tmp_path: Path) -> None:
+    """Unpacking itself, taking mail by SMTP, reloading and ending take no system call that the unit forbids."""
+    with appliance(tmp_path, program=filtered(*program)) as running:
+        assert final_status(running, submit(running)) == "delivered"
+        assert running.hang_up("reloaded")["changed"] == []
+        assert running.complaints() == []
+        assert running.terminate() == 0
 
 
 async def test_it_delivers_to_a_mail_server(program: tuple[str, ...], tmp_path: Path) -> None:

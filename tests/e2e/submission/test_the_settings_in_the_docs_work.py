@@ -39,6 +39,7 @@ def run(running: Running, *command: str, given: str = "") -> None:
     before = messages(running)
     certificate = str(running.data_dir / CERTIFICATE)
     trust = {"SSL_CERT_FILE": certificate, "NODE_EXTRA_CA_CERTS": certificate, "NODE_PATH": NODE_PATH}
+    trust["NODE_OPTIONS"] = "--dns-result-order=ipv4first"  # the server here has no IPv6 address; localhost may
     ran = subprocess.run(
         command, input=given, text=True, capture_output=True, timeout=60, env={**os.environ, **trust}, check=False
     )
