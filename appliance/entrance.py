@@ -34,8 +34,17 @@ def build(config: Config, outside: Outside, store: Store, deliveries: Deliveries
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
     guesses = Guesses(outside)
     sandbox = config.delivery.mode is Mode.SANDBOX
+    door = FrontDoor(
+        store,
+        outside,
+        deliveries,
+        free_space,
+        sandbox=sandbox,
+        hostname=config.server.hostname,
+        text_from_html=config.http.text_from_html,
+    )
     return Entrance(
-        FrontDoor(store, outside, deliveries, free_space, sandbox=sandbox, hostname=config.server.hostname),
+        door,
         Credentials(store, outside, guesses),
         guesses,
         RequestRate(limits.requests_per_second, outside),
