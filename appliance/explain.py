@@ -10,6 +10,7 @@ from appliance.model import Attempt, PoolHold, PoolState, RecipientStatus, Tried
 from appliance.warmup import Warming
 
 SECOND = 1_000_000  # microseconds
+QUOTED_REPLY = ", the last: "  # what a hold quotes follows this
 CANCELLED = "cancelled:"  # how the response of a recipient begins that was given up by hand
 
 
@@ -108,11 +109,16 @@ def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: i
 def _held(pool: PoolView) -> str | None:
     """That mail may not go at all, and who can change that."""
     if pool.pause is not None:
-        why = f": {pool.pause.reason} (`appliance resume` lets it go)" if pool.for_operator else " by the operator"
-        return f"all mail is paused{why}"
-    if pool.hold is not None:
-        return f"pool {pool.name} is held" + (f": {pool.hold.reason}" if pool.for_operator else " for now")
-    return None
+        hint = " (`appliance resume` lets it go)" if pool.for_operator else ""
+        return f"all mail is paused: {pool.pause.reason}{hint}"
+    if pool.hold is None:
+        return None
+    return f"pool {pool.name} is held: {pool.hold.reason if pool.for_operator else public_reason(pool.hold)}"
+
+
+def public_reason(hold: PoolHold) -> str:
+    """Why a pool is held, for customers: without the reply that a hold of our own quotes, to any account's mail."""
+    return hold.reason.partition(QUOTED_REPLY)[0]
 
 
 def _why(pool: PoolView, now: int) -> str:

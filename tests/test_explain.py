@@ -231,12 +231,12 @@ def test_a_dialogue_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
-        (PoolView("google", HOLD, GOOGLE), "waiting: pool google is held for now"),
+        (PoolView("google", HOLD, GOOGLE), "waiting: pool google is held: 10 refusals of us as a sender in a row"),
         (
             PoolView("google", None, PoolState("google", 1, 5, NOW + 30 * SECOND, "421 4.7.0 bob@x.example", NOW)),
             "waiting: pool google slowed down until 14:00:30 because its servers ask for less mail",
         ),
-        (PoolView("google", pause=HOLD), "waiting: all mail is paused by the operator"),
+        (PoolView("google", pause=PoolHold("*", "we move", NOW)), "waiting: all mail is paused: we move"),
         (
             PoolView("google", None, IDLE, warmups=(warming("192.0.2.1", 150),)),
             "waiting: the warm-up of a new sending address",
