@@ -20,6 +20,7 @@ from appliance.message.draft import Draft, draft
 from appliance.message.request import SendRequest, fingerprint
 from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
+from appliance.message.text_from_html import is_laborious
 from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
 from appliance.quota import Quota
@@ -103,6 +104,7 @@ class FrontDoor:
         sandbox: bool,
         hostname: str,
         quota: Quota | None = None,
+        text_from_html: bool = True,
     ) -> None:
         self._store = store
         self._outside = outside
@@ -111,6 +113,7 @@ class FrontDoor:
         self.quota = quota or Quota(Share(), free_space)
         self._sandbox = sandbox
         self._hostname = hostname
+        self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
         # Large messages are made one at a time, off the loop: that bounds memory as well as stalls.
         self._large = trio.CapacityLimiter(1)
@@ -163,7 +166,8 @@ class FrontDoor:
     ) -> Accepted:
         template = None if request.template is msgspec.UNSET else self._template(caller, request.template)
         message_id, now = self._outside.identifier("msg"), self._outside.now()
-        given = (request, template, message_id, now, caller)
+        large = large or (template is not None and _needs_laborious_text(template.text, template.html))
+        given = (request, template, message_id, now, caller, self._text_from_html)
         drafted, mime = await self._off_loop(_build, *given) if large else _build(*given)
         credits_needed = 0 if own_test else _credits(caller, drafted.recipients)
         encoded = _ENCODER.encode(_receipt(drafted, message_id, request_id, credits_needed))
@@ -358,16 +362,22 @@ def _is_laborious(request: SendRequest) -> bool:
     for addresses in (request.to, request.cc, request.bcc):
         if isinstance(addresses, list):
             entries += len(addresses)
-    return entries > FEW_ADDRESSES
+    return entries > FEW_ADDRESSES or _needs_laborious_text(request.text, request.html)
+
+
+def _needs_laborious_text(text: object, html: object) -> bool:
+    """Whether a text part would have to be made, of much HTML."""
+    return isinstance(html, str) and not isinstance(text, str) and is_laborious(html)
 
 
 def _build(
-    request: SendRequest, template: Template | None, message_id: str, now: int, caller: Caller
+    request: SendRequest, template: Template | None, message_id: str, now: int, caller: Caller, text_from_html: bool
 ) -> tuple[Draft, bytes]:
     drafted = draft(request, template)
     _check_domain(caller, drafted.sender, "from")
     header_id = f"{message_id.removeprefix('msg_')}@{drafted.sender.domain}"
-    return drafted, compose(drafted, message_id=header_id, date_seconds=now // 1_000_000)
+    seconds = now // 1_000_000
+    return drafted, compose(drafted, message_id=header_id, date_seconds=seconds, text_from_html=text_from_html)
 
 
 def _check_domain(caller: Caller, sender: Address, field: str) -> None:

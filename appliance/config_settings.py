@@ -175,6 +175,7 @@ class Http:
     keep_alive_timeout: float = _key(_TIMEOUT, "75s", "How long an idle connection is kept open")
     max_body: int = _key(_BODY_SIZE, "16MiB", "Largest request body, from 1KiB to 16MiB; more is answered 413")
     body_memory: int = _key(size(), "256MiB", "Bytes of bodies in flight, at least max_body; more is answered 503")
+    text_from_html: bool = _key(BOOLEAN, True, "A message sent with html alone gets a text part made from it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ async def check(resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecor
         try:
             checked[record] = await _CHECKS[record.kind](resolver, sending_host, record)
         except LookupFailed as failed:
-            checked[record] = Checked(record, Status.UNKNOWN, note=failed.text)
+            checked[record] = Checked(record, Status.UNKNOWN, note=failed.public)
 
     async with trio.open_nursery() as nursery:
         for record in wanted:

@@ -35,9 +35,19 @@ def build(config: Config, outside: Outside, store: Store, deliveries: Deliveries
     limits = config.limits
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
     guesses, quota = Guesses(outside), Quota(limits.stored_bytes_per_account, free_space)
-    sandbox, hostname = config.delivery.mode is Mode.SANDBOX, config.server.hostname
+    sandbox = config.delivery.mode is Mode.SANDBOX
+    door = FrontDoor(
+        store,
+        outside,
+        deliveries,
+        free_space,
+        sandbox=sandbox,
+        hostname=config.server.hostname,
+        quota=quota,
+        text_from_html=config.http.text_from_html,
+    )
     return Entrance(
-        FrontDoor(store, outside, deliveries, free_space, sandbox=sandbox, hostname=hostname, quota=quota),
+        door,
         Credentials(store, outside, guesses),
         guesses,
         RequestRate(limits.requests_per_second, outside),

@@ -10,6 +10,7 @@ from appliance.model import Attempt, PoolHold, PoolState, RecipientStatus, Tried
 from appliance.warmup import Warming
 
 SECOND = 1_000_000  # microseconds
+QUOTED_REPLY = ", the last: "  # what a hold quotes follows this
 CANCELLED = "cancelled:"  # how the response of a recipient begins that was given up by hand
 
 
@@ -22,6 +23,7 @@ class PoolView:
     state: PoolState | None = None
     pause: PoolHold | None = None  # of all mail
     warmups: tuple[Warming, ...] = ()  # under way at this pool
+    for_operator: bool = True  # else without what concerns other accounts' mail, our addresses and the shell
 
 
 # ---- times
@@ -107,8 +109,16 @@ def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: i
 def _held(pool: PoolView) -> str | None:
     """That mail may not go at all, and who can change that."""
     if pool.pause is not None:
-        return f"all mail is paused: {pool.pause.reason} (`appliance resume` lets it go)"
-    return None if pool.hold is None else f"pool {pool.name} is held: {pool.hold.reason}"
+        hint = " (`appliance resume` lets it go)" if pool.for_operator else ""
+        return f"all mail is paused: {pool.pause.reason}{hint}"
+    if pool.hold is None:
+        return None
+    return f"pool {pool.name} is held: {pool.hold.reason if pool.for_operator else public_reason(pool.hold)}"
+
+
+def public_reason(hold: PoolHold) -> str:
+    """Why a pool is held, for customers: without the reply that a hold of our own quotes, to any account's mail."""
+    return hold.reason.partition(QUOTED_REPLY)[0]
 
 
 def _why(pool: PoolView, now: int) -> str:
@@ -121,11 +131,15 @@ def _why(pool: PoolView, now: int) -> str:
     if state is None:
         return f"{name} takes it as soon as a server runs"
     if state.slowed_until is not None and state.slowed_until > now:
-        return f"{name} slowed down until {clock(state.slowed_until, now)} because {state.slowed_by}"
+        because = state.slowed_by if pool.for_operator else "its servers ask for less mail"
+        return f"{name} slowed down until {clock(state.slowed_until, now)} because {because}"
     used = f"{state.in_use} of {state.allowed} in use"
     if state.in_use >= state.allowed:
         return f"{name} {used}"
-    return warmup_wait(pool.warmups, now) or f"{name} takes it next, {used}"
+    wait = warmup_wait(pool.warmups, now)
+    if wait is not None and not pool.for_operator:
+        wait = "the warm-up of a new sending address"
+    return wait or f"{name} takes it next, {used}"
 
 
 def warmup_wait(warmups: Iterable[Warming], now: int) -> str | None:

@@ -40,6 +40,12 @@ async def _dial(address: str, port: int) -> trio.abc.Stream:
     connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     try:
         await connection.connect((address, port))
+    except OSError as error:
+        connection.close()
+        if error.errno is None:
+            raise
+        # Trio puts the address into the words, and customers read them.
+        raise OSError(error.errno, os.strerror(error.errno)) from error
     except BaseException:
         connection.close()
         raise

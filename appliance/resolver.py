@@ -31,6 +31,7 @@ from appliance.shortage import lack_behind
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
 TRIES = 3  # for one question, going round the resolvers
 RETRY_PAUSE = 0.1  # seconds before the same resolver is asked again
+NO_ANSWER = "the DNS gave no usable answer in time"  # to customers, whatever a resolver did
 TTL_LIMIT = 3600  # seconds; longer, and a corrected record would be news to us too late
 NEGATIVE_TTL_LIMIT = 300  # seconds; a domain that has just been set up should not bounce for an hour (RFC 2308 5)
 FAILURE_TTL = 1  # second: the least that RFC 9520 3.2 asks for
@@ -53,10 +54,14 @@ class Fault(StrEnum):
 
 
 class LookupFailed(Exception):
-    """A question without records; `authentic` as in `Answer`, for the two faults that are themselves answers."""
+    """A question without records; `authentic` as in `Answer`, for the two faults that are themselves answers.
 
-    def __init__(self, fault: Fault, text: str, *, ttl: float = 0, authentic: bool = False) -> None:
+    `text` is for the operator and may name a resolver; `public` is the same for customers, without that.
+    """
+
+    def __init__(self, fault: Fault, text: str, *, public: str = "", ttl: float = 0, authentic: bool = False) -> None:
         super().__init__(text)
+        self.public = public or text
         self.fault = fault
         self.text = text
         self.ttl = ttl
@@ -64,7 +69,7 @@ class LookupFailed(Exception):
 
     def again(self) -> "LookupFailed":
         """The same failure for another asker: an exception collects the traceback of whoever raises it."""
-        return LookupFailed(self.fault, self.text, ttl=self.ttl, authentic=self.authentic)
+        return LookupFailed(self.fault, self.text, public=self.public, ttl=self.ttl, authentic=self.authentic)
 
 
 class NotAsked(LookupFailed):
@@ -358,11 +363,12 @@ class DnsResolver:
                     backend=self._backend,
                 )
         except (dns.exception.Timeout, trio.TooSlowError) as cause:
-            raise LookupFailed(Fault.TEMPORARY, f"no answer from {asked}") from cause
+            raise LookupFailed(Fault.TEMPORARY, f"no answer from {asked}", public=NO_ANSWER) from cause
         except Exception as cause:  # whatever a hostile packet can provoke in a parser, or a socket can report
             if (lack := lack_behind(cause)) is not None:
                 raise NotAsked(lack) from cause
-            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}: {cause!r}") from cause
+            text = f"no usable answer from {asked}: {cause!r}"
+            raise LookupFailed(Fault.TEMPORARY, text, public=NO_ANSWER) from cause
         if not isinstance(reply, dns.message.QueryMessage) or reply.flags & dns.flags.TC:
-            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}")
+            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}", public=NO_ANSWER)
         return reply

@@ -1,5 +1,7 @@
 """The words in which an operator is told where a recipient stands, by table."""
 
+from dataclasses import replace
+
 import pytest
 
 from appliance.explain import PoolView, Spoken, attempt_line, clock, dialogue, encryption, span, standing
@@ -224,3 +226,23 @@ def test_a_dialogue_is_read_back() -> None:
     kept = attempt(250, "250 ok", dialogue='[[0,"S","220 hello"],[12,"C","EHLO mail.example.com"]]')
     assert dialogue(kept) == [Spoken(0, "S", "220 hello"), Spoken(12, "C", "EHLO mail.example.com")]
     assert dialogue(NO_ROUTE) == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        (PoolView("google", HOLD, GOOGLE), "waiting: pool google is held: 10 refusals of us as a sender in a row"),
+        (
+            PoolView("google", None, PoolState("google", 1, 5, NOW + 30 * SECOND, "421 4.7.0 bob@x.example", NOW)),
+            "waiting: pool google slowed down until 14:00:30 because its servers ask for less mail",
+        ),
+        (PoolView("google", pause=PoolHold("*", "we move", NOW)), "waiting: all mail is paused: we move"),
+        (
+            PoolView("google", None, IDLE, warmups=(warming("192.0.2.1", 150),)),
+            "waiting: the warm-up of a new sending address",
+        ),
+    ],
+)
+def test_customers_are_told_nothing_of_others(pool: PoolView, words: str) -> None:
+    """Replies to other accounts' mail, sending addresses and commands of the shell are the operator's alone."""
+    assert standing(tried(QUEUED, due=-1), replace(pool, for_operator=False), NOW, 12) == words

@@ -1,8 +1,10 @@
 """In charge of what comes from outside: ids that sort, never meet and cannot be guessed; a wake that is kept."""
 
 import re
+import socket
 import threading
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,3 +138,12 @@ async def test_waiting_lets_others_run_and_can_be_cancelled() -> None:
     assert scope.cancelled_caught
     with assert_checkpoints():
         await wake.wait(50)  # what was set is still set: a wait that was cancelled has used nothing up
+
+
+async def test_a_refused_connection_does_not_tell_the_address() -> None:
+    """Its words reach customers, and the address may be one of the operator's own network."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        with pytest.raises(ConnectionRefusedError) as caught:
+            await Outside().dial("127.0.0.1", taken.getsockname()[1])
+    assert str(caught.value) == "[Errno 111] Connection refused"

@@ -98,7 +98,7 @@ class Courier:
     def failed(self, parcel: Parcel, error: Exception) -> list[Outcome]:
         """A bug, or trouble of this machine: temporary, as every unknown error is."""
         log.exception("delivery failed", error, message_id=parcel.message_id, domain=parcel.domain)
-        reason = NoRoute("4.3.0", f"an error on our side ({type(error).__name__}); the log has the details")
+        reason = NoRoute("4.3.0", "an error on our side; it is in the operator's log")
         return self.no_route(parcel, reason, self.outside.now())
 
     async def deliver(

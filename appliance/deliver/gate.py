@@ -13,6 +13,7 @@ Rules:
 from dataclasses import dataclass
 
 from appliance.deliver.providers import Limits
+from appliance.explain import QUOTED_REPLY
 
 SECOND = 1_000_000  # microseconds
 FIRST_PAUSE = 15 * SECOND
@@ -98,7 +99,7 @@ class Gate:
         """A server does not want mail from us."""
         self._faults += 1
         if self._faults >= SENDER_FAULTS:
-            self.hold_reason = f"{self._faults} refusals of us as a sender in a row, the last: {reason}"
+            self.hold_reason = f"{self._faults} refusals of us as a sender in a row{QUOTED_REPLY}{reason}"
 
     def reopen(self) -> None:
         """Somebody has looked into it and lets the pool's mail go again."""

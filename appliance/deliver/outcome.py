@@ -5,7 +5,8 @@ no rule names is tried again.
 
 1. 2xx after the end of data: delivered.
 2. No usable answer of the server (a lost connection, TLS, DNS, anything unknown): temporary.
-3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, nobody's address at fault.
+3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, nobody's address at fault. DNS is told
+   apart from a server: where no server was asked, none has refused.
 4. 4xx: temporary.
 5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a code that asks for AUTH): temporary, for it is neither about
    this recipient nor about this message. Another server, or this one on another day, may take it.
@@ -33,7 +34,9 @@ class Fault(StrEnum):
 
     RECIPIENT = "recipient"  # there is no such mailbox: the address is suppressed
     SENDER = "sender"  # we are not wanted: never suppresses, and counts towards pausing the pool
-    OTHER = "other"  # neither, or nobody can tell
+    DOMAIN = "domain"  # DNS leads to no server that could be asked
+    MESSAGE = "message"  # the server does not offer what this message needs, and was not asked
+    OTHER = "other"  # none of these, or nobody can tell
 
 
 class Judgement(NamedTuple):
@@ -124,7 +127,7 @@ def judge(verdict: Verdict, recipients: int = 1) -> Judgement:
         case Kind.ACCEPTED if verdict.stage is Stage.END_OF_DATA:
             return DELIVERED
         case Kind.LOCAL:
-            return Judgement(Result.BOUNCED, Fault.OTHER)
+            return Judgement(Result.BOUNCED, Fault.MESSAGE)
         case Kind.DEFERRED:
             return Judgement(Result.DEFERRED, throttle=_wants_less(verdict))
         case Kind.REJECTED:
@@ -139,7 +142,7 @@ def judge_no_route(no_route: NoRoute) -> Judgement:
     Nobody is suppressed for it, although a missing domain is 5.1.2: were our own resolver to lie, it would cost an
     account all its addresses at once.
     """
-    return Judgement(Result.BOUNCED, Fault.OTHER) if no_route.permanent else TEMPORARY
+    return Judgement(Result.BOUNCED, Fault.DOMAIN) if no_route.permanent else TEMPORARY
 
 
 def _wants_less(verdict: Verdict) -> bool:

@@ -18,6 +18,8 @@ RESPONSE_CHARACTERS = 1_000  # kept of a reply
 _FAULTS = {
     Fault.RECIPIENT: "the address does not exist, and is suppressed from now on",
     Fault.SENDER: "the server does not want mail from us; the address is not to blame",
+    Fault.DOMAIN: "DNS leads to no mail server that can be asked, so none was",
+    Fault.MESSAGE: "the server does not offer what this message needs",
     Fault.OTHER: "the server refuses this message for good",
     None: "the server refuses this message for good",
 }

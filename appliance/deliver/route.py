@@ -32,13 +32,20 @@ ADDRESS_LIMIT = 10  # addresses tried in one attempt: at 30 s each, five minutes
 _HOST = re.compile(r"(?!.*(?:^|\.)[0-9]+$)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*")
 
 
-class NoRoute(Exception):
-    """There is nowhere to send this mail: for ever or for now, with an RFC 3463 status and the reason in words."""
+_NOT_PUBLIC = "has no mail server with a public address"
 
-    def __init__(self, status: str, text: str) -> None:
+
+class NoRoute(Exception):
+    """There is nowhere to send this mail: for ever or for now, with an RFC 3463 status and the reason in words.
+
+    Customers read `text`, which names no address of this network and no resolver; `detail` is for the operator's log.
+    """
+
+    def __init__(self, status: str, text: str, detail: str = "") -> None:
         super().__init__(text)
         self.status = status
         self.text = text
+        self.detail = detail
 
     @property
     def permanent(self) -> bool:
@@ -129,7 +136,7 @@ class _Found:
     authentic: bool = False
     refused: tuple[str, ...] = ()  # why others may not
     own: bool = False  # it is this machine
-    trouble: str | None = None  # why nothing is known
+    trouble: LookupFailed | None = None  # why nothing is known
     lack: str | None = None  # of this machine, for which nothing could be asked
     missing: str | None = None  # why there is nothing to know
 
@@ -157,12 +164,15 @@ def _no_host(domain: str, found: list[_Found], *, complete: bool) -> NoRoute:
     refused = [reason for host in found for reason in host.refused]
     missing = [host.missing for host in found if host.missing]
     if trouble:
-        return NoRoute("4.4.3", f"the mail servers of {domain} cannot be looked up: {trouble[0]}")
+        text = f"the mail servers of {domain} cannot be looked up: {trouble[0].public}"
+        return NoRoute("4.4.3", text, trouble[0].text)
     if loop:
         return NoRoute("5.4.6", f"the best mail server of {domain} is this machine: mail would loop")
     if refused and complete:
-        return NoRoute("5.4.4", f"{domain} leads only to refused networks: {'; '.join(refused[:HOST_ADDRESS_LIMIT])}")
-    return NoRoute("4.4.4", f"no mail server of {domain} has an address: {(missing + refused)[0]}")
+        return NoRoute("5.4.4", f"{domain} {_NOT_PUBLIC}", "; ".join(refused[:HOST_ADDRESS_LIMIT]))
+    if missing:
+        return NoRoute("4.4.4", f"no mail server of {domain} has an address: {missing[0]}")
+    return NoRoute("4.4.4", f"{domain} {_NOT_PUBLIC}", "; ".join(refused[:HOST_ADDRESS_LIMIT]))
 
 
 # ---- I/O
@@ -209,7 +219,7 @@ class Router:
             if failed.fault is Fault.NODATA:
                 return (Mx(0, domain),), failed.authentic  # the implicit MX, RFC 5321 5.1
             status = "5.1.2" if failed.fault is Fault.NXDOMAIN else "4.4.3"
-            raise NoRoute(status, failed.text) from failed
+            raise NoRoute(status, failed.public, failed.text) from failed
         if _is_null(answer.records):
             raise NoRoute("5.1.10", f"{domain} accepts no mail (null MX)")
         return answer.records, answer.authentic
@@ -231,11 +241,11 @@ class Router:
         try:
             addresses, authentic = await host_addresses(self.resolver, mx.host)
         except NotAsked as failed:
-            return _Found(mx, trouble=failed.text, lack=failed.lack)
+            return _Found(mx, trouble=failed, lack=failed.lack)
         except LookupFailed as failed:
             if failed.fault is Fault.TEMPORARY:
-                return _Found(mx, trouble=failed.text)
-            return _Found(mx, missing=failed.text)
+                return _Found(mx, trouble=failed)
+            return _Found(mx, missing=failed.public)
         reasons = {address: refusal(address, self.allowed, self.own) for address in addresses}
         good = tuple(address for address, reason in reasons.items() if reason is None)
         refused = tuple(reason for reason in reasons.values() if reason is not None)
@@ -254,5 +264,6 @@ class Router:
             except NotAsked as failed:
                 raise Shortage(failed.lack) from failed
             except LookupFailed as failed:
-                raise NoRoute("4.4.3", f"the relay for {domain} cannot be found: {failed.text}") from failed
+                text = f"the mail relay that this service uses for {domain} cannot be found at the moment"
+                raise NoRoute("4.4.3", text, failed.text) from failed
         return Route(domain, (Host(relay.host, addresses[:HOST_ADDRESS_LIMIT]),), relay.port, relay=relay)

@@ -7,9 +7,12 @@ import trio
 
 from appliance.deliver.route import NoRoute, Route, Router
 from appliance.joint import Joint
+from appliance.log import get_logger
 
 FRESH = 1.0  # seconds for which parcels for one domain share a route
 KEPT = 1_000
+
+log = get_logger("deliver")
 
 
 @dataclass(slots=True)
@@ -31,13 +34,15 @@ class SharedRoutes:
             return route
         found = await self._finding.run(domain, partial(self._find, domain))
         if isinstance(found, NoRoute):
-            raise NoRoute(found.status, found.text)
+            raise NoRoute(found.status, found.text, found.detail)
         return found
 
     async def _find(self, domain: str) -> Route | NoRoute:
         try:
             route = await self.router.route(domain)
         except NoRoute as reason:
+            if reason.detail:  # what customers are not told
+                log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
             return reason
         if len(self._known) >= KEPT:
             self._known.clear()

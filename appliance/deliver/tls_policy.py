@@ -129,7 +129,7 @@ class TlsPolicies:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
             if failed.fault is Fault.TEMPORARY:
-                return TlsDemand(Level.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.text}")
+                return TlsDemand(Level.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.public}")
             return None
         return _dane_demand(answer.records, route.domain, host.name) if answer.authentic else None
 

@@ -8,12 +8,14 @@ import re
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.message import header_lines
 from appliance.message.attachments import File
 from appliance.message.draft import Draft
 from appliance.message.limits import MESSAGE_SIZE
+from appliance.message.text_from_html import text_from_html as made_text
 from appliance.message.transfer import Encoded, encode_bytes, encode_text
 
 _MESSAGE_ID = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
@@ -26,22 +28,31 @@ class Part(Struct, frozen=True, gc=False):
     pieces: list[bytes]
 
 
-def compose(draft: Draft, *, message_id: str, date_seconds: int) -> bytes:
+def compose(draft: Draft, *, message_id: str, date_seconds: int, text_from_html: bool = False) -> bytes:
     """The whole message; refused when it is larger than a message may be.
 
     `message_id` is what stands between the angle brackets, or that with them; `date_seconds` is Unix time.
+    With `text_from_html` a message of HTML alone gets a text part, unless that would make it too large.
     """
     message_id = message_id.removeprefix("<").removesuffix(">")
     if not _MESSAGE_ID.fullmatch(message_id):
         raise ValueError("a Message-ID is printable ASCII around an @")
-    part = _whole(draft, message_id)
-    head = _headers(draft, message_id, date_seconds) + part.headers + "\r\n"
-    pieces = [head.encode("utf-8"), *part.pieces]
-    if pieces[-1] and not pieces[-1].endswith(b"\r\n"):
-        pieces.append(b"\r\n")
+    headers = _headers(draft, message_id, date_seconds)
+    if text_from_html and draft.text is None and draft.html and (text := made_text(draft.html)):
+        pieces = _pieces(headers, _whole(replace(draft, text=text), message_id))
+        if sum(map(len, pieces)) <= MESSAGE_SIZE:
+            return b"".join(pieces)
+    pieces = _pieces(headers, _whole(draft, message_id))
     if sum(map(len, pieces)) > MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, f"the assembled message is larger than {MESSAGE_SIZE} bytes (10 MiB)")
     return b"".join(pieces)
+
+
+def _pieces(headers: str, part: Part) -> list[bytes]:
+    pieces = [f"{headers}{part.headers}\r\n".encode(), *part.pieces]
+    if pieces[-1] and not pieces[-1].endswith(b"\r\n"):
+        pieces.append(b"\r\n")
+    return pieces
 
 
 def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:

@@ -190,7 +190,7 @@ def _sorted_out(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes
         elif action is OverSmtp.OWN:
             own.append((name, value))
         if b"=?" in value and key in _SHOWN:
-            words += value.count(b"=?")
+            words += min(value.count(b"=?"), value.count(b"?="))
             _check_words(name, value, words)
     if hops > limits.HOPS:
         raise invalid("Received", f"the message has come more than {limits.HOPS} hops: it goes round in a loop")

@@ -1,6 +1,7 @@
 """In charge of telling a message's story: every attempt for every recipient, and in words what happens next."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -114,7 +115,7 @@ def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) ->
         email=recipient.email,
         status=recipient.status,
         billing_status=recipient.billing_status,
-        explanation=explain.standing(tried, pool, now, attempts),
+        explanation=explain.standing(tried, replace(pool, for_operator=False), now, attempts),
         pool=None if tried.simulated else pool.name,
         simulated=tried.simulated,
         attempt_count=recipient.attempt_count,

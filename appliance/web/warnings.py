@@ -6,6 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from appliance.disk import FreeSpace
+from appliance.explain import public_reason
 from appliance.model import Account, PoolHold
 from appliance.store import Store
 from appliance.store.pools import EVERY
@@ -96,4 +97,4 @@ def _held(hold: PoolHold) -> WarningObject:
     if hold.pool == EVERY:
         text = f"All mail is paused: {hold.reason}. It waits until the operator resumes it."
         return WarningObject(WarningCode.MAIL_PAUSED, text, None)
-    return WarningObject(WarningCode.POOL_HELD, f"Mail to {hold.pool} is held: {hold.reason}", hold.pool)
+    return WarningObject(WarningCode.POOL_HELD, f"Mail to {hold.pool} is held: {public_reason(hold)}", hold.pool)

@@ -413,7 +413,7 @@ async def test_a_bug_in_the_courier_defers(
         await played.final(good, within=5)
         assert played.recipient(bad) == ("deferred", 1)
         ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
-        assert response == "4.3.0 an error on our side (RuntimeError); the log has the details"
+        assert response == "4.3.0 an error on our side; it is in the operator's log"
         await played.final(bad)
         assert played.recipient(bad) == ("delivered", 2)
 

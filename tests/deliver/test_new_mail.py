@@ -166,4 +166,4 @@ async def test_a_message_that_cannot_be_signed_is_deferred(
         await played.final(good, within=2)
         assert played.recipient(bad.id) == ("deferred", 1)
         ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
-        assert response == "4.3.0 an error on our side (ValueError); the log has the details"
+        assert response == "4.3.0 an error on our side; it is in the operator's log"

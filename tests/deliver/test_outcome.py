@@ -10,6 +10,8 @@ from appliance.deliver.smtp.results import Cause, Kind, Stage, Verdict, answered
 RECIPIENT = Judgement(Result.BOUNCED, Fault.RECIPIENT)
 SENDER = Judgement(Result.BOUNCED, Fault.SENDER)
 OTHER = Judgement(Result.BOUNCED, Fault.OTHER)
+DOMAIN = Judgement(Result.BOUNCED, Fault.DOMAIN)
+MESSAGE = Judgement(Result.BOUNCED, Fault.MESSAGE)
 THROTTLED = Judgement(Result.DEFERRED, throttle=True)
 UNWANTED = Judgement(Result.DEFERRED, Fault.SENDER, throttle=True)
 
@@ -206,7 +208,7 @@ def test_no_answer_is_temporary(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", [Cause.NO_SMTPUTF8, Cause.TOO_LARGE])
 def test_what_a_server_cannot_take_bounces(cause: Cause) -> None:
     """What the server's own EHLO rules out bounces without suppressing anybody."""
-    assert judge(local(cause, "user unknown")) == OTHER
+    assert judge(local(cause, "user unknown")) == MESSAGE
 
 
 def test_every_kind_is_judged() -> None:
@@ -221,10 +223,10 @@ def test_every_kind_is_judged() -> None:
 @pytest.mark.parametrize(
     ("status", "judgement"),
     [
-        ("5.1.2", OTHER),
-        ("5.1.10", OTHER),
-        ("5.4.4", OTHER),
-        ("5.4.6", OTHER),
+        ("5.1.2", DOMAIN),
+        ("5.1.10", DOMAIN),
+        ("5.4.4", DOMAIN),
+        ("5.4.6", DOMAIN),
         ("4.4.3", TEMPORARY),
         ("4.4.4", TEMPORARY),
     ],

@@ -66,6 +66,8 @@ def test_after_the_last_delay_it_has_failed() -> None:
     [
         (Fault.RECIPIENT, True, "bounced: the address does not exist, and is suppressed from now on"),
         (Fault.SENDER, False, "bounced: the server does not want mail from us; the address is not to blame"),
+        (Fault.DOMAIN, False, "bounced: DNS leads to no mail server that can be asked, so none was"),
+        (Fault.MESSAGE, False, "bounced: the server does not offer what this message needs"),
         (Fault.OTHER, False, "bounced: the server refuses this message for good"),
         (None, False, "bounced: the server refuses this message for good"),
     ],

@@ -205,13 +205,14 @@ async def test_hosts_that_do_not_resolve_are_skipped() -> None:
 
 
 async def test_only_refused_networks_is_permanent() -> None:
-    """An MX set that leads only to refused networks bounces, and says where it led."""
+    """An MX set that leads only to refused networks bounces; where it led is for the operator, not for customers."""
     failed = await no_route(
         zone(["1 a.example.", "2 b.example.", "3 nobody.example."], a=[PRIVATE], b=[LOOPBACK, "::1"])
     )
     assert (failed.permanent, failed.status) == (True, "5.4.4")
-    assert "10.0.0.1 is a private address (10.0.0.0/8)" in failed.text
-    assert "127.0.0.1 is a loopback address" in failed.text
+    assert failed.text == "example.com has no mail server with a public address"
+    assert "10.0.0.1 is a private address (10.0.0.0/8)" in failed.detail
+    assert "127.0.0.1 is a loopback address" in failed.detail
 
 
 async def test_an_implicit_mx_in_a_refused_network_is_permanent() -> None:

@@ -242,6 +242,73 @@ def test_structure(fields: dict[str, Any], expected: Any) -> None:
     assert shape(read(data)) == expected
 
 
+def with_text(**fields: Any) -> bytes:
+    """A message without a text of its own, composed with one made from its HTML."""
+    made = drafted(text=None, **fields)
+    return compose(made, message_id=MESSAGE_ID, date_seconds=NOON, text_from_html=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"html": "<p>Hi"}, ("alternative", ["plain", "html"])),
+        ({"html": "<img src='cid:logo'>"}, "html"),
+        ({"html": ""}, "html"),
+        ({"html": "<p>Hi", "attachments": ["file"]}, ("mixed", [("alternative", ["plain", "html"]), "pdf"])),
+        (
+            {"html": "<p>Hi", "attachments": ["inline"]},
+            ("alternative", ["plain", ("related", ["html", "png"])]),
+        ),
+        ({"attachments": ["file"]}, ("mixed", ["pdf"])),
+    ],
+)
+def test_html_alone_gets_a_text_part(fields: dict[str, Any], expected: Any) -> None:
+    """The text stands first, as RFC 2046 5.1.4 has it; HTML without anything to read stays alone."""
+    kinds = {
+        "file": {"filename": "a.pdf", "content": "QQ=="},
+        "inline": {"filename": "a.png", "content": "Qg==", "content_id": "logo"},
+    }
+    if "attachments" in fields:
+        fields = {**fields, "attachments": [kinds[kind] for kind in fields["attachments"]]}
+    data = with_text(**fields)
+    check_wire(data)
+    assert shape(read(data)) == expected
+
+
+def test_the_text_part_says_what_the_html_says() -> None:
+    """And both come out whole."""
+    data = with_text(html="<p>Grüße,<br><a href='https://x.example'>Ada</a></p>")
+    plain, markup = read(data).iter_parts()
+    assert content(plain).splitlines() == ["Grüße,", "Ada (https://x.example)"]
+    assert content(markup).strip() == "<p>Grüße,<br><a href='https://x.example'>Ada</a></p>"
+
+
+def test_a_text_of_its_own_is_kept() -> None:
+    """Nothing is made where the sender wrote a text, be it an empty one."""
+    made = drafted(text="", html="<p>Hi")
+    data = compose(made, message_id=MESSAGE_ID, date_seconds=NOON, text_from_html=True)
+    assert data == compose(made, message_id=MESSAGE_ID, date_seconds=NOON)
+
+
+def test_a_text_part_makes_no_message_too_large() -> None:
+    """A message that fits exactly without it is sent without it; one octet more is refused as ever."""
+    html = "<p>Hello</p>"
+    room = MESSAGE_SIZE - len(composed(text=None, html=html, attachments=[file_of(0)]))
+    octets = room // 78 * 57
+    while len(composed(text=None, html=html, attachments=[file_of(octets)])) <= MESSAGE_SIZE - 4:
+        octets += 3
+    alone = composed(text=None, html=html, attachments=[file_of(octets)])
+    assert MESSAGE_SIZE - 4 < len(alone) <= MESSAGE_SIZE
+    assert with_text(html=html, attachments=[file_of(octets)]) == alone
+    with pytest.raises(Refused):
+        with_text(html=html, attachments=[file_of(octets + 6)])
+
+
+def file_of(octets: int) -> dict[str, str]:
+    """An attachment of so many octets."""
+    return {"filename": "a.bin", "content": base64.b64encode(bytes(octets)).decode()}
+
+
 def test_inline_image() -> None:
     """An inline image has its Content-ID and is shown inline; without HTML it is an attachment that keeps its id."""
     image = {"filename": "a.png", "content": "Qg==", "content_id": "logo@x"}

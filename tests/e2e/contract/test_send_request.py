@@ -3,12 +3,14 @@
 import base64
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, change, error, message
+from tests.running import appliance
 
 FILE = {"filename": "a.txt", "content": base64.b64encode(b"hello").decode()}
 
@@ -263,6 +265,23 @@ def test_both_bodies_become_alternatives(caller: Caller) -> None:
     plain, html = built.iter_parts()
     assert (plain.get_content_type(), plain.get_content().splitlines()) == ("text/plain", ["Grüße", "und mehr"])
     assert (html.get_content_type(), html.get_content().rstrip()) == ("text/html", "<p>Grüße</p>")
+
+
+def test_html_alone_gets_a_text_made_from_it(caller: Caller) -> None:
+    """Readers without HTML, and filters that want a text, find one; the html stays as it was given."""
+    built = parsed(caller, text=..., html="<p>Your <b>order</b>: <a href='https://shop.example/1'>look</a></p>")
+    assert built.get_content_type() == "multipart/alternative"
+    plain, html = built.iter_parts()
+    assert plain.get_content().strip() == "Your order: look (https://shop.example/1)"
+    assert html.get_content().strip() == "<p>Your <b>order</b>: <a href='https://shop.example/1'>look</a></p>"
+
+
+def test_html_alone_stays_alone_where_the_operator_wants_it(tmp_path: Path) -> None:
+    """With http.text_from_html = false the message is the html that was given, and nothing beside it."""
+    with appliance(tmp_path, http="text_from_html = false") as running, running.client() as client:
+        alone = Caller(running, running.account, client, running.account.bearer)
+        built = parsed(alone, text=..., html="<p>Hello</p>")
+    assert (built.get_content_type(), built.get_content().strip()) == ("text/html", "<p>Hello</p>")
 
 
 def test_tab_and_newline_are_fine_in_bodies(caller: Caller) -> None:

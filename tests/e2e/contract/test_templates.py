@@ -108,7 +108,11 @@ def test_a_put_makes_a_new_version(caller: Caller, customer: Caller) -> None:
     body = put(customer, alias, subject="second", html="two").json()
     assert (body["version"], body["text"], body["html"]) == (2, None, "two")
     built = filled(caller, alias)
-    assert (built["Subject"], built.get_content_type()) == ("second", "text/html")
+    assert (built["Subject"], built.get_content_type()) == (
+        "second",
+        "multipart/alternative",
+    )  # with a text made from it
+    assert [part.get_content().strip() for part in built.iter_parts()] == ["two", "two"]
     assert put(customer, alias, text="three").json()["version"] == 3
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.e2e.delivery.telling import customer_reads
 from tests.e2e.delivery.world import CREDITS, delays, world
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import FakeMx
@@ -34,6 +35,22 @@ async def test_domains_that_take_no_mail(tmp_path: Path) -> None:
         assert (made.recipient(sent["null"]).response or "").startswith("5.1.10 ")
         assert (made.recipient(sent["missing"]).response or "").startswith("5.1.2 ")
         assert (made.recipient(sent["servfail"]).response or "").startswith("4.4.3 ")
+        for name in ("null", "missing", "myself"):
+            told = await customer_reads(made, sent[name])
+            assert "DNS leads to no mail server that can be asked, so none was" in told
+            assert "the server" not in told
+
+
+async def test_customers_are_not_told_which_resolver_is_silent(tmp_path: Path) -> None:
+    """DNS that does not answer defers with a plain sentence; the log has the resolver's address."""
+    async with world(tmp_path, delays("1h")) as made:
+        made.publish("silent.test", MX=Trouble.SILENCE)
+        message = await made.send("ada@silent.test")
+        await made.tried(message, within=40)
+        told = await customer_reads(made, message)
+        assert "4.4.3 the DNS gave no usable answer in time" in told
+        assert "127.0.0" not in told
+        assert "no answer from 127.0.0" in made.running.log_file.read_text()
 
 
 async def test_a_domain_without_mx_has_its_address(tmp_path: Path) -> None:

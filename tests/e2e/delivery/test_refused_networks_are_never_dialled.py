@@ -1,7 +1,9 @@
 """An MX that leads into the operator's own networks is bounced, and not one connection is made."""
 
+import re
 from pathlib import Path
 
+from tests.e2e.delivery.telling import customer_reads
 from tests.e2e.delivery.world import CREDITS, world
 from tests.fakes.mx import FakeMx
 
@@ -14,6 +16,15 @@ TARGETS = {
     "translated": {"AAAA": ["64:ff9b::7f00:1"]},
     "unspecified": {"A": ["0.0.0.0"]},
 }
+
+
+ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f]*::[0-9a-f:]*")
+
+
+def assert_tells_no_address(told: str) -> None:
+    """Nothing in all that a customer reads of a message is an IP address."""
+    times = re.sub(r"\d\d:\d\d:\d\d(\.\d+)?Z?", "", told)
+    assert ADDRESS.search(times) is None, told
 
 
 async def test_refused_networks_are_never_dialled(tmp_path: Path) -> None:
@@ -31,7 +42,9 @@ async def test_refused_networks_are_never_dialled(tmp_path: Path) -> None:
             found = made.recipient(message)
             assert (found.status, found.billing, found.code) == ("bounced", "released", None), name
             assert (found.response or "").startswith(("5.4.4 ", "5.4.6 ")), name  # refused, or a loop to this machine
+            assert_tells_no_address(await customer_reads(made, message))
         assert canary.sessions == 0
         assert made.credits() == CREDITS
         assert made.rows("SELECT * FROM suppressions") == []
         assert made.complaints() == []
+        assert "192.168.1.1 is a private address" in made.running.log_file.read_text()

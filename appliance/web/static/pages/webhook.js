@@ -9,7 +9,7 @@ import { secretBox } from "../secret.js";
 import { ago, when } from "../time.js";
 
 const EVENTS = ["email.delivered", "email.bounced", "email.failed"];
-const MEANING = { "email.delivered": "a server took the message", "email.bounced": "refused for good; the credit is returned", "email.failed": "retries are used up" };
+const MEANING = { "email.delivered": "a server took the message", "email.bounced": "it cannot be delivered; the credit is returned", "email.failed": "retries are used up" };
 
 function settings(page, hook, secretPlace) {
   return form({

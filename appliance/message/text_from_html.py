@@ -1,0 +1,193 @@
+"""Makes the text part of a message that was sent as HTML alone. PURE.
+
+It reads HTML as far as mail needs it: paragraphs, lists, links as `text (address)`, entities; scripts, styles and
+comments are left out. It is no browser, and nothing in the HTML makes it fail or take long: what was read is never read
+again, and HTML over the limits below gets no text part rather than half of one.
+"""
+
+import html.entities
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from appliance.message.characters import fault_in_body
+
+HTML_LENGTH: Final = 1024 * 1024  # characters
+MARKS: Final = 10_000  # of `<` and `&`, at a few microseconds each; a long newsletter has 4,000
+FEW_MARKS: Final = 1_000  # that take no more than a few milliseconds
+
+# It matches wherever a tag begins, with or without an end: so what it looks at, it consumes. Only a quote that is never
+# closed is looked for to the end in vain, once for each kind of quote.
+_TAG: Final = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9-]*)((?:[^<>"']+|"[^"]*"|'[^']*'|["'])*)>?""")
+_ENTITY: Final = re.compile(r"&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|([A-Za-z][A-Za-z0-9]{1,31}));?")
+_ATTRIBUTE: Final = r"""(?:^|[\s/"'])%s\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))"""
+_HREF: Final = re.compile(_ATTRIBUTE % "href", re.IGNORECASE)
+_ALT: Final = re.compile(_ATTRIBUTE % "alt", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"(?:https?|mailto|tel):", re.IGNORECASE)
+
+_LEFT_OUT: Final = {
+    name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "title", "textarea", "template")
+}
+_NEW_LINE: Final = frozenset(
+    (
+        "address", "article", "aside", "center", "dd", "details", "dialog", "div", "dl", "dt", "fieldset", "figcaption",
+        "figure", "footer", "form", "header", "li", "main", "nav", "section", "summary", "tr",
+    )
+)  # fmt: skip
+_NEW_PARAGRAPH: Final = frozenset(
+    ("blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "table", "ul")
+)
+_LISTS: Final = 10  # levels that are indented
+
+
+def is_laborious(markup: str) -> bool:
+    """Whether making a text of this HTML would hold up an event loop."""
+    return _marks(markup) > FEW_MARKS
+
+
+def _marks(markup: str) -> int:
+    return markup.count("<") + markup.count("&")
+
+
+def text_from_html(markup: str) -> str | None:
+    """The text of this HTML; None when there is none in it, or when it is over the limits."""
+    if len(markup) > HTML_LENGTH or _marks(markup) > MARKS:
+        return None
+    page = _Page()
+    at = 0
+    while at < len(markup):
+        start = markup.find("<", at)
+        if start < 0:
+            start = len(markup)
+        if start > at:
+            page.write(markup[at:start])
+        at = _after_mark(markup, start, page) if start < len(markup) else start
+    text = "".join(page.written).strip()
+    return None if not text or fault_in_body(text) else text
+
+
+def _after_mark(markup: str, start: int, page: "_Page") -> int:
+    """Handle what begins with `<` here, and say where the rest begins."""
+    if markup.startswith("<!--", start):
+        return _after(markup, "-->", start)
+    if (tag := _TAG.match(markup, start)) is not None:
+        closes, name, attributes = tag[1] == "/", tag[2].lower(), tag[3]
+        if not closes and name in _LEFT_OUT:
+            end = _LEFT_OUT[name].search(markup, tag.end())
+            return len(markup) if end is None else end.start()
+        page.tag(name, attributes, closes=closes)
+        return tag.end()
+    if markup[start + 1 : start + 2] in ("!", "?", "/"):
+        return _after(markup, ">", start)
+    page.write("<")
+    return start + 1
+
+
+def _after(markup: str, end: str, start: int) -> int:
+    found = markup.find(end, start)
+    return len(markup) if found < 0 else found + len(end)
+
+
+@dataclass(slots=True)
+class _Page:
+    """The text so far, and what is to come before the next word."""
+
+    written: list[str] = field(default_factory=list)
+    _lines: int = 0  # line breaks
+    _space: bool = False
+    _mark: str = ""  # of a list item
+    _lists: list[int | None] = field(default_factory=list)  # the number of an ordered one's last item
+    _preformatted: int = 0
+    _link: str = ""
+    _link_from: int = 0  # where in `written` its text begins
+
+    def write(self, raw: str) -> None:
+        """A run of text."""
+        text = _ENTITY.sub(_character, raw) if "&" in raw else raw
+        if self._preformatted:
+            self._put(text.replace("\r", "").strip("\n"))
+            return
+        words = " ".join(text.split())
+        self._space = self._space or text[:1].isspace()
+        if words:
+            self._put(words)
+            self._space = text[-1].isspace()
+
+    def _put(self, text: str) -> None:
+        if self.written:
+            self.written.append("\n" * self._lines or (" " if self._space else ""))
+        self.written += (self._mark, text)
+        self._lines, self._space, self._mark = 0, False, ""
+
+    def _break(self, lines: int) -> None:
+        self._lines = max(self._lines, lines)
+        self._space = False
+
+    def tag(self, name: str, attributes: str, *, closes: bool) -> None:
+        """What a tag means for the text."""
+        if name == "br":
+            self._lines = min(self._lines + 1, 2)
+        elif name in _NEW_PARAGRAPH:
+            self._break(1 if name in ("ul", "ol") and len(self._lists) > closes else 2)
+        elif name in _NEW_LINE:
+            self._break(1)
+        elif name in ("td", "th"):
+            self._space = True
+        if name in ("ul", "ol"):
+            self._list(name, closes=closes)
+        elif name == "li" and not closes:
+            self._item()
+        elif name == "pre":
+            self._preformatted = max(self._preformatted + (-1 if closes else 1), 0)
+        elif name == "hr":
+            self._put("-" * 20)
+            self._break(2)
+        elif name == "a":
+            self._anchor("" if closes else _value(_HREF, attributes))
+        elif name == "img" and (words := " ".join(_value(_ALT, attributes).split())):
+            self._put(words)
+
+    def _list(self, name: str, *, closes: bool) -> None:
+        if not closes:
+            self._lists.append(0 if name == "ol" else None)
+        elif self._lists:
+            self._lists.pop()
+
+    def _item(self) -> None:
+        number = None
+        if self._lists and (last := self._lists[-1]) is not None:
+            number = self._lists[-1] = last + 1
+        indent = "  " * min(len(self._lists) - 1, _LISTS)
+        self._mark = indent + ("- " if number is None else f"{number}. ")
+
+    def _anchor(self, address: str) -> None:
+        """Begin a link, or end it: then its address follows its text, unless it is that text."""
+        if self._link:
+            text = "".join(self.written[self._link_from :]).strip()
+            shown = self._link.removeprefix("mailto:").removeprefix("tel:")
+            if shown.rstrip("/") not in (text.rstrip("/"), f"https://{text}".rstrip("/"), f"http://{text}".rstrip("/")):
+                lines, self._lines = self._lines, 0
+                self._space = bool(text)
+                self._put(f"({shown})" if text else shown)
+                self._lines = lines
+        usable = _SCHEME.match(address) and address.isprintable() and " " not in address
+        self._link, self._link_from = (address if usable else ""), len(self.written)
+
+
+def _value(attribute: re.Pattern[str], attributes: str) -> str:
+    """An attribute's value, or nothing."""
+    found = attribute.search(attributes)
+    if found is None:
+        return ""
+    return _ENTITY.sub(_character, found[1] or found[2] or found[3] or "").strip()
+
+
+def _character(entity: re.Match[str]) -> str:
+    """The character an entity names; none for what no body may hold, and an unknown one stays as it is written."""
+    if entity[3] is not None:
+        return html.entities.html5.get(f"{entity[3]};", entity[0])
+    number = int(entity[1]) if entity[1] is not None else int(entity[2], 16)
+    if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
+        return ""
+    character = chr(number)
+    return "" if fault_in_body(character) else character
