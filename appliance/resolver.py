@@ -25,6 +25,7 @@ import dns.resolver
 import trio
 
 from appliance.config_values import DNS_PORT, Endpoint
+from appliance.errors import in_words
 from appliance.joint import Joint
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
@@ -343,7 +344,7 @@ class DnsResolver:
         except (dns.exception.Timeout, trio.TooSlowError) as cause:
             raise LookupFailed(Fault.TEMPORARY, f"no answer from {asked}") from cause
         except Exception as cause:  # whatever a hostile packet can provoke in a parser, or a socket can report
-            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}: {cause!r}") from cause
+            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}: {in_words(cause)}") from cause
         if not isinstance(reply, dns.message.QueryMessage) or reply.flags & dns.flags.TC:
             raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}")
         return reply
