@@ -251,7 +251,7 @@ def test_what_python_would_print_is_in_the_log(tmp_path: Path) -> None:
     )
     process = start(settings(tmp_path), odd)
     assert process.stderr is not None
-    lines = []
+    lines: list[dict[str, Any]] = []
     while not lines or lines[-1]["event"] != "ready":
         lines.append(json.loads(process.stderr.readline()))
     process.terminate()
