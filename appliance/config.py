@@ -205,13 +205,24 @@ def embedded(cwd: Path) -> Config:
     return replace(_build(EMBEDDED, "built-in defaults", cwd), embedded=True)
 
 
+def _local(cwd: Path) -> list[Path]:
+    """./config.toml; not where this user may not look for it, as the service's user in root's home directory."""
+    try:
+        os.stat(cwd / LOCAL_FILE)
+    except PermissionError:
+        return []
+    except OSError:
+        pass  # it is not there, or reading it says why not
+    return [cwd / LOCAL_FILE]
+
+
 def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
     """The settings of the first file there is: `path` (--config), the variable's, ./config.toml, /etc; else embedded.
 
     A file that was named must exist: to go on with another one would be a start with the wrong settings.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
-    for file in [cwd / named] if named else [cwd / LOCAL_FILE, SYSTEM_FILE]:
+    for file in [cwd / named] if named else [*_local(cwd), SYSTEM_FILE]:
         try:
             return parse(file.read_text("utf-8"), file)
         except OSError as error:

@@ -4,9 +4,12 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance.log import get_logger
 from appliance.outside import Outside
 
 LOOK_EVERY = 1_000_000  # microseconds; a look costs a system call, and disks do not fill up faster than this margin
+
+log = get_logger("disk")
 
 
 @dataclass(slots=True)
@@ -21,16 +24,23 @@ class FreeSpace:
     _low: bool = field(default=False)
 
     def low(self) -> bool:
-        """Whether new mail has to be refused for now."""
-        if self.min_bytes == 0:
+        """Whether new mail has to be refused for now; the log has a line when that begins and when it ends."""
+        if self.min_bytes == 0 and not self._low:
             return False
         now = self.outside.now()
         if not 0 <= now - self._looked_at < LOOK_EVERY:
             self._looked_at = now
-            self._low = self._look()
+            self._look()
         return self._low
 
-    def _look(self) -> bool:
+    def _look(self) -> None:
         facts = os.statvfs(self.directory)
         free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
-        return free < max(self.min_bytes, total * self.min_percent / 100)
+        needed = max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0
+        low = free < needed
+        if low == self._low:
+            return
+        self._low = low
+        say = log.warning if low else log.info
+        event = "low on disk space: new mail is refused" if low else "enough disk space again: new mail is accepted"
+        say(event, directory=str(self.directory), free_bytes=free, needed_bytes=needed)

@@ -1,5 +1,8 @@
 """In charge of refusals: one table from error code to HTTP status and SMTP reply."""
 
+import os
+import socket
+import ssl
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -73,3 +76,11 @@ class Refused(Exception):
 def invalid(field: str, reason: str) -> Refused:
     """A refusal of one field, in the form every 400 about a field has."""
     return Refused(Code.INVALID_REQUEST, f"{field}: {reason}")
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, for an operator to read: the system's own words where there are some, never a repr."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError | socket.gaierror) and error.errno:
+        return os.strerror(error.errno).lower()
+    reason = error.strerror if isinstance(error, OSError) else None
+    return reason or str(error) or type(error).__name__

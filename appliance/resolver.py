@@ -25,6 +25,7 @@ import dns.resolver
 import trio
 
 from appliance.config_values import DNS_PORT, Endpoint
+from appliance.errors import in_words
 from appliance.joint import Joint
 from appliance.shortage import lack_behind
 
@@ -367,7 +368,7 @@ class DnsResolver:
         except Exception as cause:  # whatever a hostile packet can provoke in a parser, or a socket can report
             if (lack := lack_behind(cause)) is not None:
                 raise NotAsked(lack) from cause
-            text = f"no usable answer from {asked}: {cause!r}"
+            text = f"no usable answer from {asked}: {in_words(cause)}"
             raise LookupFailed(Fault.TEMPORARY, text, public=NO_ANSWER) from cause
         if not isinstance(reply, dns.message.QueryMessage) or reply.flags & dns.flags.TC:
             raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}", public=NO_ANSWER)

@@ -121,8 +121,22 @@ def test_a_rotation_makes_new_keys_and_keeps_the_old_records(acme: Shell) -> Non
     assert set(retired) == set(before)
     assert not set(current) & set(before)
     assert ["keep until" in record["purpose"] for record in after] == [False] * 4 + [True] * 2
-    assert "domain records acme acme.example" in acme.text("domain", "rotate", "acme", "acme.example")
+    text = acme.text("domain", "rotate", "acme", "acme.example")
     assert len(names(records(acme))) == 6
+    assert text.startswith("New keys sign for acme.example. Publish their records now:\n\n")
+    assert text.endswith(acme.text("domain", "records", "acme", "acme.example"))
+    for record in records(acme):
+        assert f"  {record['name']}  {record['type']}\n  {record['value']}\n" in text
+
+
+def test_a_resolver_that_cannot_be_reached_is_told_in_words(acme: Shell) -> None:
+    """`domain verify` says what the system says, and shows no object of the program."""
+    # To send there without asking the system for it is forbidden: the same kind of fault as an unreachable network.
+    acme.config.write_text(f'{acme.config.read_text()}[dns]\nresolvers = ["255.255.255.255:53"]\n')
+    told = acme.run("domain", "verify", "acme", "acme.example").output
+    assert "no usable answer from 255.255.255.255:53 for " in told
+    assert "permission denied" in told
+    assert "Error(" not in told
 
 
 @pytest.mark.parametrize("command", ["records", "rotate", "verify"])

@@ -2,12 +2,14 @@
 
 import json
 import os
+import pty
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,11 +52,24 @@ def failure(config: Path, program: str = "") -> str:
     return errors
 
 
+def reason(config: Path) -> str:
+    """Why the server does not run, as its log says."""
+    line = json.loads(failure(config))
+    assert (line["level"], line["logger"], line["event"]) == ("error", "appliance.serve", "cannot serve")
+    return str(line["reason"])
+
+
 def wait_until_ready(process: subprocess.Popen[str]) -> None:
     """Read the log up to the line that says it listens."""
     assert process.stderr is not None
     line = process.stderr.readline()
     assert json.loads(line)["event"] == "ready", line + process.stderr.read()
+
+
+def rest_of_log(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """What a process that ends in order still writes, of which each line is JSON."""
+    assert process.stderr is not None
+    return [json.loads(line) for line in process.stderr]
 
 
 def raising(error: str) -> str:
@@ -92,23 +107,45 @@ def test_an_interrupt_outside_the_supervisor_is_a_clean_stop(tmp_path: Path) -> 
 
 
 def test_without_an_account_a_hint_is_printed(tmp_path: Path) -> None:
-    """With a configuration file nothing is created; stdout says how to create an account, until there is one."""
+    """With a configuration file nothing is created; the log says how to create an account, until there is one."""
     config = settings(tmp_path)
     for expected in (True, False):
         process = start(config)
         wait_until_ready(process)
         process.terminate()
-        output, _ = process.communicate(timeout=30)
-        assert output.endswith(f"{HINT} --config {config}\n") == expected
-        assert output.count("\n") == int(expected)
+        lines = rest_of_log(process)
+        assert process.communicate(timeout=30) == ("", "")
+        hints = [line["hint"] for line in lines if line["event"] == "there is no account yet"]
+        assert [hint.endswith(f"{HINT} --config {config}") for hint in hints] == [True] * expected
         add_account(tmp_path / "data", f"demo{expected}")
+
+
+def test_on_a_terminal_both_are_text(tmp_path: Path) -> None:
+    """An operator who starts it by hand reads the hint, and the reason why it does not start, as plain lines."""
+    config = settings(tmp_path)
+    ours, theirs = pty.openpty()
+    process = start(config, stdout=theirs, stderr=theirs)
+    seen = b""
+    while HINT.encode() not in seen:
+        seen += os.read(ours, 1_000)
+    process.terminate()
+    assert process.wait(30) == 0
+    config.write_text("nonsense = 1\n")
+    process = start(config, stdout=theirs, stderr=theirs)
+    assert process.wait(30) == 1
+    os.close(theirs)
+    while b"unknown section" not in seen:
+        seen += os.read(ours, 1_000)
+    os.close(ours)
+    assert f"Error: {config}: nonsense: unknown section".encode() in seen
+    assert b"{" not in seen
 
 
 def test_a_stdout_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
     """The server serves on, and ends cleanly, when stdout is a broken pipe."""
     reading, writing = os.pipe()
     os.close(reading)
-    process = start(settings(tmp_path), stdout=writing)
+    process = start(settings(tmp_path), "import sys\nsys.stdout.isatty = lambda: True", stdout=writing)
     os.close(writing)
     wait_until_ready(process)
     assert process.stderr is not None
@@ -124,18 +161,16 @@ def test_a_stdout_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
     """The line names file, key and reason."""
     config = settings(tmp_path, more="hostnam = 1\n")
-    assert failure(config) == f'Error: {config}: server.hostnam: unknown key; did you mean "hostname"?\n'
-    assert "cannot be read" in failure(tmp_path / "missing.toml")
+    assert reason(config) == f'{config}: server.hostnam: unknown key; did you mean "hostname"?'
+    assert "cannot be read" in reason(tmp_path / "missing.toml")
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     """The line names the address and the key to change."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        line = failure(settings(tmp_path, address))
-    assert line == (
-        f"Error: cannot listen on {address}: address already in use; change http.bind, or stop what listens there\n"
-    )
+        line = reason(settings(tmp_path, address))
+    assert line == f"cannot listen on {address}: address already in use; change http.bind, or stop what listens there"
 
 
 def test_what_stands_in_the_way_of_acme_is_one_line(tmp_path: Path) -> None:
@@ -145,16 +180,16 @@ def test_what_stands_in_the_way_of_acme_is_one_line(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         acme = f'hostname = "mail.example.com"\n[acme]\nenabled = true\nbind = ["{address}"]\n'
         acme += 'directory = "https://127.0.0.1:9/"\n'
-        line = failure(settings(tmp_path, more=acme))
-        assert line.startswith(f"Error: cannot listen on {address}: address already in use; change acme.bind")
-        line = failure(settings(tmp_path, more=f'{acme}ca_file = "ca.pem"\n'))
+        line = reason(settings(tmp_path, more=acme))
+        assert line.startswith(f"cannot listen on {address}: address already in use; change acme.bind")
+        line = reason(settings(tmp_path, more=f'{acme}ca_file = "ca.pem"\n'))
     assert "acme.ca_file: holds no usable certificates" in line
 
 
 def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """The line names the path."""
     (tmp_path / "data").write_text("in the way")
-    assert f"Error: {tmp_path}/data" in failure(settings(tmp_path))
+    assert reason(settings(tmp_path)).startswith(f"{tmp_path}/data")
 
 
 def test_a_newer_database_is_one_line(tmp_path: Path) -> None:
@@ -164,21 +199,21 @@ def test_a_newer_database_is_one_line(tmp_path: Path) -> None:
     connection.execute("INSERT INTO migrations VALUES (9999, 'later', 0)")
     connection.commit()
     connection.close()
-    assert "run the newer appliance" in failure(settings(tmp_path))
+    assert "run the newer appliance" in reason(settings(tmp_path))
 
 
 def test_a_damaged_key_file_is_one_line(tmp_path: Path) -> None:
     """The line says what to do."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "appliance.key").write_bytes(b"short")
-    assert "appliance.key: must hold 32 bytes, holds 5: restore it from the backup" in failure(settings(tmp_path))
+    assert "appliance.key: must hold 32 bytes, holds 5: restore it from the backup" in reason(settings(tmp_path))
 
 
 def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
     """Rubbish in the place of the database stops the start."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "appliance.db").write_bytes(b"rubbish " * 1000)
-    assert "appliance.db: the database is damaged (file is not a database). Keep a copy" in failure(settings(tmp_path))
+    assert "appliance.db: the database is damaged (file is not a database). Keep a copy" in reason(settings(tmp_path))
 
 
 def test_a_failed_storage_is_one_line_of_the_log(tmp_path: Path) -> None:
@@ -194,6 +229,39 @@ def test_a_bug_is_logged_with_its_traceback(tmp_path: Path) -> None:
     line = json.loads(failure(settings(tmp_path), raising("ZeroDivisionError('unforeseen')")))
     assert line["event"] == "ended by a bug"
     assert "ZeroDivisionError: unforeseen" in line["traceback"]
+
+
+def test_what_python_would_print_is_in_the_log(tmp_path: Path) -> None:
+    """An error in a thread, one in a finalizer and a warning are one line of JSON each, and the server goes on."""
+    odd = (
+        "import threading, warnings\n"
+        "import appliance.supervisor as supervisor\n"
+        "run = supervisor.run\n"
+        "class Odd:\n"
+        "    def __del__(self): raise ValueError('in a finalizer')\n"
+        "async def odd(*given, **named):\n"
+        "    thread = threading.Thread(target=lambda: 1 / 0)\n"
+        "    thread.start()\n"
+        "    thread.join()\n"
+        "    Odd()\n"
+        "    warnings.warn('an old function', DeprecationWarning)\n"
+        "    await run(*given, **named)\n"
+        "supervisor.run = odd\n"
+        "warnings.simplefilter('always')\n"
+    )
+    process = start(settings(tmp_path), odd)
+    assert process.stderr is not None
+    lines: list[dict[str, Any]] = []
+    while not lines or lines[-1]["event"] != "ready":
+        lines.append(json.loads(process.stderr.readline()))
+    process.terminate()
+    rest_of_log(process)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    last = {line["event"]: line["traceback"].splitlines()[-1] for line in lines if "traceback" in line}
+    assert last["a thread failed"] == "ZeroDivisionError: division by zero"
+    assert last["an error was ignored"] == "ValueError: in a finalizer"
+    assert any("an old function" in line["event"] for line in lines)
 
 
 def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path) -> None:
@@ -216,7 +284,7 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", killed, "restore", *again], env=environment, stdout=subprocess.DEVNULL)
     assert done.returncode == -signal.SIGKILL
     (kept,) = data_dir.glob("before-restore-*")
-    refused = failure(config)
+    refused = reason(config)
     assert "was interrupted: run `appliance restore --force`" in refused
     assert str(kept) in refused
     subprocess.run([*shell, "restore", *again], env=environment, check=True, stdout=subprocess.DEVNULL)

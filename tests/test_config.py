@@ -1,9 +1,12 @@
 """In charge of holding appliance/config.py to what operators are told about it."""
 
 import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -583,6 +586,35 @@ def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(nowhere: Pat
     write(config.SYSTEM_FILE, "system")
     with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: Is a directory"):
         load(None, {}, nowhere)
+
+
+@contextlib.contextmanager
+def as_another_user() -> Iterator[None]:
+    """What a user can do who is not root."""
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become another user")
+def test_a_directory_that_may_not_be_looked_into_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service's user in root's home directory gets the settings in /etc; a file it may not read is named."""
+    with TemporaryDirectory() as name:
+        directory, home = Path(name), Path(name, "home")
+        home.mkdir()
+        directory.chmod(0o755)
+        monkeypatch.setattr(config, "SYSTEM_FILE", write(directory / "system.toml", "system"))
+        write(home / "config.toml", "local").chmod(0o600)
+        home.chmod(0o700)
+        with as_another_user():
+            assert load(None, {}, home).server.hostname == "system"
+            with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: Permission denied"):
+                load(Path("config.toml"), {}, home)
+        home.chmod(0o755)
+        with as_another_user(), pytest.raises(ConfigError, match=r"config\.toml: cannot be read: Permission denied"):
+            load(None, {}, home)
 
 
 def test_a_file_that_is_not_text(nowhere: Path) -> None:

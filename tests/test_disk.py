@@ -84,6 +84,32 @@ def test_a_look_is_good_for_a_second(disk: Disk) -> None:
     assert watched.low() is False
 
 
+def test_the_log_tells_when_it_begins_and_when_it_ends(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    """One line each, with the figures, however many are refused meanwhile; a watermark turned off ends it, too."""
+    watched = space(disk)
+
+    def told(free: int, looks: int = 3) -> list[tuple[str, str, int, int]]:
+        disk.free = free
+        caplog.clear()
+        for _ in range(looks):
+            disk.pass_time()
+            watched.low()
+        found = [(record, getattr(record, "fields", {})) for record in caplog.records]
+        return [
+            (each.levelname, each.message.split(":")[0], of["free_bytes"], of["needed_bytes"]) for each, of in found
+        ]
+
+    caplog.set_level("INFO", "appliance")
+    assert told(50 * GIB) == []
+    assert told(9 * GIB) == [("WARNING", "low on disk space", 9 * GIB, 10 * GIB)]
+    assert told(8 * GIB) == []
+    assert told(11 * GIB) == [("INFO", "enough disk space again", 11 * GIB, 10 * GIB)]
+    assert len(told(0)) == 1
+    watched.min_bytes = 0
+    assert told(0) == [("INFO", "enough disk space again", 0, 0)]
+    assert told(0) == []
+
+
 def test_a_clock_that_jumps_back_is_no_excuse(disk: Disk) -> None:
     """A look from the future is as old as one from long ago."""
     watched = space(disk)

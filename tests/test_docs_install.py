@@ -1,12 +1,17 @@
 """In charge of holding docs/install.md to the commands, files and settings that there are."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from appliance.cli import leaves, main
 from appliance.config import parse
 from appliance.systemd import plan
+from tests.documented import USER, installed
+from tests.documented import blocks as shell_blocks
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = (ROOT / "docs" / "install.md").read_text()
@@ -48,3 +53,17 @@ def test_the_places_are_those_of_the_program() -> None:
         assert f"`{path}`" in DOCUMENT
     assert "WatchdogSec=60s" in plan.file("appliance.service")
     assert "for a minute" in DOCUMENT
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become the service's user")
+def test_the_commands_of_step_4_work_from_roots_home() -> None:
+    """A sender is created by the commands as they stand there, in a directory the service's user may not enter."""
+    (step,) = [block for block in shell_blocks("install.md") if "account create" in block]
+    create, add, records, _, key = step.splitlines()  # `verify` needs DNS records
+    with installed() as service:
+        home = service.directory / "root"
+        for command in (create, add, records, key):
+            ran = service.shell(command, home, stdin="a long password\n")
+            assert ran.returncode == 0, ran.stderr
+            assert ran.stdout
+        assert {each.owner() for each in service.data_dir.iterdir()} == {USER}

@@ -2,8 +2,11 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
 import trio
 
 from appliance.measures import COUNTS, SPREADS, Counts
@@ -71,3 +74,14 @@ def test_the_dashboard_can_be_imported_anywhere() -> None:
         assert at["x"] + at["w"] <= 24
         assert not cells & taken
         taken |= cells
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is needed: apt-get install prometheus")
+def test_prometheus_takes_the_alert_rules(tmp_path: Path) -> None:
+    """The rules can be copied into a file as they stand, and promtool finds no fault with one of them."""
+    (rules,) = re.findall(r"^```yaml\n(groups:.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
+    file = tmp_path / "rules.yml"
+    file.write_text(rules)
+    checked = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr + checked.stdout
+    assert f"SUCCESS: {rules.count('alert:')} rules found" in checked.stdout

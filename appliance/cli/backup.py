@@ -42,7 +42,7 @@ def backup(file: Path, as_json: bool) -> None:
 
     \b
     Examples:
-      appliance backup /var/backups/appliance-$(date +%F).tar
+      appliance backup /var/backups/appliance/$(date +%F).tar
       appliance backup /mnt/backup.tar && appliance verify /mnt/backup.tar
     """
     from appliance.backup.make import NotMade, make
@@ -68,7 +68,7 @@ def verify(file: Path, as_json: bool) -> None:
 
     \b
     Example:
-      appliance verify /var/backups/appliance-2026-11-15.tar
+      appliance verify /var/backups/appliance/2026-11-15.tar
     """
     from appliance.backup.verify import verify as look
 
@@ -90,8 +90,8 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
 
     \b
     Examples:
-      appliance restore /var/backups/appliance-2026-11-15.tar
-      appliance restore /var/backups/appliance-2026-11-15.tar --force
+      appliance restore /var/backups/appliance/2026-11-15.tar
+      appliance restore /var/backups/appliance/2026-11-15.tar --force
     """
     import trio
 

@@ -113,7 +113,10 @@ def check_owner(data_dir: Path) -> None:
         return
     owner = data_dir.stat().st_uid
     if owner != 0:
-        raise click.ClickException(f"{data_dir} belongs to {_user(owner)}: run this command as that user, not as root")
+        user = _user(owner)
+        raise click.ClickException(
+            f"{data_dir} belongs to {user}: run this command as that user, not as root: sudo -u {user} appliance ..."
+        )
 
 
 def _user(uid: int) -> str:

@@ -87,8 +87,7 @@ def show_records(name: str, domain: str, as_json: bool) -> None:
       appliance domain records acme acme.example --json
     """
     wanted = _records(name, domain)
-    text = "\n\n".join(f"{record.purpose}:\n  {record.name}  {record.type}\n  {record.value}" for record in wanted)
-    show(as_json, {"records": [_dns_record(record) for record in wanted]}, text)
+    show(as_json, {"records": [_dns_record(record) for record in wanted]}, _to_publish(wanted))
 
 
 @domain.command()
@@ -107,7 +106,7 @@ def rotate(name: str, domain: str, as_json: bool) -> None:
     """
     settings = database.load_settings()
     wanted = _records(name, domain, settings, rotate=True)
-    text = f"New keys sign for {domain}. Publish their records now: appliance domain records {name} {domain}"
+    text = f"New keys sign for {domain}. Publish their records now:\n\n{_to_publish(wanted)}"
     show(as_json, {"records": [_dns_record(record) for record in wanted]}, text)
 
 
@@ -200,6 +199,10 @@ def _record(found: "Domain") -> dict[str, Any]:
 
 def _dns_record(record: "DnsRecord") -> dict[str, Any]:
     return {"name": record.name, "type": record.type, "value": record.value, "purpose": record.purpose}
+
+
+def _to_publish(wanted: "list[DnsRecord]") -> str:
+    return "\n\n".join(f"{record.purpose}:\n  {record.name}  {record.type}\n  {record.value}" for record in wanted)
 
 
 def _checked(each: "Checked") -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,18 @@ def serve() -> None:
         _run(named_config())
     except KeyboardInterrupt:
         return  # Ctrl-C while the supervisor did not yet, or no longer, listen for it: a clean stop all the same
+    except click.ClickException as refusal:
+        _refuse(refusal)
+
+
+def _refuse(refusal: click.ClickException) -> None:
+    """Exit 1 with the reason: click's line on a terminal, else one of the log, whose reader expects nothing else."""
+    from appliance import log
+
+    if sys.stderr is None or sys.stderr.isatty():
+        raise refusal
+    log.get_logger("serve").error("cannot serve", reason=refusal.message)
+    raise SystemExit(refusal.exit_code) from None
 
 
 def _run(config_file: Path | None) -> None:
@@ -45,6 +58,7 @@ def _run(config_file: Path | None) -> None:
     from appliance.backup.unfinished import unfinished
 
     log.setup()
+    _log_what_escapes()
     try:
         settings = config.load(config_file, os.environ, Path.cwd())
     except config.ConfigError as error:
@@ -56,6 +70,16 @@ def _run(config_file: Path | None) -> None:
         _serve(settings)
     except (Exception, BaseExceptionGroup) as error:
         _end(settings, error)
+
+
+def _log_what_escapes() -> None:
+    """Have the log tell of errors that Python would print by itself: of a thread, of a finalizer, of the start."""
+    from appliance import log
+
+    serving = log.get_logger("serve")
+    sys.excepthook = lambda _, error, __: serving.exception("ended by a bug", error)
+    threading.excepthook = lambda told: serving.exception("a thread failed", told.exc_value)
+    sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
 
 
 def _end(settings: "Config", error: BaseException) -> None:
@@ -116,6 +140,10 @@ async def _greet(settings: "Config", store: "Store", url: str) -> None:
     from appliance import first_start, log
 
     text = await first_start.greeting(settings, store, url, _program())
+    if text and not settings.embedded and not sys.stdout.isatty():
+        # Under a service manager stdout and the log end up in one journal, whose lines are all JSON.
+        log.get_logger("serve").info("there is no account yet", hint=text.strip())
+        return
     try:
         click.echo(text, nl=False)
     except OSError as error:

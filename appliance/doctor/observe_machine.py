@@ -19,6 +19,7 @@ from appliance.certificate import tls_context
 from appliance.certificate_files import acme_directory
 from appliance.config import Config, Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
+from appliance.errors import in_words
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.listening import bind_error
 from appliance.store import FILE_NAME as DATABASE
@@ -71,7 +72,7 @@ def certificate(section: str, chain: Path | None, key: Path | None) -> Certifica
 def _reason(error: OSError | ValueError) -> str:
     """In plain words: the libraries' own say which line of them has found it."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-        return (error.strerror or str(error)).lower()
+        return in_words(error)
     return "they do not fit together, are not PEM, or the key is encrypted"
 
 
@@ -95,7 +96,7 @@ def by_acme(config: Config) -> AcmeFacts:
     except FileNotFoundError:
         pass
     except OSError as error:
-        return replace(facts, trouble=error.strerror or str(error))
+        return replace(facts, trouble=in_words(error))
     state, held = drawer.state(), drawer.held()
     told = replace(
         facts,
@@ -122,8 +123,11 @@ async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFac
     try:
         with trio.fail_after(ANSWER_TIMEOUT):
             await (await trio.open_tcp_stream(host, address.port)).aclose()
-    except (OSError, trio.TooSlowError) as error:
-        return ListenerFacts(key, str(address), answers=False, trouble=str(error), exposed=exposed)
+    except trio.TooSlowError:
+        trouble = f"no answer within {ANSWER_TIMEOUT:.0f} s"
+        return ListenerFacts(key, str(address), answers=False, trouble=trouble, exposed=exposed)
+    except OSError as error:
+        return ListenerFacts(key, str(address), answers=False, trouble=in_words(error), exposed=exposed)
     return ListenerFacts(key, str(address), answers=True, exposed=exposed)
 
 

@@ -8,6 +8,7 @@ from appliance.config import Config, Mode, RelayTls
 from appliance.dns_check import addresses_of
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
+from appliance.errors import in_words
 from appliance.networks import Address, refusal
 from appliance.outside import Outside
 from appliance.own_addresses import NOBODYS, leaving_from
@@ -131,8 +132,10 @@ async def _knock(
                 return Knock(host_name, await greeting(address))
         except trio.TooSlowError:
             reason = f"no answer from {address} within {KNOCK_TIMEOUT:.0f} s"
-        except (OSError, trio.BrokenResourceError) as error:
-            reason = f"{address}: {getattr(error, 'strerror', None) or error}"
+        except OSError as error:
+            reason = f"{address}: {in_words(error)}"
+        except trio.BrokenResourceError:
+            reason = f"{address}: the connection was closed"
     return Knock(host_name, None, reason)
 
 

@@ -91,6 +91,7 @@ class _Standing:
     key_taken: int
     sent_today: int | None
     suppressed: list[NewRecipient] = field(default_factory=list)  # of this message
+    size: int = 0  # what this message adds to stored_bytes
 
     @property
     def simple(self) -> bool:
@@ -166,14 +167,15 @@ class _Earlier:
 
     def add(self, accepted: _Accepted) -> None:
         """One more stands before all that follow."""
-        new, _, charged = accepted
+        new, standing, charged = accepted
         self.credits[new.account_id] += charged * new.credits
-        self.bytes[new.account_id] += of_message(new)
+        self.bytes[new.account_id] += standing.size
         if new.idempotency is not None:
             self.keys[new.idempotency.scope, new.idempotency.key] = new.idempotency.expires_at
 
     def change(self, standing: _Standing, new: NewMessage) -> None:
         """Make of what was read what the message finds."""
+        standing.size = of_message(new)
         standing.stored_bytes += self.bytes[new.account_id]
         if standing.balance is not None:
             standing.balance -= self.credits[new.account_id]
@@ -187,7 +189,7 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
         return KeyTaken()
     if standing.suspended:
         return Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
-    if new.may_store is not None and standing.stored_bytes + of_message(new) > new.may_store:
+    if new.may_store is not None and standing.stored_bytes + standing.size > new.may_store:
         return over_quota(standing.stored_bytes, new.may_store)
     if new.source is Source.TEST:
         return None
@@ -241,7 +243,7 @@ def _charge(c: apsw.Connection, outside: Outside, accepted: Iterable[_Accepted])
     """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
     lines, taken, stored = [], Counter[str](), Counter[str]()
     for new, standing, charged in accepted:
-        stored[new.account_id] += of_message(new)
+        stored[new.account_id] += standing.size
         if not charged:
             continue
         assert standing.balance is not None  # noqa: S101 - or nothing would be charged

@@ -1,5 +1,6 @@
 """While the disk is nearly full mail is refused for now, over HTTP and SMTP; once there is room it is taken again."""
 
+import json
 import shutil
 import smtplib
 import subprocess
@@ -87,3 +88,10 @@ def test_it_refuses_for_now_and_recovers_by_itself(running: Running, fill: Calla
     taken.unlink()
     until(lambda: posted(running, "full") == 202)
     assert submitted(running)[0] == 250
+    lines = [json.loads(line) for line in running.log_lines()]
+    disk = [line for line in lines if line["logger"] == "appliance.disk"]
+    assert [(line["level"], line["event"]) for line in disk] == [
+        ("warning", "low on disk space: new mail is refused"),
+        ("info", "enough disk space again: new mail is accepted"),
+    ]
+    assert disk[0]["free_bytes"] < disk[0]["needed_bytes"] <= disk[1]["free_bytes"]

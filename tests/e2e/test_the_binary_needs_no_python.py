@@ -131,7 +131,7 @@ def test_a_first_look_needs_nothing(program: tuple[str, ...], tmp_path: Path) ->
     config.write_text("[http]\nbnd = 1\n")
     refused = run(program, tmp_path, "serve")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert 'did you mean "bind"?' in refused.stderr
+    assert 'did you mean "bind"?' in json.loads(refused.stderr)["reason"]
     config.write_text('[server]\ndata_dir = "data"\n[http]\nbind = ["127.0.0.1:0"]\n[smtp]\nbind = []\nbind_tls = []\n')
     with subprocess.Popen(
         [*program, "serve"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -139,8 +139,9 @@ def test_a_first_look_needs_nothing(program: tuple[str, ...], tmp_path: Path) ->
         assert process.stderr is not None
         assert '"ready"' in process.stderr.readline()
         process.terminate()
-        hint, _ = process.communicate(timeout=STOP_TIMEOUT)
+        _, told_later = process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
+    (hint,) = [line["hint"] for line in map(json.loads, told_later.splitlines()) if "hint" in line]
     assert hint.startswith(f"There is no account yet. Create one: {binary()} account create NAME ")
 
 

@@ -68,8 +68,9 @@ def test_a_start_on_a_damaged_file_is_one_line(used: Running) -> None:
                 again.spawn(log)
             assert again.wait() == 1, name
             (line,) = said(used)[before:]
-            assert line.startswith(f"Error: {file}: the database is damaged ("), name
-            assert line.endswith(MENDED_BY)
+            reason = json.loads(line)["reason"]
+            assert reason.startswith(f"{file}: the database is damaged ("), name
+            assert reason.endswith(MENDED_BY)
             assert file.read_bytes() == damaged, name
 
 
