@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli.options import config_option, named_config
-from appliance.cli.output import abandon_stdout
 
 if TYPE_CHECKING:
     from appliance.config import Config
     from appliance.store import Store
     from appliance.supervisor import StorageFailed
+
+STDOUT = 1  # its descriptor
+GREETING_TIMEOUT = 2.0  # seconds for its reader
 
 
 @click.command()
@@ -33,8 +35,11 @@ def serve() -> None:
       appliance serve
       appliance serve --config /etc/appliance/config.toml
     """
+    from appliance import log
+
     try:
-        _run(named_config())
+        with log.unblocked_stderr():
+            _run(named_config())
     except KeyboardInterrupt:
         return  # Ctrl-C while the supervisor did not yet, or no longer, listen for it: a clean stop all the same
 
@@ -44,7 +49,6 @@ def _run(config_file: Path | None) -> None:
     from appliance import config, log
     from appliance.backup.unfinished import unfinished
 
-    log.setup()
     try:
         settings = config.load(config_file, os.environ, Path.cwd())
     except config.ConfigError as error:
@@ -113,15 +117,23 @@ def _calm_the_collector() -> None:
 
 
 async def _greet(settings: "Config", store: "Store", url: str) -> None:
+    """Print what to do next, to a stdout that may be closed, or a pipe that nobody reads."""
+    import trio
+
     from appliance import first_start, log
+    from appliance.log_writer import write_all
 
     text = await first_start.greeting(settings, store, url, _program())
-    try:
-        click.echo(text, nl=False)
-    except OSError as error:
-        # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
-        log.get_logger("serve").warning("stdout cannot be written", reason=str(error))
-        abandon_stdout()
+    serving = log.get_logger("serve")
+    with trio.move_on_after(GREETING_TIMEOUT) as patience:
+        try:
+            # By its descriptor: Python's own buffer would be locked by a thread that is stuck, and abort the exit.
+            await trio.to_thread.run_sync(write_all, STDOUT, text.encode(), abandon_on_cancel=True)
+        except OSError as error:
+            # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
+            serving.warning("stdout cannot be written", reason=str(error))
+    if patience.cancelled_caught:
+        serving.warning("stdout is not being read", reason="what to do next was printed there")
 
 
 def _program() -> str:
