@@ -3,7 +3,6 @@
 What was due when the backup was made may have been sent since, so nothing goes out before somebody has looked.
 """
 
-import errno
 import os
 import shutil
 import tempfile
@@ -22,13 +21,12 @@ from appliance.single import only_server
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
 from appliance.store.copying import sync
-from appliance.store.faults import DiskFull
+from appliance.store.faults import NO_ROOM, DiskFault, DiskFull, failed_writing
 from appliance.store.pools import EVERY
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
 VERIFYING = 0.7  # share of the work
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, for this user, in one file
 REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", KEY)  # a stale log would spoil another database
 
 
@@ -75,7 +73,9 @@ def _worded(data_dir: Path) -> Iterator[None]:
     """Say which disk it is that has no room."""
     try:
         yield
-    except DiskFull:
+    except DiskFault as error:
+        if not isinstance(error, DiskFull) and not failed_writing(error):
+            raise
         raise NotRestored(_no_room(data_dir)) from None
     except OSError as error:
         if error.errno not in NO_ROOM:
@@ -84,7 +84,7 @@ def _worded(data_dir: Path) -> Iterator[None]:
 
 
 def _no_room(data_dir: Path) -> str:
-    return f"no space left for it: make room where {data_dir} lies, then restore it again"
+    return f"no space left for it, or no quota: make room where {data_dir} lies, then restore it again"
 
 
 def _there(data_dir: Path) -> list[str]:
