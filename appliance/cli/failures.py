@@ -9,7 +9,7 @@ from appliance.config import Config, ConfigError, Endpoint
 from appliance.keyfile import KeyFileError
 from appliance.listening import bind_error, binds
 from appliance.single import AlreadyRunning
-from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused
+from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
 from appliance.store.faults import NO_ROOM, DamagedDatabase, DatabaseFault, DiskFault
 
 # What the operating system says about an address that cannot be had, without saying which one.
@@ -38,7 +38,7 @@ def _line(error: BaseException, config: Config) -> str | None:
     data_dir = config.server.data_dir
     if isinstance(error, KeyFileError | ConfigError | AlreadyRunning):
         return str(error)
-    if isinstance(error, NewerDatabase | UpgradeRefused):
+    if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits):
         return f"{data_dir / FILE_NAME}: {error}"
     if isinstance(error, DamagedDatabase):
         return f"{data_dir / FILE_NAME}: {damaged(error)}"

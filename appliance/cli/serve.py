@@ -85,11 +85,14 @@ def _end(settings: "Config", error: BaseException) -> None:
 def _tell_of_storage(failed: "StorageFailed") -> None:
     from appliance import log
     from appliance.cli import failures
+    from appliance.store import FilesMoved
     from appliance.store.faults import DamagedDatabase
 
     serving = log.get_logger("serve")
     if isinstance(failed.__cause__, DamagedDatabase):
         serving.error(failures.damaged(failed))
+    elif isinstance(failed.__cause__, FilesMoved):
+        serving.error("the database's files were changed under the running server", reason=str(failed))
     else:
         serving.error("the storage failed; a restart goes on from what is on disk", reason=str(failed))
 
