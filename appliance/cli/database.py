@@ -68,7 +68,7 @@ def run(
     `or_nothing`, and does not leave files behind.
     """
     settings = settings or load_settings()
-    check_owner(settings.server.data_dir)
+    prepare(settings)
     return _run(settings, work, or_nothing, create)
 
 
@@ -101,10 +101,19 @@ def existing(settings: "Config") -> Path:
     from appliance.store import FILE_NAME
 
     data_dir = settings.server.data_dir
-    check_owner(data_dir)
+    prepare(settings)
     if not os.path.lexists(data_dir / FILE_NAME):
         raise click.ClickException(f"there is no database in {data_dir}")
     return data_dir
+
+
+def prepare(settings: "Config") -> None:
+    """What must hold before a command opens the database: its user may, and no restore is half done."""
+    from appliance.backup.unfinished import settle
+
+    check_owner(settings.server.data_dir)
+    with explained(settings):
+        settle(settings.server.data_dir)
 
 
 def check_owner(data_dir: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+from appliance.backup.unfinished import Interrupted
 from appliance.config import Config, ConfigError, Endpoint
 from appliance.keyfile import KeyFileError
 from appliance.listening import bind_error, binds
@@ -36,7 +37,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _line(error: BaseException, config: Config) -> str | None:
     data_dir = config.server.data_dir
-    if isinstance(error, KeyFileError | ConfigError | AlreadyRunning):
+    if isinstance(error, KeyFileError | ConfigError | AlreadyRunning | Interrupted):
         return str(error)
     if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits):
         return f"{data_dir / FILE_NAME}: {error}"

@@ -47,16 +47,15 @@ def serve() -> None:
 def _run(config_file: Path | None) -> None:
     # Imported here, because the provisioning commands shall not wait for a web server.
     from appliance import config, log
-    from appliance.backup.unfinished import unfinished
+    from appliance.backup.unfinished import settle
 
     try:
         settings = config.load(config_file, os.environ, Path.cwd())
     except config.ConfigError as error:
         raise click.ClickException(str(error)) from None
     log.set_level(settings.server.log_level)
-    if (reason := unfinished(settings.server.data_dir)) is not None:
-        raise click.ClickException(reason)
     try:
+        settle(settings.server.data_dir)
         _serve(settings)
     except (Exception, BaseExceptionGroup) as error:
         _end(settings, error)
