@@ -141,8 +141,9 @@ def _compare_schema(rehearsal: Path) -> None:
         new.close()
     if wrong := sorted(name for name, sql in wanted.items() if found.get(name) != sql):
         raise UpgradeRefused(
-            f"it would not have this version's schema after the upgrade ({', '.join(wrong)}): an early version made it, "
-            "whose steps were changed later. It is as it was. Run the version that made it, or move it away to begin anew"
+            f"it would not have this version's schema after the upgrade ({', '.join(wrong)}): an early version made "
+            "it, whose steps were changed later. It is as it was. Run the version that made it, or move it away to "
+            "begin anew"
         )
 
 
