@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from appliance.cli.database import check_usable
 from appliance.cli.options import config_option, named_config
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def _run(config_file: Path | None) -> None:
     except config.ConfigError as error:
         raise click.ClickException(str(error)) from None
     log.set_level(settings.server.log_level)
+    check_usable(settings.server.data_dir, make=True)
     try:
         settle(settings.server.data_dir)
         _serve(settings)
