@@ -26,7 +26,7 @@ def why_unusable(data_dir: Path, *, make: bool) -> str | None:
         return f"{data_dir} is a file, and server.data_dir must be a directory: move it away, or name another"
     if os.geteuid() == ROOT and data_dir.stat().st_uid != ROOT:
         # What root makes there, the server's user could not open.
-        return f"{data_dir} belongs to {_owner(data_dir)}: run this as that user, not as root"
+        return f"{data_dir} belongs to {_owner(data_dir)}: run this command as that user, not as root"
     return _why_not_used(data_dir)
 
 

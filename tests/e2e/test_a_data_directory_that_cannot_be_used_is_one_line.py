@@ -224,7 +224,7 @@ def test_root_leaves_the_directory_of_another_alone() -> None:
     """What root makes there the server's user could not open: neither a command nor the server runs as root."""
     with installation(NOBODY) as directory:
         assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
-        check_refusals(directory, 0, "{data} belongs to nobody: run this as that user, not as root")
+        check_refusals(directory, 0, "{data} belongs to nobody: run this command as that user, not as root")
 
 
 @pytest.mark.parametrize("command", ["serve", "restore"])
