@@ -1,21 +1,26 @@
 """In charge of the log: one line per event on stderr, text for people, JSON for machines, and no secret in either."""
 
+import io
 import json as jsonlib
 import logging
 import math
+import os
 import re
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TextIO, cast
 
 import msgspec
 
+from appliance.log_writer import LogWriter
+
 ROOT = "appliance"
 REDACTED = "[redacted]"
+LAST_LINES = 1.5  # seconds that the log's reader has at the end to take what it has not read
 TRACEBACK_LIMIT = 16_000  # characters; an exception group of a thousand tasks must not fill the disk
 
 # By name: what such a field holds is nobody's business; its id, size or hint may be shown.
@@ -184,7 +189,7 @@ def write_many(log: Log, events: list[tuple[float, str, dict[str, Any]]]) -> Non
     """Write lines of events that happened at these times (seconds since 1970), as JSON all in one go."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Lines) and isinstance(handler.formatter, JsonFormatter):
-            handler.write("".join(f"{_quick_line(log.name, *each)}\n" for each in events))
+            handler.write("".join(f"{_quick_line(log.name, *each)}\n" for each in events), len(events))
             return
     for _, event, fields in events:
         log.info(event, **fields)
@@ -202,14 +207,68 @@ def _quick_line(name: str, at: float, event: str, fields: dict[str, Any]) -> str
     return made.decode("ascii")
 
 
-class _Lines(logging.StreamHandler[TextIO]):
-    """Ours, so that a second `setup` finds the first one's."""
+class _Lines(logging.Handler):
+    """Ours, so that a second `setup` finds the first one's.
 
-    def write(self, lines: str) -> None:
+    Lines for a descriptor go through a LogWriter: that may block. A stream without one is memory, and is written here.
+    """
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.descriptor = _descriptor(stream)
+        self.writer = None if self.descriptor is None else LogWriter(self.descriptor, self._notice)
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one event."""
+        try:
+            self.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+    def write(self, text: str, lines: int = 1) -> None:
         """Write lines that are made already; what cannot be written is lost, as any line is."""
-        with self.lock or nullcontext(), suppress(OSError, ValueError):
-            self.stream.write(lines)
-            self.stream.flush()
+        if self.writer is not None:
+            self.writer.put(text, lines)
+            return
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def close(self) -> None:
+        """End the writer's thread."""
+        if self.writer is not None:
+            self.writer.close()
+        super().close()
+
+    def _notice(self, dropped: int) -> str:
+        record = logging.LogRecord(f"{ROOT}.log", logging.WARNING, "", 0, "log lines were dropped", (), None)
+        record.fields = {"lines": dropped, "reason": "the log could not be written as fast, or not at all"}
+        return self.format(record) + "\n"
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # io.UnsupportedOperation is both
+        return None
+
+
+class _Stderr(io.TextIOBase):
+    """Stands for sys.stderr while the server runs: what Python itself reports there must not block either."""
+
+    def __init__(self, writer: LogWriter, fileno: int) -> None:
+        super().__init__()
+        self._writer, self._fileno = writer, fileno
+
+    def write(self, text: str) -> int:
+        """Have it written in its turn."""
+        self._writer.put(text)
+        return len(text)
+
+    def fileno(self) -> int:
+        """Of the real one."""
+        return self._fileno
 
 
 def set_level(name: str) -> None:
@@ -220,12 +279,12 @@ def set_level(name: str) -> None:
 def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | None = None) -> None:
     """Write everything to `stream` (stderr), as JSON unless it is a terminal; other libraries only from WARNING on."""
     stream = stream or sys.stderr
-    handler = _Lines(stream)
     as_json = not stream.isatty() if json is None else json
-    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler = _Lines(stream, JsonFormatter() if as_json else TextFormatter())
     root = logging.getLogger()
-    for earlier in [other for other in root.handlers if isinstance(other, _Lines)]:
+    for earlier in _handlers():
         root.removeHandler(earlier)
+        earlier.close()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger(ROOT).setLevel(level)
@@ -234,3 +293,43 @@ def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | 
     logging.raiseExceptions = False
     # Nobody prints these, and finding them out takes half the time of making a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
+def _handlers() -> list[_Lines]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
+
+
+@contextmanager
+def unblocked_stderr() -> Iterator[None]:
+    """Log to stderr without ever waiting for its reader, and end with every line written.
+
+    At the end a reader that does not read gets some time. After that stderr leads nowhere: what is still to be said,
+    such as why the program ends, would otherwise keep it from ending.
+    """
+    for number in (0, 1, 2):  # a closed one would be given to the next file that is opened, which may be the database
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    setup()
+    real, (handler,) = sys.stderr, _handlers()
+    if handler.writer is None:
+        yield
+        return
+    sys.stderr = cast(TextIO, _Stderr(handler.writer, real.fileno()))
+    try:
+        yield
+    finally:
+        sys.stderr = real
+        flush()
+
+
+def flush() -> None:
+    """Wait for the log's reader, but not for long; a reader that is stuck loses what it has not read."""
+    for handler in _handlers():
+        if handler.descriptor is None or handler.writer is None or handler.writer.flush(LAST_LINES):
+            continue
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, handler.descriptor)
+        os.close(nowhere)

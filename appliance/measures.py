@@ -64,6 +64,8 @@ CLEARED = Counts(
     ("kind",),
     "Deleted by the janitor: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
 )
+LOG_DROPPED = Counts("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
+LOG_DROPPED.add("", 0)
 
 ACCEPT_SECONDS = Spread("appliance_accept_seconds", LATENCIES, "From a request that was read to its message on disk.")
 ATTEMPT_SECONDS = Spread("appliance_attempt_seconds", LATENCIES, "One attempt at a mail server, from its beginning.")
@@ -73,7 +75,7 @@ COMMIT_SECONDS = Spread("appliance_store_commit_seconds", LATENCIES, "One commit
 BATCH_SIZE = Spread("appliance_store_batch_size", BATCHES, "Writes that shared one commit.")
 LOOP_LAG = Spread("appliance_event_loop_lag_seconds", LATENCIES, "How late the event loop came back to a sleeper.")
 
-COUNTS = (ACCEPTED, RECIPIENTS, REFUSED, DELIVERIES, WEBHOOK_POSTS, CLEARED)
+COUNTS = (ACCEPTED, RECIPIENTS, REFUSED, DELIVERIES, WEBHOOK_POSTS, CLEARED, LOG_DROPPED)
 SPREADS = (ACCEPT_SECONDS, ATTEMPT_SECONDS, DELIVERY_SECONDS, WEBHOOK_SECONDS, COMMIT_SECONDS, BATCH_SIZE, LOOP_LAG)
 
 # Connections that are open right now, by whom they are with; each part puts its own count here when it starts.

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.log import get_logger
+from appliance.log import flush, get_logger
 
 CONNECTIONS_PART = 0.75  # of shutdown_timeout, for requests and messages that are coming in
 DELIVERY_PART = 0.9  # of it, until transactions with mail servers are left
 EXIT_CODE = 1  # not in order: the service manager and its operator should know
-LOGGING_TIME = 1.0  # seconds for the last line; the reader of the log may be what hangs
 
 log = get_logger("supervisor")
 
@@ -51,12 +50,8 @@ class Shutdown:
         return float("inf") if self._began is None else self._began + self.timeout * part
 
     def _force(self) -> None:
-        line = threading.Thread(target=self._tell, daemon=True)
-        line.start()
-        line.join(LOGGING_TIME)
-        self.exit_process(EXIT_CODE)
-
-    def _tell(self) -> None:
-        ours = (threading.main_thread(), threading.current_thread(), self._timer)
+        ours = (threading.main_thread(), threading.current_thread())
         running = [thread.name for thread in threading.enumerate() if thread not in ours]
         log.error("stopped by force: something still ran after shutdown_timeout", threads=sorted(running)[:20])
+        flush()  # a log whose reader is stuck keeps it for a moment only
+        self.exit_process(EXIT_CODE)

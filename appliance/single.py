@@ -1,13 +1,20 @@
-"""In charge of there being one server on a data directory: two would deliver the same mail twice."""
+"""One server on a data directory: two would deliver the same mail twice.
 
+The lock is on the directory itself, which cannot be deleted while it holds files and whose replacement is another
+directory; a lock file alone locks nothing once it is deleted. The lock file is held as well: earlier versions know only
+that, and so does a file system that cannot lock directories.
+"""
+
+import errno
 import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 FILE_NAME = "appliance.lock"
+NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
 
 
 TRIES = 4  # a look by `is_running` lasts for microseconds, and must not be taken for a server
@@ -20,37 +27,47 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def only_server(data_dir: Path) -> Iterator[None]:
-    """Hold the directory's lock; the system lets go of it when the process ends, however it ends."""
+    """Hold the directory's locks; the system lets go of them when the process ends, however it ends."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(data_dir / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if not _locked(descriptor):
-            raise AlreadyRunning(f"{data_dir}: another server runs on this data directory; stop it first")
+    with ExitStack() as held:
+        for path, flags in ((data_dir, os.O_RDONLY), (data_dir / FILE_NAME, os.O_RDWR | os.O_CREAT)):
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            held.callback(os.close, descriptor)
+            if not _locked(descriptor):
+                raise AlreadyRunning(f"{data_dir}: another server runs on this data directory; stop it first")
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _locked(descriptor: int) -> bool:
     for _ in range(TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _try(descriptor, fcntl.LOCK_EX):
             return True
-        except BlockingIOError:
-            time.sleep(PAUSE)
+        time.sleep(PAUSE)
     return False
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY_LOCKS:
+            raise
+    return True
 
 
 def is_running(data_dir: Path) -> bool:
     """Whether a server runs on this directory now; nothing is created to find out."""
+    return any(_is_locked(path) for path in (data_dir, data_dir / FILE_NAME))
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(data_dir / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _try(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-    return False

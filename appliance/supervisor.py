@@ -36,6 +36,8 @@ from appliance.web import server, site
 from appliance.web.edge import Edge
 from appliance.webhook import office
 
+LAST_ANSWERS = 0.05  # seconds to tell senders 503 once the storage failed; what is delivered then cannot be recorded
+
 M_MMAP_THRESHOLD = -3  # mallopt(3)
 SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, and given back to it, block by block
 
@@ -95,7 +97,7 @@ async def _run_on_store(
         def storage_failed(error: StorageFault) -> None:
             failures.append(error)
             shutdown.begin()
-            life.cancel()
+            life.deadline = trio.current_time() + LAST_ANSWERS
 
         async with open_store(config.server.data_dir, outside, on_failure=storage_failed) as store:
             TRAIL.keep = config.log.messages

@@ -102,9 +102,16 @@ class _Parents:
 _PARENTS = _Parents()
 
 
-def fork(*words: str, directory: Path, environment: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]) -> Forked:
-    """The program with these words, in a process of its own."""
-    order = {"words": words, "directory": str(directory), "environment": dict(environment)}
+def fork(
+    *words: str,
+    directory: Path,
+    environment: Mapping[str, str],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    user: int | None = None,
+) -> Forked:
+    """The program with these words, in a process of its own; as another user, if we are root."""
+    order = {"words": words, "directory": str(directory), "environment": dict(environment), "user": user}
     reading, writing = os.pipe()
     told = open(reading, "rb", buffering=0)  # noqa: SIM115  # closed when the child has ended
     try:

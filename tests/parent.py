@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 import appliance
+from appliance.store.migrate import migrations
 
 LARGEST_ORDER = 1 << 20  # bytes: the words, and an environment
 STDIN, STDOUT, STDERR, FIRST_OF_OURS = range(4)
@@ -29,6 +30,7 @@ def read_all_the_code() -> None:
     for module in pkgutil.walk_packages(appliance.__path__, "appliance."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    migrations()  # reads files by modules of Python's that another user may not be able to load later
     gc.collect()
     gc.freeze()
 
@@ -88,6 +90,10 @@ class Parent:
         os.environ.clear()
         os.environ.update(order["environment"])
         time.tzset()
+        if order["user"] is not None:
+            os.setgroups([])
+            os.setgid(order["user"])
+            os.setuid(order["user"])
         words: list[str] = order["words"]
         return words
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from appliance.backup.unfinished import unfinished
 from tests.running import add_account
 
 ROOT = Path(__file__).parent.parent
@@ -264,18 +263,21 @@ def test_what_python_would_print_is_in_the_log(tmp_path: Path) -> None:
     assert any("an old function" in line["event"] for line in lines)
 
 
-def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path) -> None:
-    """Between what was and what is to be there is no database; a start must not make an empty one of it."""
+@pytest.mark.parametrize(("name", "begins"), [("data/appliance.db", True), ("replacing-", False)])
+def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path, name: str, begins: bool) -> None:
+    """One that was decided is completed by a start; one into an empty directory before that must be run again."""
     config, data_dir, backup = settings(tmp_path), tmp_path / "data", tmp_path / "saved.backup"
     add_account(data_dir, "demo")
     shell = [sys.executable, "-m", "appliance"]
     options = ["--config", str(config)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([*shell, "backup", str(backup), *options], env=environment, check=True, stdout=subprocess.DEVNULL)
+    for file in data_dir.glob("*"):
+        file.unlink()
     killed = (
         "import os\nrename = os.rename\n"
         "def dying(old, new):\n"
-        "    if str(new).endswith('data/appliance.db'): os.kill(os.getpid(), 9)\n"
+        f"    if {name!r} in str(new): os.kill(os.getpid(), 9)\n"
         "    rename(old, new)\n"
         "os.rename = dying\n"
         "from appliance.cli import main\nmain(prog_name='appliance')"
@@ -283,10 +285,18 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path) -> None:
     again = [str(backup), "--force", *options]
     done = subprocess.run([sys.executable, "-c", killed, "restore", *again], env=environment, stdout=subprocess.DEVNULL)
     assert done.returncode == -signal.SIGKILL
-    (kept,) = data_dir.glob("before-restore-*")
-    refused = reason(config)
-    assert "was interrupted: run `appliance restore --force`" in refused
-    assert str(kept) in refused
-    subprocess.run([*shell, "restore", *again], env=environment, check=True, stdout=subprocess.DEVNULL)
-    assert unfinished(data_dir) is None
-    assert not list(data_dir.glob("restoring-*"))
+    assert not (data_dir / "appliance.db").exists()
+    if begins:
+        process = start(config)
+        assert process.stderr is not None
+        while '"event": "ready"' not in process.stderr.readline():  # before it comes that all mail is paused
+            assert process.poll() is None
+        process.terminate()
+        process.communicate(timeout=30)
+    else:
+        assert "was interrupted: run `appliance restore --force`" in reason(config)
+        listed = subprocess.run([*shell, "account", "list", *options], env=environment, capture_output=True, text=True)
+        assert "was interrupted: run `appliance restore --force`" in listed.stderr
+        subprocess.run([*shell, "restore", *again], env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert (data_dir / "appliance.db").exists()
+    assert not [*data_dir.glob("restoring-*"), *data_dir.glob("replacing-*")]

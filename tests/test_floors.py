@@ -40,6 +40,7 @@ BOTTOM = frozenset(
         "listening",
         "live",
         "log",
+        "log_writer",
         "measures",
         "model",
         "networks",

@@ -1,5 +1,6 @@
 """In charge of the lock on a data directory."""
 
+import fcntl
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,26 @@ def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> Non
         pytest.fail("two servers at once")
     with only_server(tmp_path):
         assert (tmp_path / "appliance.lock").stat().st_mode & 0o077 == 0
+
+
+def test_a_deleted_lock_file_changes_nothing(tmp_path: Path) -> None:
+    """The directory itself is locked: without the file, or with a new one, there is still one server."""
+    with only_server(tmp_path):
+        (tmp_path / "appliance.lock").unlink()
+        assert is_running(tmp_path)
+        for _ in range(2):
+            with pytest.raises(AlreadyRunning), only_server(tmp_path):
+                pytest.fail("two servers at once")
+            (tmp_path / "appliance.lock").touch()
+
+
+def test_a_server_of_an_earlier_version_is_seen(tmp_path: Path) -> None:
+    """It locks only the file."""
+    with (tmp_path / "appliance.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert is_running(tmp_path)
+        with pytest.raises(AlreadyRunning), only_server(tmp_path):
+            pytest.fail("two servers at once")
 
 
 def test_whether_a_server_runs_can_be_seen(tmp_path: Path) -> None:

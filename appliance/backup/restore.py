@@ -3,7 +3,6 @@
 What was due when the backup was made may have been sent since, so nothing goes out before somebody has looked.
 """
 
-import errno
 import os
 import shutil
 import tempfile
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.backup import archive
-from appliance.backup.unfinished import ASIDE, STAGING
+from appliance.backup.make import NO_LINKS
+from appliance.backup.unfinished import BEFORE, DECIDED, STAGING, complete
 from appliance.backup.verify import Verified, verify
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.model import AllWaiting
@@ -22,14 +22,14 @@ from appliance.single import only_server
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
 from appliance.store.copying import sync
-from appliance.store.faults import DiskFull
+from appliance.store.faults import NO_ROOM, DiskFault, DiskFull, failed_writing
+from appliance.store.file_watch import RESCUED
 from appliance.store.pools import EVERY
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
 VERIFYING = 0.7  # share of the work
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, for this user, in one file
-REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", KEY)  # a stale log would spoil another database
+KEPT = (DATABASE, f"{DATABASE}-wal", KEY, f"{DATABASE}{RESCUED}")  # not the log's index, which is made anew
 
 
 class NotRestored(Exception):
@@ -49,25 +49,32 @@ async def restore(path: Path, data_dir: Path, outside: Outside, on: Fraction, *,
     """Put a backup into a data directory; with `force` also where there is a database, which is kept aside."""
     verified = verify(path, lambda done: on(VERIFYING * done))
     with only_server(data_dir):
+        complete(data_dir)
         there = _there(data_dir)
         if there and not force:
             raise NotRestored(
                 f"there is {there[0]} in {data_dir} already: use --force to put it aside, or name another data_dir"
             )
-        _sweep(data_dir)
-        with _worded(data_dir), tempfile.TemporaryDirectory(prefix=STAGING, dir=data_dir) as staging:
-            waiting = await _stage(path, verified, Path(staging), outside, on)
-            kept = _put_aside(data_dir, there, outside) if there else None
-            for name in (KEY, DATABASE):  # the database last: without it there is no installation yet
-                os.rename(Path(staging) / name, data_dir / name)
+        with _worded(data_dir), _staging(data_dir) as staging:
+            waiting = await _stage(path, verified, staging, outside, on)
+            if there:
+                _keep(data_dir, there, staging / BEFORE)
+            os.rename(staging, data_dir / f"{DECIDED}{outside.now()}")  # from here on it is completed, whoever does it
             sync(data_dir)
+            kept = complete(data_dir)
     return Restored(verified, waiting, kept)
 
 
-def _sweep(data_dir: Path) -> None:
-    """Remove what a restore was killed over; nobody else is at work here."""
+@contextmanager
+def _staging(data_dir: Path) -> Iterator[Path]:
+    """A directory to work in, and none that another restore was killed over: the lock says that none is at work."""
     for left in data_dir.glob(f"{STAGING}*"):
         shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=STAGING, dir=data_dir))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @contextmanager
@@ -75,7 +82,9 @@ def _worded(data_dir: Path) -> Iterator[None]:
     """Say which disk it is that has no room."""
     try:
         yield
-    except DiskFull:
+    except DiskFault as error:
+        if not isinstance(error, DiskFull) and not failed_writing(error):
+            raise
         raise NotRestored(_no_room(data_dir)) from None
     except OSError as error:
         if error.errno not in NO_ROOM:
@@ -84,11 +93,11 @@ def _worded(data_dir: Path) -> Iterator[None]:
 
 
 def _no_room(data_dir: Path) -> str:
-    return f"no space left for it: make room where {data_dir} lies, then restore it again"
+    return f"no space left for it, or no quota: make room where {data_dir} lies, then restore it again"
 
 
 def _there(data_dir: Path) -> list[str]:
-    return [name for name in REPLACED if os.path.lexists(data_dir / name)]
+    return [name for name in KEPT if os.path.lexists(data_dir / name)]
 
 
 async def _stage(path: Path, verified: Verified, staging: Path, outside: Outside, on: Fraction) -> AllWaiting:
@@ -121,9 +130,16 @@ def _extract(path: Path, size: int, target: Path, on: Fraction) -> None:
             on(1 - (1 - VERIFYING) * left / size)
 
 
-def _put_aside(data_dir: Path, there: list[str], outside: Outside) -> Path:
-    kept = data_dir / f"{ASIDE}{outside.now()}"
+def _keep(data_dir: Path, there: list[str], kept: Path) -> None:
+    """Have all of it in one directory, too; where a file cannot have two names it is copied."""
     kept.mkdir(mode=0o700)
     for name in there:
-        shutil.move(data_dir / name, kept / name)
-    return kept
+        try:
+            os.link(data_dir / name, kept / name)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            shutil.copy2(data_dir / name, kept / name)
+            sync(kept / name)
+    for directory in (kept, kept.parent):
+        sync(directory)

@@ -101,7 +101,7 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
 
     settings = database.load_settings()
     data_dir = settings.server.data_dir
-    database.check_owner(data_dir)
+    database.check_usable(data_dir, make=True)
 
     async def work() -> "Restored":
         return await put_back(file, data_dir, Outside(), on, force=force)

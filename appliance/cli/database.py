@@ -1,7 +1,6 @@
 """In charge of the database during one command: open it, do one thing, and put any refusal into one line."""
 
 import os
-import pwd
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +67,7 @@ def run(
     `or_nothing`, and does not leave files behind.
     """
     settings = settings or load_settings()
-    check_owner(settings.server.data_dir)
+    prepare(settings, make=create)
     return _run(settings, work, or_nothing, create)
 
 
@@ -101,26 +100,28 @@ def existing(settings: "Config") -> Path:
     from appliance.store import FILE_NAME
 
     data_dir = settings.server.data_dir
-    check_owner(data_dir)
+    prepare(settings)
     if not os.path.lexists(data_dir / FILE_NAME):
         raise click.ClickException(f"there is no database in {data_dir}")
     return data_dir
 
 
-def check_owner(data_dir: Path) -> None:
-    """Keep root from leaving files there that the server's user could not open."""
-    if os.geteuid() != 0 or not data_dir.exists():
-        return
-    owner = data_dir.stat().st_uid
-    if owner != 0:
-        user = _user(owner)
-        raise click.ClickException(
-            f"{data_dir} belongs to {user}: run this command as that user, not as root: sudo -u {user} appliance ..."
-        )
+def prepare(settings: "Config", *, make: bool = False) -> None:
+    """What must hold before a command opens the database: its user may, and no restore is half done."""
+    from appliance.backup.unfinished import settle
+
+    check_usable(settings.server.data_dir, make=make)
+    with explained(settings):
+        settle(settings.server.data_dir)
 
 
-def _user(uid: int) -> str:
+def check_usable(data_dir: Path, *, make: bool) -> None:
+    """Refuse in one line what this user cannot open (or make, if it is to be made), or root should not."""
+    from appliance.cli.data_directory import why_unusable
+
     try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
+        reason = why_unusable(data_dir, make=make)
+    except OSError as error:  # a directory above it that may not be searched
+        reason = f"{error.filename}: {(error.strerror or str(error)).lower()} (server.data_dir is {data_dir})"
+    if reason is not None:
+        raise click.ClickException(reason)

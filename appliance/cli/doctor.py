@@ -39,7 +39,7 @@ def doctor(blocklists: bool, as_json: bool) -> None:
     from appliance.resolver import DnsResolver
 
     settings = database.load_settings()
-    database.check_owner(settings.server.data_dir)
+    database.prepare(settings)
 
     async def examine() -> "list[Finding]":
         asked = settings.dns.blocklists if blocklists else ()

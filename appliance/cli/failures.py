@@ -2,14 +2,16 @@
 
 import errno
 import shutil
+import tempfile
 from collections.abc import Iterator
 
+from appliance.backup.unfinished import Interrupted
 from appliance.config import Config, ConfigError, Endpoint
 from appliance.keyfile import KeyFileError
 from appliance.listening import bind_error, binds
 from appliance.single import AlreadyRunning
-from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused
-from appliance.store.faults import DamagedDatabase, DatabaseFault, DiskFault
+from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
+from appliance.store.faults import NO_ROOM, DamagedDatabase, DatabaseFault, DiskFault
 
 # What the operating system says about an address that cannot be had, without saying which one.
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
@@ -35,9 +37,9 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _line(error: BaseException, config: Config) -> str | None:
     data_dir = config.server.data_dir
-    if isinstance(error, KeyFileError | ConfigError | AlreadyRunning):
+    if isinstance(error, KeyFileError | ConfigError | AlreadyRunning | Interrupted):
         return str(error)
-    if isinstance(error, NewerDatabase | UpgradeRefused):
+    if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits):
         return f"{data_dir / FILE_NAME}: {error}"
     if isinstance(error, DamagedDatabase):
         return f"{data_dir / FILE_NAME}: {damaged(error)}"
@@ -61,17 +63,26 @@ def damaged(error: BaseException) -> str:
 
 def _room(config: Config) -> str:
     """What to do about a disk without room, if that is what it is: SQLite often only says that something failed."""
+    data_dir = config.server.data_dir
     try:
-        free = shutil.disk_usage(config.server.data_dir).free
-    except OSError:
-        return ""
-    return f"; the disk is full: make room where {config.server.data_dir} lies" if free < LITTLE else ""
+        if shutil.disk_usage(data_dir).free < LITTLE:
+            return f"; the disk is full: make room where {data_dir} lies"
+        with tempfile.TemporaryFile(dir=data_dir) as probe:  # no other way to learn of a quota
+            probe.write(bytes(LITTLE))
+    except OSError as error:
+        return f"; {_make_room(error, config)}" if error.errno in NO_ROOM else ""
+    return ""
+
+
+def _make_room(error: OSError, config: Config) -> str:
+    advice = "raise the quota, or make room" if error.errno == errno.EDQUOT else "make room"
+    return f"{(error.strerror or str(error)).lower()}: {advice} where {config.server.data_dir} lies"
 
 
 def _system_line(error: OSError, config: Config) -> str:
     reason = (error.strerror or str(error)).lower()
-    if error.errno == errno.ENOSPC:
-        return f"{reason}: make room where {config.server.data_dir} lies"
+    if error.errno in NO_ROOM:
+        return _make_room(error, config)
     if error.filename is not None:
         return f"{error.filename}: {reason} (server.data_dir is {config.server.data_dir})"
     if error.errno in ADDRESS_ERRORS and (taken := _refused_address(error.errno, config)):

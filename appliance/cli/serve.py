@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from appliance.cli.database import check_usable
 from appliance.cli.options import config_option, named_config
-from appliance.cli.output import abandon_stdout
 
 if TYPE_CHECKING:
     from appliance.config import Config
     from appliance.store import Store
     from appliance.supervisor import StorageFailed
+
+STDOUT = 1  # its descriptor
+GREETING_TIMEOUT = 2.0  # seconds for its reader
 
 
 @click.command()
@@ -34,8 +37,11 @@ def serve() -> None:
       appliance serve
       appliance serve --config /etc/appliance/config.toml
     """
+    from appliance import log
+
     try:
-        _run(named_config())
+        with log.unblocked_stderr():
+            _run(named_config())
     except KeyboardInterrupt:
         return  # Ctrl-C while the supervisor did not yet, or no longer, listen for it: a clean stop all the same
     except click.ClickException as refusal:
@@ -49,24 +55,24 @@ def _refuse(refusal: click.ClickException) -> None:
     if sys.stderr is None or sys.stderr.isatty():
         raise refusal
     log.get_logger("serve").error("cannot serve", reason=refusal.message)
+    log.flush()
     raise SystemExit(refusal.exit_code) from None
 
 
 def _run(config_file: Path | None) -> None:
     # Imported here, because the provisioning commands shall not wait for a web server.
     from appliance import config, log
-    from appliance.backup.unfinished import unfinished
+    from appliance.backup.unfinished import settle
 
-    log.setup()
     _log_what_escapes()
     try:
         settings = config.load(config_file, os.environ, Path.cwd())
     except config.ConfigError as error:
         raise click.ClickException(str(error)) from None
     log.set_level(settings.server.log_level)
-    if (reason := unfinished(settings.server.data_dir)) is not None:
-        raise click.ClickException(reason)
+    check_usable(settings.server.data_dir, make=True)
     try:
+        settle(settings.server.data_dir)
         _serve(settings)
     except (Exception, BaseExceptionGroup) as error:
         _end(settings, error)
@@ -105,11 +111,14 @@ def _end(settings: "Config", error: BaseException) -> None:
 def _tell_of_storage(failed: "StorageFailed") -> None:
     from appliance import log
     from appliance.cli import failures
+    from appliance.store import FilesMoved
     from appliance.store.faults import DamagedDatabase
 
     serving = log.get_logger("serve")
     if isinstance(failed.__cause__, DamagedDatabase):
         serving.error(failures.damaged(failed))
+    elif isinstance(failed.__cause__, FilesMoved):
+        serving.error("the database's files were changed under the running server", reason=str(failed))
     else:
         serving.error("the storage failed; a restart goes on from what is on disk", reason=str(failed))
 
@@ -137,19 +146,27 @@ def _calm_the_collector() -> None:
 
 
 async def _greet(settings: "Config", store: "Store", url: str) -> None:
+    """Print what to do next, to a stdout that may be closed, or a pipe that nobody reads."""
+    import trio
+
     from appliance import first_start, log
+    from appliance.log_writer import write_all
 
     text = await first_start.greeting(settings, store, url, _program())
+    serving = log.get_logger("serve")
     if text and not settings.embedded and not sys.stdout.isatty():
         # Under a service manager stdout and the log end up in one journal, whose lines are all JSON.
-        log.get_logger("serve").info("there is no account yet", hint=text.strip())
+        serving.info("there is no account yet", hint=text.strip())
         return
-    try:
-        click.echo(text, nl=False)
-    except OSError as error:
-        # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
-        log.get_logger("serve").warning("stdout cannot be written", reason=str(error))
-        abandon_stdout()
+    with trio.move_on_after(GREETING_TIMEOUT) as patience:
+        try:
+            # By its descriptor: Python's own buffer would be locked by a thread that is stuck, and abort the exit.
+            await trio.to_thread.run_sync(write_all, STDOUT, text.encode(), abandon_on_cancel=True)
+        except OSError as error:
+            # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
+            serving.warning("stdout cannot be written", reason=str(error))
+    if patience.cancelled_caught:
+        serving.warning("stdout is not being read", reason="what to do next was printed there")
 
 
 def _program() -> str:

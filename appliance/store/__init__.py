@@ -17,6 +17,7 @@ from appliance.store.disk_faults import OnFault, StorageFault
 from appliance.store.dkim import DkimKeys
 from appliance.store.domains import Domains
 from appliance.store.engine import Engine, GroupCommit, Inline
+from appliance.store.file_watch import CopyWaits, FilesMoved, refuse_waiting_copy
 from appliance.store.first_start import FirstStart
 from appliance.store.janitor import Janitor
 from appliance.store.lanes import Lanes
@@ -40,7 +41,16 @@ from appliance.store.webhook_history import WebhookHistory
 from appliance.store.webhook_posts import WebhookPosts
 from appliance.store.webhooks import Webhooks
 
-__all__ = ["KeyTaken", "NewerDatabase", "StorageFault", "Store", "UpgradeRefused", "open_store"]
+__all__ = [
+    "CopyWaits",
+    "FilesMoved",
+    "KeyTaken",
+    "NewerDatabase",
+    "StorageFault",
+    "Store",
+    "UpgradeRefused",
+    "open_store",
+]
 
 FILE_NAME = "appliance.db"
 
@@ -94,6 +104,7 @@ async def open_store(
     of the disk is told to `on_failure`, which must end the process.
     """
     path = data_dir / FILE_NAME
+    refuse_waiting_copy(path)
     bring_up_to_date(path, outside.now(), is_server=not inline)
     writer = Inline(path) if inline else GroupCommit(path, on_failure or _raise)
     engine, bell, scanner = Engine(path, writer), Bell(), Scanner(path, inline=inline)

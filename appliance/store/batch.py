@@ -13,7 +13,7 @@ import trio
 
 from appliance.errors import Code, Refused
 from appliance.store.connection import BUSY_TIMEOUT
-from appliance.store.disk_faults import StorageFault
+from appliance.store.disk_faults import StorageFault, found_no_room
 
 
 class CommitUnknown(StorageFault):
@@ -145,14 +145,14 @@ def commit(connection: apsw.Connection, jobs: list[Job]) -> None:
         return  # it failed already
     try:
         connection.execute("COMMIT")
-    except (apsw.FullError, apsw.BusyError) as error:
+    except apsw.Error as error:
+        if not isinstance(error, apsw.BusyError) and not found_no_room(connection, error):
+            _fail(jobs, error)
+            raise CommitUnknown(f"the disk failed during a commit: {error}") from error
         # Neither wrote a commit record, so this is a plain "no".
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         _fail(jobs, error)
-    except apsw.Error as error:
-        _fail(jobs, error)
-        raise CommitUnknown(f"the disk failed during a commit: {error}") from error
 
 
 # Full, locked, failing or damaged: nobody's request is at fault, and none of it is on disk.

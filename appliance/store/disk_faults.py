@@ -4,6 +4,7 @@ Its callers are not told of everything. When a checkpoint cannot be synced, the 
 and a damaged page is an error of the one statement that met it. To us both mean that the process must not go on.
 """
 
+import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import apsw
 
 UNSYNCED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 DAMAGED = (apsw.SQLITE_CORRUPT, apsw.SQLITE_NOTADB)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, within the user's quota, in one file
 
 _PLACE_IN_SQLITE = re.compile(r"^os_unix\.c:\d+: \(\d+\) | - $")
 
@@ -26,6 +28,18 @@ class Unsynced(StorageFault):
 
 class PagesDamaged(StorageFault):
     """A page of the database is not what was written there."""
+
+
+def found_no_room(connection: apsw.Connection, error: apsw.Error) -> bool:
+    """Whether this last error of the connection is a write that found no room: a plain "no", to be tried again later.
+
+    SQLite calls only ENOSPC "full"; a quota that is used up is an I/O error of a write to it. Either way the frame that
+    would have made the commit valid is not in the log.
+    """
+    if isinstance(error, apsw.FullError):
+        return True
+    is_write = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE
+    return is_write and connection.system_errno in NO_ROOM
 
 
 OnFault = Callable[[StorageFault], None]

@@ -14,7 +14,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -38,6 +38,7 @@ from appliance.store.batch import (
 )
 from appliance.store.connection import open_reader, open_writer
 from appliance.store.disk_faults import OnFault, StorageFault, heard_by
+from appliance.store.file_watch import LOOK_EVERY, FileWatch
 from appliance.store.index_room import IndexRoom
 
 T = TypeVar("T")
@@ -92,6 +93,7 @@ class GroupCommit:
         self._broken: StorageFault | None = None
         self._connection = open_writer(path)
         self._index_room = IndexRoom(path)
+        self._files = FileWatch(path)
         self._hearing = ExitStack()
         self._hearing.enter_context(heard_by(self._heard))
         self._for_thread: queue.SimpleQueue[tuple[Step, list[Job]] | None] = queue.SimpleQueue()
@@ -177,7 +179,19 @@ class GroupCommit:
                 jobs.append(waiting.popleft())
         return jobs
 
+    def _look(self) -> None:
+        """Look after the files while nobody writes: a commit does so by itself."""
+        if self._idle and not self._closing and self._broken is None and not self._files.in_place():
+            self._idle = False
+            self._for_thread.put((self._rescue, []))
+
+    def _rescue(self, connection: apsw.Connection, _: list[Job]) -> None:
+        raise self._files.rescue(connection)
+
     def _answer(self, jobs: list[Job], failure: StorageFault | None) -> None:
+        if failure is None and self._broken is None and not self._files.in_place():
+            self._for_thread.put((self._rescue, jobs))  # nothing of it is acknowledged
+            return
         if failure is not None:
             self._fail(failure)
         for job in jobs:
@@ -195,7 +209,12 @@ class GroupCommit:
 
     def _serve_next(self) -> bool:
         """Wait for a batch and write it, in a frame of its own: nothing of it is kept while the next is awaited."""
-        task = self._for_thread.get()
+        try:
+            task = self._for_thread.get(timeout=LOOK_EVERY)
+        except queue.Empty:
+            with suppress(trio.RunFinishedError):
+                self._trio.run_sync_soon(self._look)
+            return True
         if task is None:
             return False
         step, jobs = task
@@ -203,7 +222,7 @@ class GroupCommit:
         began = perf_counter()
         try:
             step(self._connection, jobs)
-        except CommitUnknown as error:
+        except StorageFault as error:
             failure = error
         except Exception as error:  # a bug of ours must not leave everybody waiting for ever
             failure = CommitUnknown(repr(error))

@@ -3,10 +3,10 @@
 import apsw
 
 from appliance.store.batch import translated
-from appliance.store.disk_faults import PagesDamaged
+from appliance.store.disk_faults import NO_ROOM, PagesDamaged
 from appliance.store.examine import Damaged
 
-__all__ = ["DamagedDatabase", "DatabaseFault", "DiskFault", "DiskFull", "failed_writing", "translated"]
+__all__ = ["NO_ROOM", "DamagedDatabase", "DatabaseFault", "DiskFault", "DiskFull", "failed_writing", "translated"]
 
 DatabaseFault = apsw.Error
 DamagedDatabase = (apsw.CorruptError, apsw.NotADBError, Damaged, PagesDamaged)

@@ -4,6 +4,7 @@ All of it happens under the write lock, so nothing can be accepted in between an
 leaves the database as it was.
 """
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from appliance.store.space import usage
 START_LOOK = 1.0  # seconds a start may look for damage; a large database is not looked at to its end
 # The new form may be larger than memory, and than where temporary files are.
 _BESIDE_IT = ("PRAGMA temp_store = FILE", "PRAGMA temp_store_directory = '{directory}'")
+_SCHEMA = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 _SIDE_FILES = ("", "-wal", "-shm")
 
 log = get_logger("store")
@@ -90,6 +92,7 @@ def rehearse(path: Path, schema: int, now: int) -> None:
         copy_beside(path, rehearsal)
         _take_steps(rehearsal, now)
         _examined(rehearsal, "after the upgrade of a copy")
+        _compare_schema(rehearsal)
 
 
 def kept_file(path: Path, schema: int) -> Path:
@@ -125,6 +128,33 @@ def _examined(copy: Path, when: str) -> None:
         raise UpgradeRefused(f"{when}: {error}") from error
     finally:
         connection.close()
+
+
+def _compare_schema(rehearsal: Path) -> None:
+    """Raise UpgradeRefused unless the copy has what a new database would have; what it has besides does no harm."""
+    connection, new = open_writer(rehearsal), apsw.Connection(":memory:")
+    try:
+        migrate(new, 0)
+        found, wanted = _definitions(connection), _definitions(new)
+    finally:
+        connection.close()
+        new.close()
+    if wrong := sorted(name for name, sql in wanted.items() if found.get(name) != sql):
+        raise UpgradeRefused(
+            f"it would not have this version's schema after the upgrade ({', '.join(wrong)}): an early version made "
+            "it, whose steps were changed later. It is as it was. Run the version that made it, or move it away to "
+            "begin anew"
+        )
+
+
+def _definitions(connection: apsw.Connection) -> dict[str, str]:
+    """Tables and indexes by name, as they were defined, comments and white space aside."""
+    return {str(name): _bare(str(sql)) for name, sql in connection.execute(_SCHEMA)}
+
+
+def _bare(sql: str) -> str:
+    lines = " ".join(line.partition("--")[0] for line in sql.splitlines())
+    return " ".join(re.sub(r"([(),])", r" \1 ", lines).split())
 
 
 @contextmanager

@@ -5,8 +5,11 @@ import fcntl
 import os
 import resource
 import shutil
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -17,11 +20,13 @@ from appliance import keyfile
 from appliance.backup import archive
 from appliance.backup.make import NotMade, make
 from appliance.backup.restore import NotRestored, restore
+from appliance.backup.unfinished import settle
 from appliance.backup.verify import verify
 from appliance.outside import Outside
 from appliance.signing_keys import SigningKeys
 from appliance.single import AlreadyRunning, only_server
 from appliance.store import FILE_NAME, open_store
+from appliance.store.connection import open_writer
 from appliance.store.pools import EVERY
 from tests import mail
 
@@ -339,3 +344,100 @@ async def test_a_restore_that_finds_no_room_changes_nothing(data_dir: Path, back
         await restore(backup, data_dir, OUTSIDE, nothing, force=True)
     assert rows(data_dir) == before
     assert not [name for name in os.listdir(data_dir) if name.startswith("restoring-")]
+
+
+# ---- killed at any step
+
+STEPS = ("os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "shutil.copyfile")  # audit events, one a call
+MOST_STEPS = 60
+ONLY_IN_THE_LOG = "only-in-the-log@example.net"
+
+
+@pytest.fixture
+def crashed(data_dir: Path, tmp_path: Path) -> Path:
+    """An installation whose last commit is in the log only, as after a power cut."""
+    connection = open_writer(data_dir / FILE_NAME)
+    sql = "INSERT INTO suppressions SELECT id, ?, 'later', 0 FROM accounts"
+    connection.execute(sql, (ONLY_IN_THE_LOG,)).fetchall()
+    copied = shutil.copytree(data_dir, tmp_path / "crashed")
+    connection.close()
+    return copied
+
+
+def restored_until_killed(backup: Path, data_dir: Path, step: int) -> bool:
+    """Restore in a child that is killed before its n-th change of a directory; whether it came to its end."""
+    child = os.fork()
+    if not child:
+        left = [step]
+
+        def hook(event: str, _: object) -> None:
+            if event in STEPS:
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            trio.run(partial(restore, backup, data_dir, OUTSIDE, nothing, force=True))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def old_homes(data_dir: Path, tmp_path: Path) -> list[str]:
+    """The directories in which the old database, its log and its key are together."""
+    found = []
+    for directory in (data_dir, *data_dir.glob("before-restore-*"), *data_dir.glob("replacing-*/before")):
+        copy = tmp_path / "look"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for name in (FILE_NAME, f"{FILE_NAME}-wal", keyfile.FILE_NAME):
+            if (directory / name).exists():
+                shutil.copy(directory / name, copy / name)
+        there = (copy / FILE_NAME).exists() and (copy / keyfile.FILE_NAME).exists()
+        if there and ONLY_IN_THE_LOG in {row[1] for row in rows(copy)["suppressions"]}:
+            found.append(directory.name)
+    return found
+
+
+@pytest.mark.parametrize("by", ["the server", "the command"])
+def test_killed_at_any_step_the_old_database_and_its_log_stay_together(
+    backup: Path, crashed: Path, tmp_path: Path, by: str
+) -> None:
+    """Whichever change of a directory was the last, all of the old is in one place, then and after the next start."""
+    ended, outcomes = False, set()
+    for step in range(1, MOST_STEPS):
+        data_dir = shutil.copytree(crashed, tmp_path / f"killed{step}")
+        ended = restored_until_killed(backup, data_dir, step)
+        assert old_homes(data_dir, tmp_path), step
+        if by == "the server":
+            settle(data_dir)
+        else:
+            trio.run(partial(restore, backup, data_dir, OUTSIDE, nothing, force=True))
+        homes = old_homes(data_dir, tmp_path)
+        assert len(homes) == 1, (step, homes)
+        in_place = homes == [data_dir.name]
+        assert in_place == (ONLY_IN_THE_LOG in {row[1] for row in rows(data_dir)["suppressions"]})
+        assert not list(data_dir.glob("replacing-*"))
+        assert by == "the server" or not (in_place or list(data_dir.glob("restoring-*")))
+        outcomes.add(in_place)
+        shutil.rmtree(data_dir)
+        if ended:
+            break
+    assert ended
+    assert step > 8
+    assert outcomes == ({True, False} if by == "the server" else {False})
+
+
+async def test_where_files_cannot_have_two_names_they_are_copied(
+    backup: Path, crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is whole all the same."""
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    restored = await restore(backup, crashed, OUTSIDE, nothing, force=True)
+    assert restored.kept is not None
+    assert old_homes(crashed, tmp_path) == [restored.kept.name]

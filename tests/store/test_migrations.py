@@ -5,6 +5,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from appliance.store import FILE_NAME, NewerDatabase, open_store
 from appliance.store.connection import open_reader, open_writer
 from appliance.store.migrate import Migration, migrate, migrations
 
+LANDED = Path(__file__).with_name("landed_migrations.txt")
 NOW = 1_700_000_000_000_000
 
 
@@ -59,6 +61,17 @@ def test_steps_are_numbered_without_gaps() -> None:
     """Every step has a number of its own, from 1 on."""
     numbers = [step.number for step in migrations()]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_step_that_has_landed_is_never_changed() -> None:
+    """Databases have taken it as it was: what is wrong with it is mended by a new step.
+
+    A new step gets its line, in `migrations/`: sha256sum NNNN_name.sql >> ../../../tests/store/landed_migrations.txt
+    """
+    landed = dict(line.split()[::-1] for line in LANDED.read_text().splitlines())
+    files = sorted((resources.files("appliance.store") / "migrations").iterdir(), key=lambda file: file.name)
+    found = {file.name: sha256(file.read_bytes()).hexdigest() for file in files if file.name.endswith(".sql")}
+    assert found == landed
 
 
 def test_each_step_is_recorded_once(connection: apsw.Connection) -> None:

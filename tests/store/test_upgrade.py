@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -13,7 +14,7 @@ from appliance.config import parse
 from appliance.outside import Outside
 from appliance.single import only_server
 from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store, upgrade
-from appliance.store.connection import open_reader
+from appliance.store.connection import open_reader, open_writer
 from appliance.store.migrate import Migration, migrate, migrations
 from appliance.store.upgrade import kept_file
 
@@ -43,6 +44,15 @@ async def opened(data_dir: Path, *, inline: bool = False) -> None:
     """Open the database, as the server does or as a command does."""
     async with open_store(data_dir, Outside(), inline=inline):
         pass
+
+
+def made_by_these_steps(data_dir: Path) -> None:
+    """Make a database by the steps that are known now."""
+    connection = open_writer(data_dir / FILE_NAME)
+    try:
+        migrate(connection, 0)
+    finally:
+        connection.close()
 
 
 def said(path: Path, sql: str) -> list[tuple[object, ...]]:
@@ -99,6 +109,33 @@ async def test_a_step_that_fails_on_the_copy_leaves_the_database_as_it_was(
     assert schema(data_dir / FILE_NAME) == KNOWN[-1].number
     knows(monkeypatch)
     await opened(data_dir)
+
+
+async def test_a_database_of_another_schema_is_refused_before_it_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose first step was another than ours is as it was afterwards, and the line names what differs."""
+    first = KNOWN[0]
+    changed = first.sql.replace("charged INTEGER NOT NULL,", "", 1)
+    assert changed != first.sql
+    monkeypatch.setattr(sys.modules[migrate.__module__], "migrations", lambda: [replace(first, sql=changed)])
+    made_by_these_steps(tmp_path)
+    before = said(tmp_path / FILE_NAME, "SELECT name, sql FROM sqlite_master")
+    monkeypatch.undo()
+    with pytest.raises(UpgradeRefused, match=r"\(recipients\): .* changed later\. It is as it was\."):
+        await opened(tmp_path)
+    assert said(tmp_path / FILE_NAME, "SELECT name, sql FROM sqlite_master") == before
+    assert schema(tmp_path / FILE_NAME) == 1
+
+
+async def test_what_an_operator_added_does_not_stop_an_upgrade(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index or statistics of his own stay; and white space is no difference."""
+    connection = apsw.Connection(str(data_dir / FILE_NAME))
+    connection.execute("CREATE INDEX mine ON messages (sender); ANALYZE").fetchall()
+    connection.close()
+    knows(monkeypatch, GOOD)
+    await opened(data_dir)
+    assert schema(data_dir / FILE_NAME) == NEXT
 
 
 async def test_a_damaged_database_is_not_upgraded(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,89 @@
+"""Says in one line why the data directory cannot be used by this user, before anything is opened, and what to do.
+
+SQLite says "unable to open database file" of whichever file it is. So every command and the server look first: at the
+directory, at where it is to be made, and at each file in it that must be read and written.
+"""
+
+import os
+import pwd
+from pathlib import Path
+
+from appliance.keyfile import FILE_NAME as KEY
+from appliance.single import FILE_NAME as LOCK
+from appliance.store import FILE_NAME as DATABASE
+
+WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK)
+ROOT = 0
+
+
+def why_unusable(data_dir: Path, *, make: bool) -> str | None:
+    """The line; None when it can be used. One that is not there is no fault, unless it is to be made and cannot be."""
+    if not os.path.lexists(data_dir):
+        return _why_not_made(data_dir) if make else None
+    if data_dir.is_symlink() and not data_dir.exists():
+        return f"{data_dir} is a link to {os.readlink(data_dir)}, which cannot be reached: mend the link"
+    if not data_dir.is_dir():
+        return f"{data_dir} is a file, and server.data_dir must be a directory: move it away, or name another"
+    if os.geteuid() == ROOT and data_dir.stat().st_uid != ROOT:
+        # What root makes there, the server's user could not open.
+        owner = _owner(data_dir)
+        as_owner = f"run this command as that user, not as root: sudo -u {owner} appliance ..."
+        return f"{data_dir} belongs to {owner}: {as_owner}"
+    return _why_not_used(data_dir)
+
+
+def _why_not_made(data_dir: Path) -> str | None:
+    """Look at the nearest directory above that is there."""
+    above = data_dir.parent
+    while not os.path.lexists(above) and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        return f"{data_dir} cannot be made: {above} is no directory; change server.data_dir"
+    if _may(above, os.W_OK | os.X_OK):
+        return None
+    if _is_read_only(above):
+        return f"{data_dir} cannot be made: {above} is on a read-only file system; mount it writable"
+    made = f"`install -d -m 700 -o {_user(os.geteuid())} {data_dir}`, as root"
+    return f"{data_dir} cannot be made: {_user(os.geteuid())} may not write to {above}; {made}, makes it"
+
+
+def _why_not_used(data_dir: Path) -> str | None:
+    if not _may(data_dir, os.R_OK | os.X_OK):
+        return _refused(data_dir, "700")
+    if _is_read_only(data_dir):
+        return f"{data_dir} is on a read-only file system: mount it writable"
+    if not _may(data_dir, os.W_OK):
+        return _refused(data_dir, "700")
+    for name, wanted, mode in (*((name, os.R_OK | os.W_OK, "600") for name in WRITTEN), (KEY, os.R_OK, "400")):
+        if os.path.lexists(data_dir / name) and not _may(data_dir / name, wanted):
+            return _refused(data_dir / name, mode)
+    return None
+
+
+def _may(path: Path, wanted: int) -> bool:
+    return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _refused(path: Path, right_mode: str) -> str:
+    facts, user = path.stat(), _user(os.geteuid())
+    if facts.st_uid == os.geteuid():
+        return f"{path}: permission denied, its mode is {facts.st_mode & 0o7777:04o}: `chmod {right_mode} {path}`"
+    whose = f"{path}: permission denied, it belongs to {_owner(path)} and this runs as {user}"
+    if path.is_dir():
+        return f"{whose}: run this as {_owner(path)}, or `chown -R {user} {path}`, as root"
+    return f"{whose}: `chown {user} {path}`, as root"
+
+
+def _owner(path: Path) -> str:
+    return _user(path.stat().st_uid)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,107 @@
+"""Writes log lines to a file descriptor from a thread of its own, so that no caller ever waits for the log's reader.
+
+A pipe that is not read, a terminal stopped by Ctrl-S or a hung journal blocks `write(2)` for as long as it likes. Here
+that blocks only this thread. Lines wait in a buffer bounded in characters and in number; a line that finds it full is
+dropped and counted, and one line tells how many once the reader goes on. Lines are written in the order given.
+"""
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from appliance.measures import LOG_DROPPED
+
+MOST_CHARACTERS = 4 * 1024 * 1024  # that wait: several seconds of a busy server's log
+MOST_LINES = 20_000
+PAUSE = 0.005  # seconds between two writes: under load they are shared, so that the event loop pays for few switches
+
+Notice = Callable[[int], str]  # the line that tells how many were dropped
+
+
+class LogWriter:
+    """A bounded buffer before a descriptor, and the daemon thread that empties it."""
+
+    def __init__(self, descriptor: int, notice: Notice) -> None:
+        self._descriptor, self._notice = descriptor, notice
+        self._lock = threading.RLock()  # reentrant: the garbage collector may log while a line is being added
+        self._waiting: list[str] = []
+        self._characters = self._lines = 0
+        self._untold = 0  # of the dropped, those that no line has told of yet
+        self._failing = False  # whether the last write failed
+        self._closed = False
+        self._idle = threading.Event()
+        self._idle.set()
+        self._wake = threading.Semaphore(0)
+        threading.Thread(target=self._run, name="log-writer", daemon=True).start()
+
+    def put(self, text: str, lines: int = 1) -> None:
+        """Have whole lines written, or dropped and counted; never waits."""
+        with self._lock:
+            if self._characters + len(text) > MOST_CHARACTERS or self._lines + lines > MOST_LINES:
+                self._drop(lines)
+                return
+            self._waiting.append(text)
+            self._characters += len(text)
+            self._lines += lines
+            if self._idle.is_set():
+                self._idle.clear()
+                self._wake.release()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all is written, for this long at most; whether it is."""
+        return self._idle.wait(seconds)
+
+    def close(self) -> None:
+        """End the thread once all is written; does not wait for it."""
+        self._closed = True
+        self._wake.release()
+
+    def _drop(self, lines: int) -> None:
+        LOG_DROPPED.add("", lines)
+        self._untold += lines
+
+    # ---- on the thread
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.acquire()
+            while self._write_waiting():
+                time.sleep(PAUSE)
+
+    def _write_waiting(self) -> bool:
+        """Write all that waits; False when there is nothing. It counts against the bounds until it is written."""
+        with self._lock:
+            taken, lines, characters = self._waiting, self._lines, self._characters
+            if not taken and (self._failing or not self._untold):
+                self._idle.set()
+                return False
+            self._waiting = []
+            if self._untold:  # where the dropped lines would stand
+                taken.insert(0 if self._failing else len(taken), self._notice(self._untold))
+            told, self._untold = self._untold, 0
+        try:
+            write_all(self._descriptor, "".join(taken).encode("utf-8", "backslashreplace"))
+            self._failing = False
+        except OSError:  # closed, or its disk is full: the next line tries again
+            self._failing = True
+            with self._lock:
+                self._drop(lines)
+                self._untold += told
+        with self._lock:
+            self._lines -= lines
+            self._characters -= characters
+        return True
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write every byte, however long that takes; also where the descriptor does not block."""
+    view = memoryview(content)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            writable = select.poll()
+            writable.register(descriptor, select.POLLOUT)
+            writable.poll()

@@ -1,0 +1,156 @@
+"""Notices that files of an open database were deleted, replaced or moved, and saves what only open files still hold.
+
+SQLite goes on writing to files that have lost their names, and everything committed there is gone with the process. So
+the server looks before it acknowledges: each commit costs one `stat` of the directory, whose time changes with any name
+in it, and only then, or after a second, a `stat` of each file. Once a file is not in its place nothing more is
+acknowledged, what was acknowledged before is brought to where a restart finds it, and the process ends.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from appliance.store.connection import BUSY_TIMEOUT
+from appliance.store.copying import sync
+from appliance.store.disk_faults import StorageFault
+from appliance.store.inside import new_inside
+
+LOOK_EVERY = 1.0  # seconds: the longest time for which a file may be gone unnoticed
+RESCUED = ".rescued"  # what is behind a database's name when a copy of it had to be saved
+
+Identity = tuple[int, int]  # device and inode
+
+
+class FilesMoved(StorageFault):
+    """Files of the database are not where they were opened; the text says which, and what to do."""
+
+
+class CopyWaits(Exception):
+    """A saved copy of the database has not been put back; the text says how."""
+
+
+class _Names(NamedTuple):
+    """What the names of a database lead to; None where there is nothing."""
+
+    directory: Identity | None
+    database: Identity | None
+    log: Identity | None
+    shared: Identity | None
+
+
+class FileWatch:
+    """The files of a database from the moment it was opened; those that SQLite makes later from when they are seen."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened = self._names()
+        self._looked_at = time.monotonic()
+        self._changed_at = _changed_at(path.parent)
+
+    def in_place(self) -> bool:
+        """Whether every name still leads to the file that is open."""
+        changed_at, now = _changed_at(self._path.parent), time.monotonic()
+        if changed_at == self._changed_at and now < self._looked_at + LOOK_EVERY:
+            return True
+        self._changed_at, self._looked_at = changed_at, now
+        names = self._names()
+        self._opened = _Names(*(before or after for before, after in zip(self._opened, names, strict=True)))
+        return names == self._opened
+
+    def rescue(self, connection: apsw.Connection) -> FilesMoved:
+        """Bring what is open to where a restart finds it, and say what became of it. The connection is the writer's."""
+        now = self._names()
+        if now.directory != self._opened.directory:
+            _leave_alone(connection)  # all files are together, under another name
+            return FilesMoved(
+                f"{self._path.parent} was moved or replaced while the server ran: put it back, then start"
+            )
+        what = self._missing(now)
+        if now.database == self._opened.database and now.log == self._opened.log:
+            _leave_alone(connection)  # the log is in its place, and a restart makes a new index from it
+            return FilesMoved(f"{what} while the server ran; nothing is lost: start it again")
+        if self._can_copy_home(now) and _copied_home(connection):
+            return FilesMoved(f"{what} while the server ran; what it held was saved: start it again")
+        _leave_alone(connection)
+        return FilesMoved(f"{what} while the server ran; {self._save_copy(connection)}")
+
+    def _missing(self, now: _Names) -> str:
+        found = zip(("", "-wal", "-shm"), self._opened[1:], now[1:], strict=True)
+        names = [f"{self._path}{end}" for end, before, after in found if before != after]
+        return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} deleted or replaced"
+
+    def _can_copy_home(self, now: _Names) -> bool:
+        """Whether the log can be copied into the database: no other process may have begun a log or an index anew."""
+        index_is_ours = now.shared in (self._opened.shared, None)
+        return now.database == self._opened.database and index_is_ours and _size(Path(f"{self._path}-wal")) == 0
+
+    def _save_copy(self, connection: apsw.Connection) -> str:
+        rescued = Path(f"{self._path}{RESCUED}")
+        try:
+            rescued.unlink(missing_ok=True)
+            os.close(os.open(rescued, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            with new_inside(rescued, 0) as copy, copy.backup("main", connection, "main") as backup:
+                backup.step()
+            sync(rescued)
+            sync(rescued.parent)
+        except (OSError, apsw.Error) as error:
+            return f"no copy of it could be saved ({error}): restore the last backup"
+        return f"a copy of everything was saved: {_advice(self._path)}"
+
+    def _names(self) -> _Names:
+        files = (self._path.parent, self._path, f"{self._path}-wal", f"{self._path}-shm")
+        return _Names(*(_identity(file) for file in files))
+
+
+def refuse_waiting_copy(path: Path) -> None:
+    """Raise CopyWaits if a saved copy of the database waits to be put back: nothing may begin anew in its place."""
+    if Path(f"{path}{RESCUED}").exists():
+        raise CopyWaits(
+            f"its files were deleted or replaced under a running server, which saved a copy: {_advice(path)}; "
+            "or delete the copy to go on with what is there"
+        )
+
+
+def _advice(path: Path) -> str:
+    return f"`rm -f {path}-wal {path}-shm && mv {path}{RESCUED} {path}` puts it back"
+
+
+def _identity(path: str | Path) -> Identity | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
+
+
+def _changed_at(directory: Path) -> tuple[int, int] | None:
+    try:
+        facts = os.stat(directory)
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _leave_alone(connection: apsw.Connection) -> None:
+    """Keep SQLite from copying the log home, and from deleting it by its name, when the connection is closed."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def _copied_home(connection: apsw.Connection) -> bool:
+    """Have all of the log in the database, synced."""
+    connection.set_busy_timeout(BUSY_TIMEOUT)  # for readers of an earlier state
+    try:
+        busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()[0]
+    except apsw.Error:
+        return False
+    return not busy and logged == copied

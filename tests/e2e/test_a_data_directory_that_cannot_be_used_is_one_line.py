@@ -1,0 +1,241 @@
+"""Whatever keeps a user from the data directory is told in one line with the file and the fix, by every command."""
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+
+import pytest
+
+from appliance.cli import leaves, main
+from appliance.keyfile import FILE_NAME as KEY
+from appliance.keyfile import load_or_create
+from appliance.single import FILE_NAME as LOCK
+from appliance.store import FILE_NAME as DATABASE
+from tests.forked import fork
+from tests.running import add_account
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, and mount")
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+SETTINGS = """
+[server]
+data_dir = "{data_dir}"
+[http]
+bind = ["127.0.0.1:0"]
+[smtp]
+bind = []
+bind_tls = []
+[delivery]
+mode = "sandbox"
+"""
+# Every command that opens the data directory, with words it takes.
+COMMANDS = {
+    "serve": (),
+    "account list": (),
+    "account show": ("demo",),
+    "account suspend": ("demo",),
+    "account resume": ("demo",),
+    "account credit": ("demo", "5"),
+    "account cap": ("demo", "5"),
+    "domain add": ("demo", "example.org"),
+    "domain list": ("demo",),
+    "domain records": ("demo", "example.com"),
+    "domain rotate": ("demo", "example.com"),
+    "domain verify": ("demo", "example.com"),
+    "credential create": ("demo",),
+    "credential list": ("demo",),
+    "credential revoke": ("demo", "name"),
+    "key create": ("demo", "--scope", "full"),
+    "key list": ("demo",),
+    "key revoke": ("demo", "key_1"),
+    "queue show": (),
+    "queue retry": ("--pool", "google"),
+    "queue cancel": ("msg_1",),
+    "queue pause": ("google",),
+    "queue resume": ("google",),
+    "explain": ("msg_1",),
+    "pause": (),
+    "resume": (),
+    "backup": ("saved.tar",),
+    "restore": ("saved.tar", "--force"),
+    "doctor": (),
+}
+ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
+ELSEWHERE = {"verify", "install", "uninstall"}  # these open none
+SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
+
+
+@contextmanager
+def installation(owner: int) -> Iterator[Path]:
+    """A directory that another user can reach, with settings and a data directory of this owner."""
+    with TemporaryDirectory(dir="/tmp") as made:
+        directory = Path(made)
+        directory.chmod(0o755)
+        settle_on(directory, "data")
+        (directory / "mounted").mkdir()
+        add_account(directory / "data", "demo")
+        load_or_create(directory / "data")
+        (directory / "data" / LOCK).touch(0o600)
+        for path in (directory, directory / "data", *(directory / "data").iterdir()):
+            os.chown(path, owner, owner)
+        try:
+            yield directory
+        finally:
+            subprocess.run(["umount", str(directory / "mounted")], capture_output=True)
+
+
+def settle_on(directory: Path, data_dir: str) -> None:
+    """Write the settings."""
+    (directory / "config.toml").write_text(SETTINGS.format(data_dir=data_dir))
+
+
+def ran(directory: Path, user: int, *words: str) -> tuple[int, str]:
+    """The exit code of a command as this user, and what it wrote to stderr."""
+    with TemporaryFile() as stdout, TemporaryFile() as stderr:
+        process = fork(
+            *(*words, "--config", str(directory / "config.toml")),
+            directory=directory,
+            environment=os.environ,
+            stdout=stdout,
+            stderr=stderr,
+            user=user,
+        )
+        try:
+            code = process.wait(30)
+        finally:
+            process.kill()
+        stderr.seek(0)
+        return code, stderr.read().decode()
+
+
+def chmod(name: str, mode: int) -> Callable[[Path], None]:
+    """Take rights away."""
+    return lambda directory: (directory / "data" / name).chmod(mode)
+
+
+def of_root(name: str, mode: int = 0o600) -> Callable[[Path], None]:
+    """What root leaves behind: a file, or the directory itself."""
+
+    def act(directory: Path) -> None:
+        path = directory / "data" / name
+        if not path.exists():
+            path.touch()
+        path.chmod(mode)
+        os.chown(path, 0, 0)
+
+    return act
+
+
+def replaced_by_a_file(directory: Path) -> None:
+    """A file where the directory should be."""
+    shutil.rmtree(directory / "data")
+    (directory / "data").touch()
+
+
+def link_to_nowhere(directory: Path) -> None:
+    """A link whose target is not mounted."""
+    shutil.rmtree(directory / "data")
+    (directory / "data").symlink_to("/nowhere/at/all")
+
+
+def below_a_file(directory: Path) -> None:
+    """No directory can be made there."""
+    (directory / "file").touch()
+    settle_on(directory, "file/data")
+
+
+def read_only(directory: Path) -> None:
+    """The whole installation on a file system that is mounted read-only."""
+    mounted = directory / "mounted"
+    done = subprocess.run(["mount", "-t", "tmpfs", "none", str(mounted)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    owner = (directory / "data").stat().st_uid
+    shutil.copytree(directory / "data", mounted / "data")
+    for path in (mounted / "data", *(mounted / "data").iterdir()):
+        os.chown(path, owner, owner)
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    settle_on(directory, "mounted/data")
+
+
+FOR_ANY_USER = [
+    (replaced_by_a_file, "{data} is a file, and server.data_dir must be a directory"),
+    (link_to_nowhere, "{data} is a link to /nowhere/at/all, which cannot be reached: mend the link"),
+    (read_only, "{directory}/mounted/data is on a read-only file system: mount it writable"),
+]
+FOR_NO_ROOT = [
+    (chmod("", 0), "{data}: permission denied, its mode is 0000: `chmod 700 {data}`"),
+    (chmod("", 0o500), "{data}: permission denied, its mode is 0500: `chmod 700 {data}`"),
+    (of_root("", 0o700), "{data}: permission denied, it belongs to root and this runs as nobody: run this as root, or"),
+    (chmod(DATABASE, 0), "{data}/appliance.db: permission denied, its mode is 0000: `chmod 600 {data}/appliance.db`"),
+    (of_root(DATABASE), "{data}/appliance.db: permission denied, it belongs to root and this runs as nobody: `chown"),
+    (of_root(f"{DATABASE}-wal"), "{data}/appliance.db-wal: permission denied, it belongs to root"),
+    (of_root(f"{DATABASE}-shm", 0o400), "`chown nobody {data}/appliance.db-shm`, as root"),
+    (of_root(KEY, 0o400), "{data}/appliance.key: permission denied, it belongs to root"),
+    (chmod(KEY, 0), "`chmod 400 {data}/appliance.key`"),
+    (of_root(LOCK), "{data}/appliance.lock: permission denied, it belongs to root"),
+]
+
+
+def check_refusals(directory: Path, user: int, expected: str, commands: Iterable[str] = SOME) -> None:
+    """Each of the commands ends with 1 and one line that has the file and the fix."""
+    told = expected.format(data=directory / "data", directory=directory)
+    for command in commands:
+        code, errors = ran(directory, user, *command.split(), *COMMANDS[command])
+        assert (code, errors.count("\n")) == (1, 1), (command, errors)
+        assert errors.startswith("Error: ")
+        assert told in errors, command
+
+
+def test_every_command_looks_first() -> None:
+    """None that opens the data directory is left out, now or when it is added later."""
+    assert {name for name, _ in leaves(main)} == COMMANDS.keys() | ASK_FIRST | ELSEWHERE
+    with installation(NOBODY) as directory:
+        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+        spoil, expected = FOR_NO_ROOT[0]
+        spoil(directory)
+        check_refusals(directory, NOBODY, expected, COMMANDS)
+
+
+@pytest.mark.parametrize(("spoil", "expected"), [*FOR_NO_ROOT[1:], *FOR_ANY_USER])
+def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> None:
+    """What belongs to another, or has no rights, or is no directory."""
+    with installation(NOBODY) as directory:
+        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+        spoil(directory)
+        check_refusals(directory, NOBODY, expected)
+
+
+@pytest.mark.parametrize(("spoil", "expected"), FOR_ANY_USER)
+def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
+    """Root may do everything, and meets the rest."""
+    with installation(0) as directory:
+        assert ran(directory, 0, "backup", "saved.tar") == (0, "")
+        spoil(directory)
+        check_refusals(directory, 0, expected)
+
+
+def test_root_leaves_the_directory_of_another_alone() -> None:
+    """What root makes there the server's user could not open: neither a command nor the server runs as root."""
+    with installation(NOBODY) as directory:
+        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+        check_refusals(directory, 0, "{data} belongs to nobody: run this command as that user, not as root")
+
+
+@pytest.mark.parametrize("command", ["serve", "restore"])
+def test_a_directory_that_cannot_be_made(command: str) -> None:
+    """The line says what root has to run, or which setting to change; a list is just empty."""
+    with installation(NOBODY) as directory:
+        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+        shutil.rmtree(directory / "data")
+        os.chown(directory, 0, 0)
+        made = f"`install -d -m 700 -o nobody {directory}/data`, as root, makes it"
+        check_refusals(directory, NOBODY, made, [command])
+        assert ran(directory, NOBODY, "account", "list") == (0, "")
+        below_a_file(directory)
+        check_refusals(directory, NOBODY, f"{directory}/file is no directory; change server.data_dir", [command])

@@ -1,0 +1,262 @@
+"""A log reader that is stuck costs log lines and nothing else: mail is answered, and SIGTERM still ends the server."""
+
+import fcntl
+import json
+import os
+import pty
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.delivery.world import free_port
+from tests.running import NO_TLS, PROGRAM, Provisioned, add_account
+
+ROOT = Path(__file__).parents[2]
+F_SETPIPE_SZ = 1031  # fcntl(2)
+PIPE = 4096  # bytes, the smallest there is
+EXIT_WITHIN = 15  # seconds; the log's own part of it is 1.5
+READY_WITHIN = 40
+DROPPED = "appliance_log_lines_dropped_total"
+MANY = 50  # recipients of a message, each with a line of its own
+NOISE = 300  # requests, each of which writes lines about its message; the pipe holds ten of them
+CONFIG = """
+[server]
+data_dir = "data"
+shutdown_timeout = "5s"
+[http]
+bind = ["127.0.0.1:{port}"]
+[smtp]
+bind = []
+bind_tls = []
+[delivery]
+mode = "sandbox"
+[limits]
+requests_per_second = 0
+min_free_disk = "0"
+[metrics]
+bind = ["127.0.0.1:{metrics}"]
+"""
+
+
+@dataclass
+class Server:
+    """The program with its standard streams where the test put them."""
+
+    process: "subprocess.Popen[bytes]"
+    account: Provisioned
+    url: str
+    metrics: str
+
+    def send(self, count: int, recipients: int = 1) -> set[int]:
+        """Send so many messages; the answers' status codes."""
+        to = [f"b{number}@example.net" for number in range(recipients)]
+        message = {"from": "a@example.com", "to": to, "subject": "s", "text": "t"}
+        with httpx.Client(headers=self.account.bearer, verify=NO_TLS, trust_env=False, timeout=10) as client:
+            answers = [
+                client.post(f"{self.url}/emails", json=message, headers={"Idempotency-Key": f"{time.monotonic_ns()}"})
+                for _ in range(count)
+            ]
+        return {answer.status_code for answer in answers}
+
+    def dropped(self) -> float:
+        """How many log lines were dropped, by its own count."""
+        page = httpx.get(f"{self.metrics}/metrics", verify=NO_TLS, trust_env=False, timeout=10).text
+        return next(
+            float(line.split()[1])
+            for line in page.splitlines()
+            if line.startswith("appliance_log_lines_dropped_total ")
+        )
+
+    def end(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.terminate()
+        return self.process.wait(EXIT_WITHIN)
+
+
+@contextmanager
+def serving(directory: Path, stderr: int, stdout: int = subprocess.DEVNULL) -> Iterator[Server]:
+    """Start the program; ready once it answers, as its log may not be readable."""
+    port, metrics = free_port(), free_port()
+    config = directory / "config.toml"
+    config.write_text(CONFIG.format(port=port, metrics=metrics))
+    account = add_account(directory / "data", "demo")
+    process = subprocess.Popen(
+        [*PROGRAM, "serve", "--config", str(config)],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    server = Server(process, account, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}")
+    try:
+        wait_until_answering(server)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until_answering(server: Server) -> None:
+    """It listens."""
+    deadline = time.monotonic() + READY_WITHIN
+    while time.monotonic() < deadline and server.process.poll() is None:
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{server.url}/healthz", verify=NO_TLS, trust_env=False, timeout=5).status_code == 200:
+                return
+        time.sleep(0.05)
+    pytest.fail("it did not start")
+
+
+@pytest.fixture
+def small_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that is full after a few lines."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, F_SETPIPE_SZ, PIPE)
+    try:
+        yield reading, writing
+    finally:
+        for descriptor in (reading, writing):
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def lines(reading: int) -> list[dict[str, object]]:
+    """The whole log, once every writer has closed it."""
+    with os.fdopen(os.dup(reading), "rb") as file:
+        return [json.loads(line) for line in file.read().splitlines()]
+
+
+def test_a_pipe_that_nobody_reads(small_pipe: tuple[int, int], tmp_path: Path) -> None:
+    """Every message is answered while the log is stuck, and SIGTERM ends the server with 0 all the same."""
+    with serving(tmp_path, small_pipe[1]) as server:
+        assert server.send(NOISE) == {202}
+        assert server.end() == 0
+
+
+def test_a_reader_that_goes_on_has_every_line(small_pipe: tuple[int, int], tmp_path: Path) -> None:
+    """What fits into the buffer is kept for a reader that pauses, in order and up to the last line of a stop."""
+    reading, writing = small_pipe
+    with serving(tmp_path, writing) as server:
+        os.close(writing)
+        assert server.send(NOISE) == {202}
+        server.process.terminate()
+        found = lines(reading)  # to the end of the file: the process is gone
+        assert server.process.wait(EXIT_WITHIN) == 0
+    events = [line["event"] for line in found]
+    assert events[0] == "ready"
+    assert events[-1] == "stopped"
+    assert events.count("accepted") == NOISE
+    assert [line["ts"] for line in found if line["event"] == "accepted"] == sorted(
+        str(line["ts"]) for line in found if line["event"] == "accepted"
+    )
+    assert "log lines were dropped" not in events
+
+
+def test_what_was_dropped_is_told_to_a_reader_that_goes_on(small_pipe: tuple[int, int], tmp_path: Path) -> None:
+    """Beyond its bound the buffer drops; one line and the metric say how many, and none of them came before it."""
+    reading, writing = small_pipe
+    with serving(tmp_path, writing) as server:
+        os.close(writing)
+        deadline = time.monotonic() + 120
+        while server.dropped() == 0:
+            assert server.send(50, MANY) == {202}
+            assert time.monotonic() < deadline
+        server.process.terminate()
+        found = lines(reading)
+        assert server.process.wait(EXIT_WITHIN) == 0
+    told = [line for line in found if line["event"] == "log lines were dropped"]
+    assert sum(int(str(line["lines"])) for line in told) > 0
+    assert found[-1]["event"] == "stopped"
+
+
+def test_a_terminal_stopped_by_ctrl_s(tmp_path: Path) -> None:
+    """Ctrl-S on the terminal that shows the log stops the log, not the mail; nor does it hold the exit."""
+    ours, theirs = pty.openpty()
+    try:
+        with serving(tmp_path, theirs) as server:
+            termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
+            assert server.send(NOISE) == {202}
+            assert server.end() == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_reader_that_is_gone(small_pipe: tuple[int, int], tmp_path: Path) -> None:
+    """A broken pipe loses lines and nothing else."""
+    reading, writing = small_pipe
+    os.close(reading)
+    with serving(tmp_path, writing) as server:
+        assert server.send(20) == {202}
+        assert server.dropped() > 0
+        assert server.end() == 0
+
+
+def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
+    """Started with none of the three, it serves; and no file it opens takes their place."""
+    config = tmp_path / "config.toml"
+    port = free_port()
+    config.write_text(CONFIG.format(port=port, metrics=free_port()))
+    account = add_account(tmp_path / "data", "demo")
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *PROGRAM, "serve", "--config", str(config)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    server = Server(process, account, f"http://127.0.0.1:{port}", "")
+    try:
+        wait_until_answering(server)
+        assert server.send(3) == {202}
+        assert {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)} == {os.devnull}
+        assert server.end() == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_greeting_that_nobody_reads(small_pipe: tuple[int, int], tmp_path: Path) -> None:
+    """The greeting waits for its reader; the server does not, and says in its log that it is not read."""
+    fill(small_pipe[1])
+    log = tmp_path / "log"
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.format(port=free_port(), metrics=free_port()))
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*PROGRAM, "serve", "--config", str(config)],
+            stdout=small_pipe[1],
+            stderr=stderr,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    try:
+        deadline = time.monotonic() + READY_WITHIN
+        while b"stdout is not being read" not in log.read_bytes():
+            assert time.monotonic() < deadline
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(EXIT_WITHIN) == 0
+        assert b"Fatal Python error" not in log.read_bytes()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def fill(writing: int) -> None:
+    """Leave no room in a pipe."""
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 512)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x")
+    os.set_blocking(writing, True)
