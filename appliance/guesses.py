@@ -11,10 +11,10 @@ import ipaddress
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TypeVar
 
 from appliance.errors import Code, Refused
+from appliance.networks import client_network
 from appliance.outside import Outside
 
 Value = TypeVar("Value")
@@ -53,7 +53,7 @@ class Guesses:
 
     def check_address(self, address: str) -> None:
         """Refuse an address that has failed too often lately."""
-        failures = self._addresses.get(_origin(address)) if self._addresses else None
+        failures = self._addresses.get(client_network(address)) if self._addresses else None
         if failures is None:
             return
         now = self.outside.now()
@@ -67,7 +67,7 @@ class Guesses:
         record, now = self._accounts.get(account), self.outside.now()
         if record is None:
             return
-        own = record.known.get(_origin(address))
+        own = record.known.get(client_network(address))
         if own is None:
             until, longest = record.wait_until, LONGEST_WAIT
         else:
@@ -78,7 +78,7 @@ class Guesses:
 
     def failed(self, address: str, account: str | None = None) -> None:
         """Count a failure."""
-        now, origin = self.outside.now(), _origin(address)
+        now, origin = self.outside.now(), client_network(address)
         if not ipaddress.ip_network(origin).is_loopback:
             failures = _newest(self._addresses, origin, deque(maxlen=50))
             failures.append(now)
@@ -94,7 +94,7 @@ class Guesses:
         record.failures.clear()
         record.wait = record.wait_until = 0
         if len(record.known) < 100:
-            record.known.setdefault(_origin(address), deque(maxlen=PER_ADDRESS[0][0]))
+            record.known.setdefault(client_network(address), deque(maxlen=PER_ADDRESS[0][0]))
 
     @staticmethod
     def _account_failed(record: _Account, now: int) -> None:
@@ -105,20 +105,6 @@ class Guesses:
         if len(record.failures) >= PER_ACCOUNT or record.wait:
             record.wait = min(2 * record.wait or FIRST_WAIT, LONGEST_WAIT)
             record.wait_until = now + record.wait
-
-
-@lru_cache(maxsize=1_024)
-def _origin(address: str) -> str:
-    """Where somebody comes from: an IPv4 address, also one that IPv6 carries, or the /64 of a public IPv6 address.
-
-    Within our own networks each machine counts for itself, for there one /64 is a whole site.
-    """
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.is_global else str(parsed)
 
 
 def _recent(failures: deque[int], now: int, window: int) -> deque[int]:

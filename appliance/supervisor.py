@@ -151,7 +151,8 @@ async def _run_all(
         told = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside))
         challenges = await workers.start(acme.serve, config, outside, live)
         async with trio.open_nursery() as listeners:
-            urls = await listeners.start(server.serve, edge, config, lambda: outside.identifier("req"), stopping, live)
+            new_id = partial(outside.identifier, "req")
+            urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
             _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": told})
             manager.ready(SERVING)

@@ -37,6 +37,7 @@ BOTTOM = frozenset(
         "inbox",
         "joint",
         "keyfile",
+        "known_networks",
         "listening",
         "live",
         "log",

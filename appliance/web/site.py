@@ -59,7 +59,7 @@ def build(
 ) -> Edge:
     """The ASGI application, ready to be served."""
     door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
-    auth = Authenticator(store, outside, tokens, entrance.credentials)
+    auth = Authenticator(store, outside, tokens, entrance.credentials, entrance.known)
     cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
     services = Services(store, outside, auth, stopping)
     attempts = len(config.webhooks.retry_delays) + 1
