@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from appliance import entrance
+from appliance import entrance, memory
 from appliance.accept import Deliveries
 from appliance.acme import service as acme
 from appliance.config import Config, ConfigError, load
@@ -37,7 +37,7 @@ from appliance.webhook import office
 
 FORCED_AFTER = 5.0  # seconds past shutdown_timeout until workers are no longer waited for
 
-M_MMAP_THRESHOLD = -3  # mallopt(3)
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
 SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, and given back to it, block by block
 
 BOOKS_EVERY = 10.0  # seconds between two entries of what was counted and used
@@ -120,6 +120,9 @@ def _give_memory_back() -> None:
     c_library = ctypes.CDLL(None)
     if hasattr(c_library, "mallopt"):  # musl and others have none, and no such habit
         c_library.mallopt(M_MMAP_THRESHOLD, SINGLE_BLOCK)
+        if memory.is_address_space_limited():
+            # Each further heap sets 64 MiB of addresses aside. Threads rarely meet in one: the interpreter has a lock.
+            c_library.mallopt(M_ARENA_MAX, 1)
 
 
 async def _run_all(
@@ -167,6 +170,9 @@ async def _run_all(
 
 def _announce(config: Config, urls: dict[str, list[str]]) -> None:
     where = {name: found for name, found in urls.items() if found or name in ("http", "smtp")}
+    room = memory.for_messages(config.http.body_memory)
+    if room < config.http.body_memory:
+        log.info("less memory for messages than the settings allow", mebibytes=room // memory.MIB)
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 

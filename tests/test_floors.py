@@ -42,6 +42,7 @@ BOTTOM = frozenset(
         "live",
         "log",
         "measures",
+        "memory",
         "model",
         "networks",
         "notify",

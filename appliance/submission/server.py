@@ -12,6 +12,7 @@ from typing import Any
 import trio
 import trio_asyncio
 
+from appliance import memory
 from appliance.certificate import Certificate
 from appliance.certificate_files import smtp_files
 from appliance.config import Config, Endpoint
@@ -31,6 +32,7 @@ from appliance.submission.login import Login
 from appliance.submission.loop import prepare
 from appliance.submission.session import Deeds, Session
 
+COPIES = 2  # of a message, as it came and as it is stored
 QUEUE_PATIENCE = 5.0  # seconds for which a connection may wait until others from its address have logged in
 LOOK_EVERY = 0.25  # seconds, by which a client may overstay any of its deadlines
 
@@ -63,7 +65,7 @@ class Submission:
         self._door = entrance.door
         self._entrance = entrance
         self._certificate = shown
-        self._room = Room(smtp.message_memory)
+        self._room = Room(memory.for_messages(smtp.message_memory * COPIES) // COPIES)
         self.doorkeeper: Doorkeeper[Session] = Doorkeeper(
             smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
         )

@@ -71,6 +71,7 @@ class Edge:
         settings: Http,
         stopping: trio.Event,
         pages: Callable[..., Awaitable[None]],
+        budget: Budget,
     ) -> None:
         self._door = door
         self._store = store
@@ -80,7 +81,7 @@ class Edge:
         self._settings = settings
         self._stopping = stopping
         self._pages = pages  # Quart: everything that is not answered here
-        self._budget = Budget(settings.body_memory)
+        self._budget = budget
         self._large = trio.CapacityLimiter(1)
 
     def adopt(self, settings: Http) -> None:
