@@ -16,7 +16,7 @@ from tests.e2e.submission.client import endpoint
 from tests.running import Provisioned, Running, add_account, appliance
 
 MIB = 1024 * 1024
-ADDRESS_SPACE = 450 * MIB
+ADDRESS_SPACE = 360 * MIB
 AT_ONCE = 30
 CONTENT = base64.encodebytes(random.Random(1).randbytes(6_800_000)).decode()  # 9 MiB
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs p
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server within 450 MiB of address space."""
+    """One server within 360 MiB of address space."""
     program = ("prlimit", f"--as={ADDRESS_SPACE}", sys.executable, "-m", "appliance")
     with appliance(
         tmp_path_factory.mktemp("running"), fresh=True, program=program, smtp="allow_plaintext_auth = true"
