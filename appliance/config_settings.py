@@ -168,7 +168,9 @@ class Http:
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     trusted_proxies: tuple[Network, ...] = _key(many(NETWORK), [], "Proxies whose X-Forwarded-For is believed")
     max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
-    max_connections_per_address: int = _key(_CONNECTIONS, 100, "Open connections from one address")
+    max_connections_per_address: int = _key(
+        _CONNECTIONS, 100, "Open connections from one address, or one IPv6 /64; more are answered 503"
+    )
     header_timeout: float = _key(_TIMEOUT, "5s", "How long a client may take to send the headers of a request")
     body_timeout: float = _key(_TIMEOUT, "60s", "How long a client may take to send a body")
     write_timeout: float = _key(_TIMEOUT, "30s", "How long a client may take to read what is written to it")
@@ -192,7 +194,12 @@ class Smtp:
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     allow_plaintext_auth: bool = _key(BOOLEAN, False, "true: AUTH without TLS, for loopback clients only")
     max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
-    max_connections_per_address: int = _key(_CONNECTIONS, 30, "Open connections from one address")
+    max_connections_per_address: int = _key(
+        _CONNECTIONS, 30, "Open connections from one address, or one IPv6 /64, that have not logged in"
+    )
+    max_connections_per_credential: int = _key(
+        _CONNECTIONS, 100, "Open connections that have logged in with one credential"
+    )
     command_timeout: float = _key(_TIMEOUT, "60s", "How long a client may take to send its next command")
     data_timeout: float = _key(
         _TIMEOUT, "5m", "How long a client may take to send a message, at 500 bytes a second or more"

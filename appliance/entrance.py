@@ -1,12 +1,13 @@
 """In charge of what both ways in, HTTP and SMTP, share: one front door, one count of guesses, one rate a credential."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from appliance.accept import Deliveries, FrontDoor
 from appliance.config import Config, Limits, Mode
 from appliance.credentials import Credentials
 from appliance.disk import FreeSpace
 from appliance.guesses import Guesses
+from appliance.known_networks import KnownNetworks
 from appliance.outside import Outside
 from appliance.quota import Quota
 from appliance.rates import RequestRate
@@ -21,6 +22,7 @@ class Entrance:
     credentials: Credentials
     guesses: Guesses
     rate: RequestRate
+    known: KnownNetworks = field(default_factory=KnownNetworks)
 
     def adopt(self, limits: Limits) -> None:
         """Work by these limits from now on."""

@@ -30,10 +30,10 @@ import math
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TypeVar
 
 from appliance.errors import Code, Refused
+from appliance.networks import client_network, site_of
 from appliance.outside import Outside
 
 Key = TypeVar("Key", bound=Hashable)
@@ -202,30 +202,6 @@ class Guesses:
         record = _newest(self._accounts, account, self._accounts.get(account, _Account()))
         record.failures.pop(network, None)
         _newest(record.known, network, None, REMEMBERED_OF_ACCOUNT)
-
-
-@lru_cache(maxsize=1_024)
-def client_network(address: str) -> str:
-    """The network of a client: an IPv4 address, also one that IPv6 carries, or the /64 of a public IPv6 address.
-
-    In private networks each IPv6 address counts for itself, for there one /64 is a whole site.
-    """
-    parsed = _parsed(address)
-    if isinstance(parsed, ipaddress.IPv4Address) or not parsed.is_global:
-        return str(parsed)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
-
-
-@lru_cache(maxsize=1_024)
-def site_of(address: str) -> str:
-    """What one attacker can easily have as a whole: an IPv4 /24 or an IPv6 /48."""
-    parsed = _parsed(address)
-    return str(ipaddress.ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
-
-
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def _recent(failures: Iterable[int], now: int, window: int) -> list[int]:

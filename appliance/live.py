@@ -30,6 +30,7 @@ LIVE = frozenset(
         "smtp.allow_plaintext_auth",
         "smtp.max_connections",
         "smtp.max_connections_per_address",
+        "smtp.max_connections_per_credential",
         "smtp.command_timeout",
         "smtp.data_timeout",
         "smtp.session_timeout",

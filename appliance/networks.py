@@ -1,5 +1,7 @@
 """In charge of which addresses may be dialled: none that leads back into the operator's own networks. PURE.
 
+Also which network a client belongs to, for every limit that is counted by client (`client_network`).
+
 Whoever publishes an MX record or names a webhook chooses where this machine connects to. So an address is checked just
 before it is dialled, and the very address that was checked is the one dialled.
 
@@ -10,7 +12,8 @@ form; where a list admits the form (a NAT64 prefix, say), the IPv4 address insid
 """
 
 from collections.abc import Callable, Container, Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -133,3 +136,28 @@ def _carried(address: Address) -> tuple[IPv4Address, ...]:
 def _without_zone(address: Address) -> Address:
     """`fe80::1%eth0` without its zone, which would make it unequal to every address in a set."""
     return IPv6Address(int(address)) if isinstance(address, IPv6Address) and address.scope_id else address
+
+
+@lru_cache(maxsize=4_096)
+def client_network(address: str) -> str:
+    """What a client is counted by: its IPv4 address, also one that IPv6 carries, or the /64 of a public IPv6 address.
+
+    One IPv6 client has a whole /64 to choose addresses from (RFC 6177, RFC 8981). Within the operator's own networks
+    each machine counts for itself, for there one /64 is a whole site.
+    """
+    parsed = _parsed(address)
+    if isinstance(parsed, IPv4Address) or not parsed.is_global:
+        return str(parsed)
+    return str(IPv6Network((parsed, 64), strict=False))
+
+
+@lru_cache(maxsize=1_024)
+def site_of(address: str) -> str:
+    """What one attacker can easily have as a whole: an IPv4 /24 or an IPv6 /48."""
+    parsed = _parsed(address)
+    return str(ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
+
+
+def _parsed(address: str) -> IPv4Address | IPv6Address:
+    parsed = ip_address(address.partition("%")[0])
+    return getattr(parsed, "ipv4_mapped", None) or parsed

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
@@ -22,21 +23,33 @@ class Request(NamedTuple):
     target: str
 
 
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One connection, from its request to the end of its answer."""
+
+    scope: trio.CancelScope
+
+    def give_way(self) -> None:
+        """End it for another."""
+        self.scope.cancel()
+
+
 async def answer_one(
     stream: trio.SocketStream,
-    door: Doorkeeper[trio.SocketStream],
+    door: Doorkeeper[Visit],
     patience: float,
     answer: Callable[[bytes], Awaitable[bytes]],
 ) -> None:
-    """One request by its head, and its whole answer; who comes when it is full, dawdles or goes is let go."""
+    """One request by its head, and its whole answer; a client that comes when it is full or is slow gets none."""
     try:
         address = str(stream.socket.getpeername()[0])
         if not door.admits(address):
             await trio.aclose_forcefully(stream)
             return
-        with door.inside(stream, address):
+        visit = Visit(trio.CancelScope())
+        with door.inside(visit, address):
             async with stream:
-                with trio.move_on_after(patience):
+                with trio.move_on_after(patience), visit.scope:
                     await stream.send_all(await answer(await read_head(stream)))
     except (OSError, trio.BrokenResourceError):
         await trio.aclose_forcefully(stream)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from appliance import entrance
+from appliance import entrance, memory
 from appliance.accept import Deliveries
 from appliance.acme import service as acme
 from appliance.config import Config, ConfigError, load
@@ -38,7 +38,7 @@ from appliance.webhook import office
 
 LAST_ANSWERS = 0.05  # seconds to tell senders 503 once the storage failed; what is delivered then cannot be recorded
 
-M_MMAP_THRESHOLD = -3  # mallopt(3)
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
 SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, and given back to it, block by block
 
 BOOKS_EVERY = 10.0  # seconds between two entries of what was counted and used
@@ -126,6 +126,9 @@ def _give_memory_back() -> None:
     c_library = ctypes.CDLL(None)
     if hasattr(c_library, "mallopt"):  # musl and others have none, and no such habit
         c_library.mallopt(M_MMAP_THRESHOLD, SINGLE_BLOCK)
+        if memory.is_address_space_limited():
+            # Each further heap sets 64 MiB of addresses aside. Threads rarely meet in one: the interpreter has a lock.
+            c_library.mallopt(M_ARENA_MAX, 1)
 
 
 async def _run_all(
@@ -159,7 +162,8 @@ async def _run_all(
         told = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside))
         challenges = await workers.start(acme.serve, config, outside, live)
         async with trio.open_nursery() as listeners:
-            urls = await listeners.start(server.serve, edge, config, lambda: outside.identifier("req"), stopping, live)
+            new_id = partial(outside.identifier, "req")
+            urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
             _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": told})
             manager.ready(SERVING)
@@ -176,6 +180,9 @@ async def _run_all(
 
 def _announce(config: Config, urls: dict[str, list[str]]) -> None:
     where = {name: found for name, found in urls.items() if found or name in ("http", "smtp")}
+    room = memory.for_messages(config.http.body_memory)
+    if room < config.http.body_memory:
+        log.info("less memory for messages than the settings allow", mebibytes=room // memory.MIB)
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 

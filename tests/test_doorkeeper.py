@@ -1,39 +1,260 @@
-"""The doorkeeper: how many may be inside, in all and from one address."""
+"""Connection tables: how many connections there may be, by what they are counted, and which give way."""
 
 import ipaddress
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.doorkeeper import Doorkeeper
+from appliance.known_networks import LIFETIME, REMEMBERED, KnownNetworks
 
 
-def test_both_limits_hold() -> None:
-    """One address has its own limit, all together have another, and whoever leaves makes room."""
-    door: Doorkeeper[str] = Doorkeeper(most=3, most_per_address=2)
-    with door.inside("a", "192.0.2.1"), door.inside("b", "192.0.2.1"):
-        assert not door.admits("192.0.2.1")
-        assert door.admits("192.0.2.2")
-        with door.inside("c", "192.0.2.2"):
-            assert not door.admits("192.0.2.3")
-        assert door.admits("192.0.2.3")
-    assert (door.open, door.by_address) == ({}, {})
+@dataclass(eq=False)
+class Connection:
+    """One that notes whether it had to end."""
+
+    gave_way: bool = False
+
+    def give_way(self) -> None:
+        """End."""
+        self.gave_way = True
 
 
-def test_leaving_early_counts_once() -> None:
-    """A connection that has said its last word is not counted, nor counted off again at its end."""
-    door: Doorkeeper[str] = Doorkeeper(most=3, most_per_address=2)
-    with door.inside("a", "192.0.2.1"), door.inside("b", "192.0.2.1"):
-        door.leave("a")
-        assert door.admits("192.0.2.1")
-        assert door.by_address == {"192.0.2.1": 1}
-        with door.inside("c", "192.0.2.1"):
-            door.leave("a")
-            assert not door.admits("192.0.2.1")
-    assert (door.open, door.by_address) == ({}, {})
+Table = Doorkeeper[Connection]
+
+
+@contextmanager
+def filled(table: Table, *addresses: str) -> Iterator[list[Connection]]:
+    """A table with a connection from each of these addresses, all waiting for their clients."""
+    with ExitStack() as stack:
+        made = []
+        for address in addresses:
+            assert table.admits(address)
+            made.append(Connection())
+            stack.enter_context(table.inside(made[-1], address))
+        yield made
+
+
+def is_empty(table: Table) -> bool:
+    """Whether no count of it is left."""
+    left = (table.open, table.by_address, table.by_credential, table._from_unknown, table._queued, table._queues)
+    return not any(left) and not any(table._waiting)
+
+
+# ---- counting
+
+
+def test_one_address_has_its_own_limit() -> None:
+    """Beyond it there is no room for this address and there is for others; a connection that leaves makes room."""
+    table: Table = Doorkeeper(most=10, most_per_address=2)
+    with filled(table, "192.0.2.1", "192.0.2.1") as (first, _):
+        assert not table.admits("192.0.2.1")
+        assert table.admits("192.0.2.2")
+        table.leave(first)
+        assert table.admits("192.0.2.1")
+        assert table.by_address == {"192.0.2.1": 1}
+        table.leave(first)
+        assert table.by_address == {"192.0.2.1": 1}
+    assert is_empty(table)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2a01:4f8:1:2::1", "2a01:4f8:1:2:ffff::9", True),
+        ("2a01:4f8:1:2::1", "2a01:4f8:1:3::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("fe80::1%eth0", "fe80::1%eth1", True),
+        ("fd00::1", "fd00::2", False),
+    ],
+)
+def test_a_network_is_one_client(one: str, other: str, same: bool) -> None:
+    """A public IPv6 /64 counts as one address, and IPv4 carried by IPv6 as IPv4."""
+    table: Table = Doorkeeper(most=10, most_per_address=1)
+    with filled(table, one):
+        assert table.admits(other) is not same
 
 
 def test_a_trusted_proxy_brings_many() -> None:
     """Its connections count in all only."""
-    door: Doorkeeper[str] = Doorkeeper(2, 1, (ipaddress.ip_network("10.0.0.0/8"),))
-    with door.inside("a", "10.0.0.1"):
-        assert door.admits("10.0.0.1")
-        with door.inside("b", "10.0.0.1"):
-            assert not door.admits("10.0.0.1")
+    table: Table = Doorkeeper(2, 1, (ipaddress.ip_network("10.0.0.0/8"),))
+    with filled(table, "10.0.0.1", "10.0.0.1") as connections:
+        for connection in connections:
+            table.works(connection)
+        assert not table.admits("10.0.0.1")
+
+
+def test_a_login_counts_for_its_credential_instead() -> None:
+    """It frees its address's place, has a limit of its own, and is counted off once."""
+    table: Table = Doorkeeper(most=10, most_per_address=2)
+    with filled(table, "192.0.2.1", "192.0.2.1") as (first, second):
+        assert table.logged_in(first, "smtp_1", 1)
+        assert table.logged_in(first, "smtp_1", 1)
+        assert not table.logged_in(second, "smtp_1", 1)
+        assert (table.by_address, table.by_credential) == ({"192.0.2.1": 1}, {"smtp_1": 1})
+        assert table.admits("192.0.2.1")
+        assert table.logged_in(first, "smtp_2", 1)
+        assert table.logged_in(second, "smtp_1", 1)
+    assert is_empty(table)
+
+
+# ---- giving way
+
+
+def test_in_a_full_table_the_one_that_waits_longest_gives_way() -> None:
+    """One connection ends for each new one, in the order in which they began to wait."""
+    table: Table = Doorkeeper(most=3, most_per_address=9)
+    with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (first, second, third):
+        table.works(first)
+        table.waits(first)
+        table.waits(second)  # still waits: that does not make it a newcomer
+        assert table.admits("192.0.2.9")
+        assert (first.gave_way, second.gave_way, third.gave_way) == (False, True, False)
+        assert len(table.open) == 2
+    assert is_empty(table)
+
+
+def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
+    """A table full of requests and logged-in sessions has no room, whoever comes."""
+    known = KnownNetworks()
+    known.note("192.0.2.9")
+    table: Table = Doorkeeper(most=2, most_per_address=9, known=known)
+    with filled(table, "192.0.2.9", "192.0.2.9") as (request, session):
+        table.works(request)
+        table.logged_in(session, "smtp_1", 1)
+        assert not table.admits("192.0.2.9")
+        assert not table.admits("192.0.2.1")
+        assert not request.gave_way
+        assert not session.gave_way
+
+
+def test_known_networks_have_a_part_of_the_table() -> None:
+    """Others cannot take it even while it is empty, and push out only each other."""
+    known = KnownNetworks()
+    known.note("192.0.2.9")
+    table: Table = Doorkeeper(most=4, most_per_address=9, known=known)
+    with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (first, *others):
+        table.works(first)
+        for connection in others:
+            table.works(connection)
+        assert not table.admits("192.0.2.4")
+        assert table.admits("192.0.2.9")
+        table.waits(first)
+        assert table.admits("192.0.2.4")
+        assert first.gave_way
+
+
+def test_an_authenticated_connection_between_requests_gives_way_last_and_to_known_networks_only() -> None:
+    """Others are refused before it ends, and all that have not authenticated end first."""
+    known = KnownNetworks()
+    known.note("192.0.2.9")
+    table: Table = Doorkeeper(most=2, most_per_address=9, known=known)
+    with filled(table, "192.0.2.9", "192.0.2.9") as (first, second):
+        table.waits(first, authenticated=True)
+        assert table.admits("192.0.2.1")
+        assert (first.gave_way, second.gave_way) == (False, True)
+        with filled(table, "192.0.2.9") as (third,):
+            table.waits(third, authenticated=True)
+            assert not table.admits("192.0.2.1")
+            assert table.admits("192.0.2.9")
+            assert first.gave_way
+
+
+def test_the_counts_hold_whatever_happens() -> None:
+    """After thousands of steps in any order the table is within its limits, and empty at the end."""
+    chance, known = random.Random(20_261_115), KnownNetworks()
+    table: Table = Doorkeeper(most=8, most_per_address=4, known=known)
+    inside: list[tuple[Connection, ExitStack]] = []
+    for _ in range(20_000):
+        address = f"192.0.2.{chance.randrange(4)}"
+        match chance.randrange(6):
+            case 0 | 1 if table.admits(address):
+                connection, stack = Connection(), ExitStack()
+                stack.enter_context(table.inside(connection, address))
+                inside.append((connection, stack))
+            case 2 if inside:
+                inside.pop(chance.randrange(len(inside)))[1].close()
+            case 3 if inside:
+                table.waits(chance.choice(inside)[0], authenticated=chance.random() < 0.3)
+            case 4 if inside:
+                table.works(chance.choice(inside)[0])
+            case 5 if inside and chance.random() < 0.1:
+                known.note(address)
+                table.logged_in(chance.choice(inside)[0], f"smtp_{chance.randrange(3)}", 2)
+        assert len(table.open) <= 8
+        assert sum(table.by_address.values()) + sum(table.by_credential.values()) == len(table.open)
+        assert all(count <= 4 for count in table.by_address.values())
+        assert all(not connection.gave_way for connection in table.open)
+        for connection, stack in inside:
+            if connection.gave_way:
+                stack.close()
+        inside = [each for each in inside if not each[0].gave_way]
+    for _, stack in inside:
+        stack.close()
+    assert is_empty(table)
+
+
+# ---- waiting for a place
+
+
+async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs_in(autojump_clock: MockClock) -> None:
+    """It waits for as long as it is told to, and others of its network that leave or log in let it in."""
+    table: Table = Doorkeeper(most=16, most_per_address=1)
+    came: list[bool] = []
+
+    async def wait(patience: float) -> None:
+        came.append(await table.queue("192.0.2.1", patience))
+
+    with filled(table, "192.0.2.1") as (first,):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, 5)
+            await wait_all_tasks_blocked()
+            assert table.logged_in(first, "smtp_1", 9)
+        assert came == [True]
+        with filled(table, "192.0.2.1"):
+            await wait(5)
+        assert came == [True, False]
+        assert trio.current_time() == pytest.approx(5, abs=0.1)
+    assert is_empty(table)
+
+
+async def test_not_many_wait_for_a_place(autojump_clock: MockClock) -> None:
+    """Of one network an eighth of the table, and of all a half: more are sent away at once."""
+    table: Table = Doorkeeper(most=16, most_per_address=1)
+    with filled(table, *(f"192.0.2.{number}" for number in range(9))):
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                for _ in range(2):
+                    nursery.start_soon(table.queue, f"192.0.2.{number}", 5)
+                    await wait_all_tasks_blocked()
+                if number < 3:
+                    assert not await table.queue(f"192.0.2.{number}", 5)
+            assert trio.current_time() == 0
+            assert not await table.queue("192.0.2.8", 5)
+            assert trio.current_time() == 0
+    assert is_empty(table)
+
+
+# ---- known networks
+
+
+def test_a_network_is_known_for_a_day_and_few_are_remembered() -> None:
+    """Each authenticated request begins the day anew, and of too many networks the longest unseen are forgotten."""
+    now = 0.0
+    known = KnownNetworks(lambda: now)
+    known.note("2a01:4f8:1:2::1")
+    assert "2a01:4f8:1:2::/64" in known
+    now = LIFETIME
+    assert "2a01:4f8:1:2::/64" not in known
+    known.note("2a01:4f8:1:2::2")
+    known.note("192.0.2.1")
+    known.note("2a01:4f8:1:2::3")
+    for number in range(REMEMBERED - 1):
+        known.note(f"10.1.{number // 256}.{number % 256}")
+    assert "2a01:4f8:1:2::/64" in known
+    assert "192.0.2.1" not in known

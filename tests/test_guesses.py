@@ -16,9 +16,8 @@ from appliance.guesses import (
     TURN_KEPT,
     TURNS,
     Guesses,
-    client_network,
-    site_of,
 )
+from appliance.networks import client_network, site_of
 from appliance.outside import Outside
 
 ATTACKER = "192.0.2.1"

@@ -12,7 +12,7 @@ import trio
 from appliance.config import Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.log import get_logger
-from appliance.short_http import answer_one, read_request, response
+from appliance.short_http import Visit, answer_one, read_request, response
 
 MOST = 200  # connections at once
 MOST_PER_ADDRESS = 20
@@ -50,7 +50,7 @@ class Questions:
 
     https: str
     shown: dict[str, str] = field(default_factory=dict)
-    doorkeeper: Doorkeeper[trio.SocketStream] = field(default_factory=lambda: Doorkeeper(MOST, MOST_PER_ADDRESS))
+    doorkeeper: Doorkeeper[Visit] = field(default_factory=lambda: Doorkeeper(MOST, MOST_PER_ADDRESS))
 
     async def serve(
         self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED

@@ -155,8 +155,10 @@ def commit(connection: apsw.Connection, jobs: list[Job]) -> None:
         _fail(jobs, error)
 
 
-# Full, locked, failing or damaged: nobody's request is at fault, and none of it is on disk.
+# Full, locked, failing or damaged, or no memory: nobody's request is at fault, and none of it is on disk.
 _STORAGE_ERRORS = (
+    MemoryError,
+    apsw.NoMemError,
     apsw.BusyError,
     apsw.FullError,
     apsw.IOError,

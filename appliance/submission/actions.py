@@ -9,10 +9,13 @@ from appliance.submission.login import Login
 
 
 class House(Protocol):
-    """What the dialogue asks of the rest of the program; both answer at once."""
+    """What the dialogue asks of the rest of the program; each answers at once."""
 
     def caller(self, login: Login) -> Caller | None:
         """Who logs in so; None when nobody does, or no longer."""
+
+    def admit(self, caller: Caller) -> bool:
+        """Count this connection for the caller's credential; False when that has too many."""
 
     def check(self, caller: Caller) -> None:
         """Refuse whoever may not send a message just now."""

@@ -94,8 +94,11 @@ class Admission(Intake):
         return self._ask(replies.ASK_PASSWORD, lambda password: self._log_in(pair(username, password)))
 
     def _log_in(self, login: Login) -> Next:
-        if self._house.caller(login) is None:
+        caller = self._house.caller(login)
+        if caller is None:
             return WrongLogin()
+        if not self._house.admit(caller):
+            return self.goodbye(replies.TOO_MANY_CONNECTIONS)
         self._login = login
         self.out.append(replies.LOGGED_IN)
         return None

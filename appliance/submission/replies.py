@@ -84,5 +84,6 @@ TOO_MUCH_JUNK = reply("421 4.7.0", "Too many commands that lead nowhere; goodbye
 TOO_SLOW = reply("421 4.4.2", "Timeout; goodbye")
 SESSION_OVER = reply("421 4.4.2", "This connection has lasted long enough; open another")
 CLOSING = reply("421 4.3.2", "The server is shutting down; try again in a moment")
+TOO_MANY_CONNECTIONS = reply("421 4.7.0", "Too many connections with this credential; use fewer")
 CROWDED = reply("421 4.7.0", "Too many connections; try again later")
 INTERNAL_ERROR = reply("451 4.3.0", "Something went wrong on our side. The log has the details.")

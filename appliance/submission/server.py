@@ -12,6 +12,7 @@ from typing import Any
 import trio
 import trio_asyncio
 
+from appliance import memory
 from appliance.certificate import Certificate
 from appliance.certificate_files import smtp_files
 from appliance.config import Config, Endpoint
@@ -32,6 +33,8 @@ from appliance.submission.login import Login
 from appliance.submission.loop import prepare
 from appliance.submission.session import Deeds, Session
 
+COPIES = 2  # of a message, as it came and as it is stored
+QUEUE_PATIENCE = 5.0  # seconds for which a connection may wait until others from its address have logged in
 LOOK_EVERY = 0.25  # seconds, by which a client may overstay any of its deadlines
 
 log = get_logger("submission")
@@ -39,9 +42,10 @@ log = get_logger("submission")
 
 @dataclass(frozen=True, slots=True)
 class _House:
-    """What a dialogue asks of the entrance."""
+    """What one connection's dialogue asks of the rest of the program."""
 
     entrance: Entrance
+    admit: Callable[[Caller], bool]
 
     def caller(self, login: Login) -> Caller | None:
         return self.entrance.credentials.caller(login.username, login.password_sha256)
@@ -60,10 +64,12 @@ class Submission:
         self._settings = smtp
         self._outside = outside
         self._door = entrance.door
-        self._house = _House(entrance)
+        self._entrance = entrance
         self._certificate = shown
-        self._room = Room(smtp.message_memory)
-        self.doorkeeper: Doorkeeper[Session] = Doorkeeper(smtp.max_connections, smtp.max_connections_per_address)
+        self._room = Room(memory.for_messages(smtp.message_memory * COPIES) // COPIES)
+        self.doorkeeper: Doorkeeper[Session] = Doorkeeper(
+            smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
+        )
         OPEN["smtp"] = lambda: len(self.doorkeeper.open)
         self._deeds = Deeds(self._submit, entrance.credentials.wrong_guess, self.doorkeeper.leave)
 
@@ -88,6 +94,9 @@ class Submission:
         except OSError:  # gone already
             client.close()
             return
+        if self.doorkeeper.is_crowded(address):
+            # A pool of a mail library opens all its connections at once; each soon counts for its credential instead.
+            await self.doorkeeper.queue(address, QUEUE_PATIENCE)
         if not self.doorkeeper.admits(address):
             with suppress(OSError), client:
                 if not secure:
@@ -102,7 +111,8 @@ class Submission:
 
     async def _serve(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket, address: str) -> None:
         may_be_plain = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
-        dialogue = Dialogue(self._hostname, self._house, self._room, secure=secure, plaintext_login=may_be_plain)
+        house = _House(self._entrance, lambda caller: self._admit(session, address, caller))
+        dialogue = Dialogue(self._hostname, house, self._room, secure=secure, plaintext_login=may_be_plain)
         session = Session(loop, dialogue, self._deeds, self._settings, self._certificate, address)
         with self.doorkeeper.inside(session, address):
             if not secure:
@@ -110,6 +120,14 @@ class Submission:
             elif not await session.shake_hands(client):
                 return
             await session.run()
+
+    def _admit(self, session: Session, address: str, caller: Caller) -> bool:
+        """Count a session that has logged in by its credential, no longer by its address."""
+        most = self._settings.max_connections_per_credential
+        if not self.doorkeeper.logged_in(session, caller.idempotency_scope, most):
+            return False
+        self._entrance.known.note(address)
+        return True
 
     async def _submit(self, work: Submit) -> str:
         request_id = self._outside.identifier("req")

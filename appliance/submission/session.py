@@ -154,6 +154,14 @@ class Session(SMTP):
         self._dialogue.stop()
         self._settle()
 
+    def give_way(self) -> None:
+        """End it for another client: this one has not logged in."""
+        self._handshake.cancel()
+        if self.transport is not None:
+            if self._phase is Phase.COMMAND:
+                self.transport.write(replies.CROWDED)  # sent at once, or not at all
+            self.transport.abort()
+
     def end_if_due(self, now: float) -> None:
         """End it if the client has kept us waiting too long, or has been here for too long."""
         if self._blocked:

@@ -9,6 +9,7 @@ import pybase64
 
 from appliance.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.errors import Code, Refused
+from appliance.known_networks import KnownNetworks
 from appliance.model import Caller, User
 from appliance.outside import Outside
 from appliance.store import Store
@@ -27,6 +28,7 @@ class Authenticator:
     outside: Outside
     tokens: Tokens
     credentials: Credentials
+    known: KnownNetworks
     # Header digests under a key of this process, so that the cache holds nothing worth stealing.
     _salt: bytes = field(default_factory=lambda: os.urandom(32))
     _callers: dict[bytes, tuple[Caller, int]] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Authenticator:
         caller = self._look_up(authorization)
         if caller is None:
             raise await self.wrong_guess(address)
+        self.known.note(address)
         self._remember(digest, caller, now)
         return caller
 
@@ -61,6 +64,7 @@ class Authenticator:
         found = self._user(secret)
         if found is None:
             raise await self.wrong_guess(address)
+        self.known.note(address)
         return found
 
     async def wrong_guess(self, address: str) -> Refused:

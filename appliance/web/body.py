@@ -1,18 +1,33 @@
-"""In charge of request bodies: how large one may be, and how much memory all of them together."""
+"""Memory for request bodies: how large one may be, and how much all that are being read may take together.
 
+Memory is taken as bytes arrive, never by the length a client promises. Three budgets keep clients apart: large bodies,
+small ones, and those of clients that have not authenticated. In each, one account or client network has a share.
+The first bytes of a body are free of any budget, so an ordinary login or message never waits for memory.
+"""
+
+from bisect import insort
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import trio
 
 from appliance.errors import Code, Refused
 
-# A body lives twice for a while, as it came and as what it becomes; so it is counted twice.
+# A message lives twice for a while, as it came and as what it becomes (decoded, then MIME); so it is counted twice.
 MEMORY_FACTOR = 2
-WAIT = 5.0  # seconds a request may wait for memory before it is told to come back
-STEP = 256 * 1024  # bytes by which a body of undeclared length grows
+FREE = 8 * 1024  # bytes of each body that are not counted; all connections together have a few MiB of these
+STEP = 64 * 1024  # bytes by which a body's memory grows
+WAIT = 5.0  # seconds a body may wait for memory, in all, before its client is told to come back
 SMALL = 256 * 1024  # bytes up to which a body is small, as nearly all are
 SMALL_PART = 8  # one part in so many of the budget is for small bodies only
+ACCOUNT_PART = 2  # one part in so many of a budget is what one account may have
+ANONYMOUS_BYTES = 8 * 1024 * 1024  # the budget of all clients that have not authenticated
+NETWORK_PART = 8  # one part in so many of that is what one network may have
+
+_ages = count()
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -21,67 +36,107 @@ class ClientGone(Exception):
     """The client closed the connection before its body was complete; there is nobody to answer."""
 
 
-class Budget:
-    """Memory for bodies in flight: large ones share most of it, small ones have a part that large ones cannot take.
+class Memory:
+    """One budget, which bodies take from in steps.
 
-    Nobody gets more than half of either, so that one sender's uploads, even if they stand still, leave room for the
-    others'. A single body always fits.
+    When it is used up, bodies wait, and the oldest goes on first, so that bodies come to their end instead of all
+    standing half read. One at a time, the oldest that waits, may go beyond the limits: so any single body fits.
     """
 
-    def __init__(self, total: int) -> None:
-        self._large = _Memory(total - total // SMALL_PART)
-        self._small = _Memory(total // SMALL_PART)
-
-    def part_for(self, length: int | None) -> "_Memory":
-        """Where a body of this length belongs; one of unknown length may become large."""
-        return self._small if length is not None and length <= SMALL else self._large
-
-
-class _Memory:
-    """One part of the budget, given out first come, first served."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self, total: int, part: int) -> None:
         self._free = total
-        self._used_by: dict[str, int] = {}
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._share = total // part
+        self._used_by: Counter[str] = Counter()
+        self._waiting: list[_Waiting] = []  # the oldest body first
+        self._beyond: int | None = None  # the age of the body that may go beyond the limits
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether anybody has some of it."""
-        return self._free != self._total
+    def taken_by(self, owner: str) -> int:
+        """How much one owner's bodies have."""
+        return self._used_by[owner]
 
-    def _fits(self, owner: str, amount: int) -> bool:
-        used = self._used_by.get(owner, 0)
-        fair = used + amount <= self._total // 2 or used == 0
-        return fair and (amount <= self._free or not self.is_taken)
-
-    async def take(self, owner: str, amount: int) -> None:
-        """Reserve memory, waiting a little while others finish."""
-        if not self._fits(owner, amount):
-            await self._wait_until_it_fits(owner, amount)
-        self._free -= amount
-        self._used_by[owner] = self._used_by.get(owner, 0) + amount
-
-    async def _wait_until_it_fits(self, owner: str, amount: int) -> None:
-        with trio.move_on_after(WAIT):
-            while not self._fits(owner, amount):
-                await self._waiting.park()
-        if not self._fits(owner, amount):
+    async def take(self, owner: str, amount: int, age: int, patience: float = WAIT) -> None:
+        """Take some more for a body; Refused when there is none within the time."""
+        waiting = _Waiting(age, owner, amount)
+        insort(self._waiting, waiting)
+        self._grant()
+        if waiting.granted.is_set():
+            return
+        try:
+            with trio.move_on_after(patience):
+                await waiting.granted.wait()
+        finally:
+            if not waiting.granted.is_set():
+                self._waiting.remove(waiting)
+        if not waiting.granted.is_set():
             raise Refused(
                 Code.TEMPORARY_FAILURE,
                 "Too many large requests are being read right now. Retry with the same key.",
                 retry_after=2,
             )
 
-    def give_back(self, owner: str, amount: int) -> None:
-        """Free memory for whoever waits."""
+    def give_back(self, owner: str, amount: int, age: int) -> None:
+        """Free all that a body has taken."""
         self._free += amount
-        left = self._used_by.pop(owner, 0) - amount
-        if left:
-            self._used_by[owner] = left
-        if self._waiting:
-            self._waiting.unpark_all()
+        self._used_by[owner] -= amount
+        if not self._used_by[owner]:
+            del self._used_by[owner]
+        if self._beyond == age:
+            self._beyond = None
+        self._grant()
+
+    def _grant(self) -> None:
+        """Let those who wait have what there is, the oldest first."""
+        used_up = False
+        for waiting in list(self._waiting):
+            if waiting.age != self._beyond:
+                if used_up:
+                    continue  # younger ones must not take what an older one waits for
+                if not self._fits(waiting):
+                    if self._beyond is not None:
+                        used_up = waiting.amount > self._free
+                        continue
+                    self._beyond = waiting.age
+            self._waiting.remove(waiting)
+            self._free -= waiting.amount
+            self._used_by[waiting.owner] += waiting.amount
+            waiting.granted.set()
+
+    def _fits(self, waiting: "_Waiting") -> bool:
+        return waiting.amount <= self._free and self._used_by[waiting.owner] + waiting.amount <= self._share
+
+
+@dataclass(slots=True, order=True)
+class _Waiting:
+    age: int  # the order in which bodies began
+    owner: str = field(compare=False)
+    amount: int = field(compare=False)
+    granted: trio.Event = field(compare=False, default_factory=trio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose body it is, and which budgets it is counted in."""
+
+    name: str
+    small: Memory
+    large: Memory
+
+
+class Budget:
+    """The memory of all bodies. Large ones cannot take the part of small ones, nor strangers that of accounts."""
+
+    def __init__(self, total: int) -> None:
+        self._large = Memory(total - total // SMALL_PART, ACCOUNT_PART)
+        self._small = Memory(total // SMALL_PART, ACCOUNT_PART)
+        self._anonymous = Memory(ANONYMOUS_BYTES, NETWORK_PART)
+
+    def of_account(self, account_id: str) -> Owner:
+        """A client that has authenticated."""
+        return Owner(account_id, self._small, self._large)
+
+    def of_network(self, network: str) -> Owner:
+        """A client that has not."""
+        return Owner(network, self._anonymous, self._anonymous)
 
 
 def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:
@@ -94,48 +149,64 @@ def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:
 
 
 class RequestBody:
-    """The whole body of a request, its memory reserved for as long as somebody is at work on it (`async with`)."""
+    """The whole body of a request, its memory taken for as long as somebody is at work on it (`async with`)."""
 
-    def __init__(self, receive: Receive, length: int | None, limit: int, budget: Budget, owner: str) -> None:
+    def __init__(self, receive: Receive, length: int | None, limit: int, owner: Owner) -> None:
         self._receive = receive
-        self._length = length
         self._limit = limit
-        self._memory = budget.part_for(length)
-        self._owner = owner  # whose account, or which address, the memory is counted for
+        self._owner = owner
+        self._memory = owner.large if (length or 0) > SMALL else owner.small
         self._taken = 0
+        self._age = next(_ages)
+        self._patience = WAIT
 
     async def __aenter__(self) -> bytearray:
         try:
             return await self._read()
         except BaseException:
-            self._memory.give_back(self._owner, self._taken)
+            self._give_back()
             raise
 
     async def __aexit__(self, *exception: object) -> None:
-        self._memory.give_back(self._owner, self._taken)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._taken:
+            self._memory.give_back(self._owner.name, self._taken, self._age)
+            self._taken = 0
 
     async def _read(self) -> bytearray:
-        await self._take(self._length or 0)
-        body, filled = bytearray(self._length or 0), 0  # untouched pages cost nothing, and no joining copies it again
+        body = bytearray()
         more = True
         while more:
             event = await self._receive()
             if event["type"] != "http.request":
                 raise ClientGone
             chunk, more = event["body"], event["more_body"]
-            end = filled + len(chunk)
-            if end > self._limit:
+            size = len(body) + len(chunk)
+            if size > self._limit:
                 raise _too_large(self._limit)
-            if self._length is None and end * MEMORY_FACTOR > self._taken:
-                await self._take(STEP)
-            body[filled:end] = chunk
-            filled = end
+            if size > FREE:
+                await self._hold(size)
+            body += chunk
         return body
 
-    async def _take(self, size: int) -> None:
-        if size:
-            await self._memory.take(self._owner, size * MEMORY_FACTOR)
-            self._taken += size * MEMORY_FACTOR
+    async def _hold(self, size: int) -> None:
+        """Have memory for this much, before it is kept."""
+        steps = -(-(size - FREE) // STEP)
+        wanted = steps * STEP * MEMORY_FACTOR
+        if size > SMALL and self._memory is not self._owner.large:
+            await self._take(self._owner.large, wanted)
+            self._give_back()
+            self._memory, self._taken = self._owner.large, wanted
+        elif wanted > self._taken:
+            await self._take(self._memory, wanted - self._taken)
+            self._taken = wanted
+
+    async def _take(self, memory: Memory, amount: int) -> None:
+        began = trio.current_time()
+        await memory.take(self._owner.name, amount, self._age, max(0.0, self._patience))
+        self._patience -= trio.current_time() - began
 
 
 def _too_large(limit: int) -> Refused:

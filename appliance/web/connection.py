@@ -14,8 +14,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from appliance.doorkeeper import Doorkeeper
 from appliance.quick_stream import QUICK_BYTES, QuickStream
-from appliance.web.http1 import Application, Http1, InPlace
+from appliance.web.http1 import Application, Http1, InPlace, Peer
 
 TLS_HANDSHAKE = 10  # seconds
 MIN_BODY_RATE = 1_000  # bytes a second over the body so far, after a start of SLOW_START seconds
@@ -51,10 +52,13 @@ class Connection(TCPServer):
         stream: trio.abc.Stream,
         deadlines: Deadlines,
         new_request_id: Callable[[], str],
+        table: "Doorkeeper[Connection] | None" = None,
     ) -> None:
         super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # our own ASGI callable, any stream
         self._deadlines = deadlines
         self._new_request_id = new_request_id
+        self._table: Doorkeeper[Connection] = table or Doorkeeper(1, 1)
+        self._peer = Peer(None)
         self._closing = False
         self._busy = False  # with a request
         self._waiting_since = trio.current_time()  # for the first byte of a request, its headers, or its body
@@ -83,11 +87,12 @@ class Connection(TCPServer):
             server = parse_socket_addr(socket.family, socket.getsockname())
         except OSError:
             return  # gone before we looked
-        requests = InPlace(lambda: self.protocol.receive())
+        self._peer.address = client
+        requests = InPlace(lambda: self.protocol.receive(), self._peer)
         self.protocol = Http1(
             self.app, self.config, self.context, requests, _STATE, secure, client, server, self.protocol_send
         )
-        self.protocol.listen(self._new_request_id, self._read_more)
+        self.protocol.listen(self._new_request_id, self._read_more, self._peer)
         while not self._closing and not self.context.terminated.is_set() and (data := await self._read_more()):
             await self.protocol.handle(RawData(data))
         if self._closing and self.protocol.connection.our_state is not h11.SEND_RESPONSE:
@@ -107,6 +112,10 @@ class Connection(TCPServer):
         if now >= self._due:
             self._patience.cancel()
 
+    def give_way(self) -> None:
+        """End it for another: its client keeps us waiting."""
+        self._patience.cancel()
+
     def drain(self) -> None:
         """The process is stopping: an idle connection ends now, a busy one soon."""
         soon = trio.current_time() + DRAIN_GRACE
@@ -122,6 +131,9 @@ class Connection(TCPServer):
     async def _read_more(self) -> bytes:
         """The next bytes; none when there will be no more. When they do not come in time, that is the end."""
         self._due = self._read_deadline()
+        # A body that is waited for does not give way once its request is authenticated.
+        if not self._busy or not self._peer.authenticated:
+            self._table.waits(self, authenticated=self._peer.authenticated)
         try:
             data: bytes = await (self._quick or self.stream).receive_some(MAX_RECV)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
@@ -131,6 +143,7 @@ class Connection(TCPServer):
         self._due = inf
         if self._busy:
             self._body_bytes += len(data)
+            self._table.works(self)
         elif not self._request_begun:
             self._request_begun, self._waiting_since = True, trio.current_time()
         return data
@@ -140,8 +153,6 @@ class Connection(TCPServer):
         if not self._busy:
             limit = self._deadlines.header if self._request_begun else self._deadlines.keep_alive
             return self._waiting_since + limit
-        if self.protocol.connection.their_state is not h11.SEND_BODY:
-            return inf
         deadline = self._waiting_since + min(self._deadlines.body, SLOW_START + self._body_bytes / MIN_BODY_RATE)
         return min(deadline, trio.current_time() + DRAIN_GRACE) if self.context.terminated.is_set() else deadline
 
@@ -156,6 +167,8 @@ class Connection(TCPServer):
             self._closing = True
         elif type(event) is Updated:
             self._busy = not event.idle
+            if self._busy:
+                self._table.works(self)
             self._waiting_since, self._body_bytes, self._request_begun = trio.current_time(), 0, False
 
     async def _write(self, data: bytes) -> None:
@@ -165,8 +178,12 @@ class Connection(TCPServer):
             if sent == len(data):
                 return  # and no visit to the scheduler: the next read makes one
             limit = DRAIN_GRACE if self.context.terminated.is_set() else self._deadlines.write
+            if not self._peer.authenticated:
+                self._table.waits(self)
             with trio.move_on_after(limit) as self._writing:
                 await self.stream.send_all(memoryview(data)[sent:])
+                if self._busy:
+                    self._table.works(self)
                 return
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
@@ -182,6 +199,7 @@ class Connection(TCPServer):
         """Read on for a moment: closing a socket with unread data would reset it and destroy our last answer."""
         # Under TLS as well: its own goodbye would end in an error when the client is still sending.
         transport = self.stream.transport_stream if isinstance(self.stream, trio.SSLStream) else self.stream
+        self._table.waits(self)
         with trio.move_on_after(LINGER_SECONDS):
             try:
                 await transport.send_eof()

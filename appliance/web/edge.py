@@ -19,6 +19,7 @@ from appliance.errors import Code, Refused
 from appliance.log import get_logger
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
+from appliance.networks import client_network
 from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import Store
@@ -35,6 +36,7 @@ from appliance.web.answer import (
 from appliance.web.auth import Authenticator, check_may_read
 from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
 from appliance.web.emails import message_json
+from appliance.web.http1 import Peer
 from appliance.web.json_body import check_content_type
 from appliance.web.quick_http import QuickRequest
 
@@ -48,6 +50,7 @@ _KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
 )
+_SLASHES = re.compile("/+")
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _CLOSE = (b"connection", b"close")
 _NONE_DOUBLED: frozenset[bytes] = frozenset()
@@ -68,6 +71,7 @@ class Edge:
         settings: Http,
         stopping: trio.Event,
         pages: Callable[..., Awaitable[None]],
+        budget: Budget,
     ) -> None:
         self._door = door
         self._store = store
@@ -77,7 +81,7 @@ class Edge:
         self._settings = settings
         self._stopping = stopping
         self._pages = pages  # Quart: everything that is not answered here
-        self._budget = Budget(settings.body_memory)
+        self._budget = budget
         self._large = trio.CapacityLimiter(1)
 
     def adopt(self, settings: Http) -> None:
@@ -90,7 +94,7 @@ class Edge:
             await self._pages(scope, receive, send)
             return
         request_id = self._outside.identifier("req")
-        exchange = _AsgiExchange(receive, send, secure=scope["scheme"] == "https")
+        exchange = _AsgiExchange(receive, send, scope["peer"], secure=scope["scheme"] == "https")
         try:
             answer = await self._answer(scope, exchange, request_id)
         except ClientGone:
@@ -100,14 +104,12 @@ class Edge:
         if answer is not None:
             await exchange.send(answer)
 
-    async def send_whole(
-        self, request: QuickRequest, client: tuple[str, int] | None, *, secure: bool
-    ) -> tuple[Answer, bool]:
+    async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
         """What `__call__` would answer to a `POST /emails` that is here already; and whether it ends the connection."""
         request_id = self._outside.identifier("req")
-        exchange = _WholeExchange(request, secure=secure)
+        exchange = _WholeExchange(request, peer, secure=secure)
         try:
-            address = self.client_address(client, request.headers)
+            address = self.client_address(peer, request.headers)
             answer = await self._send(request.headers, _NONE_DOUBLED, address, exchange, request_id)
         except Exception as error:
             answer = _failure(error, request_id, "POST", "/emails")
@@ -120,14 +122,14 @@ class Edge:
         if b"authorization" in doubled:
             raise Refused(Code.UNAUTHORIZED, "Send one Authorization header, not several.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        path: str = scope["path"]
-        address = self.client_address(scope["client"], headers)
+        path = scope["path"] = _route(scope["path"])
+        address = self.client_address(exchange.peer, headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
             return await self._send(headers, doubled, address, exchange, request_id)
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
-            return await self._read(headers, address, request_id, path.removeprefix("/emails/"))
+            return await self._read(headers, address, exchange, request_id, path.removeprefix("/emails/"))
         await self._pass_on(scope, headers, address, exchange, request_id)
         return None
 
@@ -142,15 +144,15 @@ class Edge:
         request_id: str,
     ) -> Answer:
         caller = await self._auth.caller(headers.get(b"authorization"), address)
+        exchange.peer.authenticated = True
         self._check_serving()
         self._rate.take(caller.idempotency_scope)
         length = declared_length(headers, self._settings.max_body)
         check_content_type(headers.get(b"content-type", b""))
         key = _idempotency_key(headers, doubled)
         self._door.check_open(caller)
-        async with RequestBody(
-            exchange.receive, length, self._settings.max_body, self._budget, caller.account_id
-        ) as body:
+        memory = self._budget.of_account(caller.account_id)
+        async with RequestBody(exchange.receive, length, self._settings.max_body, memory) as body:
             size = len(body)
             request = decode(body) if size < LARGE else await self._decode_large(body)
             body.clear()  # decoded: a large message has no room for both
@@ -166,8 +168,11 @@ class Edge:
 
     # ---- GET /emails/{id}
 
-    async def _read(self, headers: dict[bytes, bytes], address: str, request_id: str, message_id: str) -> Answer:
+    async def _read(
+        self, headers: dict[bytes, bytes], address: str, exchange: "_Exchange", request_id: str, message_id: str
+    ) -> Answer:
         caller = await self._auth.caller(headers.get(b"authorization"), address)
+        exchange.peer.authenticated = True
         check_may_read(caller)
         message = self._store.messages.read(caller.account_id, message_id)
         if message is None:
@@ -189,33 +194,36 @@ class Edge:
             await self._pages(scope, _once(b""), exchange.passing_on(request_id))
             return
         length = declared_length(headers, V1_BODY)
+        memory = self._budget.of_network(client_network(address))
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
             user, _ = await self._auth.user(authorization, address)
+            exchange.peer.authenticated = True
+            memory = self._budget.of_account(user.account_id)
             self._rate.take(f"user:{user.id}")
             self._door.check_disk()
-        async with RequestBody(exchange.receive, length, V1_BODY, self._budget, address) as body:
+        async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
             await self._pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
 
     # ---- checks
 
-    def client_address(self, client: tuple[str, int] | None, headers: dict[bytes, bytes]) -> str:
+    def client_address(self, peer: Peer, headers: dict[bytes, bytes]) -> str:
         """Where the request comes from: the peer, or what a proxy we trust says of it."""
-        peer = client[0] if client else "0.0.0.0"  # noqa: S104 - "unknown", not a bind
+        client = peer.address[0] if peer.address else "0.0.0.0"  # noqa: S104 - "unknown", not a bind
         forwarded = headers.get(b"x-forwarded-for")
-        if forwarded is None or not self._trusted(peer):
-            return peer
+        if forwarded is None or not self._trusted(client):
+            return client
         for hop in reversed(forwarded.decode("latin-1").split(",")):
             try:
                 address = ipaddress.ip_address(hop.strip())
             except ValueError:
                 break
-            peer = str(address)
-            if not self._trusted(peer):
+            client = str(address)
+            if not self._trusted(client):
                 break
-        return peer
+        return client
 
-    def _trusted(self, peer: str) -> bool:
-        address = ipaddress.ip_address(peer.partition("%")[0])
+    def _trusted(self, client: str) -> bool:
+        address = ipaddress.ip_address(client.partition("%")[0])
         return any(address in network for network in self._settings.trusted_proxies)
 
     def _check_serving(self) -> None:
@@ -252,6 +260,17 @@ def _let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+def _route(path: str) -> str:
+    """A path without slashes at its end or doubled at its begin; within /emails none is doubled.
+
+    Clients that join a base URL and a path make such. Below /v1 a doubled slash may be part of an address.
+    """
+    if path[-1:] != "/" and "//" not in path:
+        return path
+    path = "/" + path.strip("/")
+    return _SLASHES.sub("/", path) if path.startswith("/emails/") else path
+
+
 def _check_method(scope: Scope, allowed: tuple[str, ...]) -> None:
     if scope["method"] not in allowed:
         raise MethodNotAllowed(allowed)
@@ -282,7 +301,8 @@ def _idempotency_key(headers: dict[bytes, bytes], doubled: frozenset[bytes]) -> 
 class _Exchange(ABC):
     """One request's two directions, and whether its body has been taken in."""
 
-    def __init__(self, *, secure: bool) -> None:
+    def __init__(self, peer: Peer, *, secure: bool) -> None:
+        self.peer = peer
         self._secure = secure
         self.expects_body = False
 
@@ -303,8 +323,8 @@ class _Exchange(ABC):
 class _WholeExchange(_Exchange):
     """A request that is here already. Its body still counts as unread until somebody has asked for it."""
 
-    def __init__(self, request: QuickRequest, *, secure: bool) -> None:
-        super().__init__(secure=secure)
+    def __init__(self, request: QuickRequest, peer: Peer, *, secure: bool) -> None:
+        super().__init__(peer, secure=secure)
         self._request = request
         self.expects_body = request.headers[b"content-length"] != b"0"
 
@@ -316,8 +336,8 @@ class _WholeExchange(_Exchange):
 class _AsgiExchange(_Exchange):
     """A request over ASGI."""
 
-    def __init__(self, receive: Receive, send: Send, *, secure: bool) -> None:
-        super().__init__(secure=secure)
+    def __init__(self, receive: Receive, send: Send, peer: Peer, *, secure: bool) -> None:
+        super().__init__(peer, secure=secure)
         self._receive = receive
         self._send = send
 

@@ -6,6 +6,7 @@ What differs from hypercorn's own, and why:
   request, no body read that nobody asked for, and nothing to deadlock on when it stops reading;
 - `100 Continue` is sent when the application first reads the body, so one that refuses is never sent a body;
 - no Upgrade and no HTTP/2: each had requests that killed the process, and nothing here needs them;
+- h11 parses heads only, and only such as `framing.py` has found to be short and in plain lines;
 - a body whose length is told in two ways is refused: a proxy in front may have believed the other one;
 - a response leaves in one write instead of three;
 - the request that carries the load is read and answered without h11, where there can be no two opinions of it;
@@ -31,6 +32,7 @@ from hypercorn.trio.task_group import TaskGroup
 from appliance.errors import Code
 from appliance.log import get_logger
 from appliance.web.answer import REASONS, Answer, Headers, error_answer, http_date
+from appliance.web.framing import BadHead, BodyReader, ChunkedBody, HeadReader, LengthBody
 from appliance.web.quick_http import QuickRequest, answer_bytes, read_request
 
 JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are written
@@ -38,11 +40,19 @@ JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are writte
 log = get_logger("web")
 
 Send = Callable[[Any], Awaitable[None]]
-Client = tuple[str, int] | None  # address and port, where there is such a thing
 
 _BUSY, _IDLE, _CLOSED = Updated(idle=False), Updated(idle=True), Closed()
 _DISCONNECT = {"type": "http.disconnect"}
+_NOT_HTTP = "This is not a valid HTTP/1.1 request."
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Peer:
+    """The other end of a connection, and whether a request on it was authenticated, as the application found."""
+
+    address: tuple[str, int] | None  # and port, where there is such a thing
+    authenticated: bool = False
 
 
 class Application(Protocol):
@@ -51,13 +61,21 @@ class Application(Protocol):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request over ASGI."""
 
-    async def send_whole(self, request: QuickRequest, client: Client, *, secure: bool) -> tuple[Answer, bool]:
+    async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
         """The answer to a `POST /emails` that is here already, and whether it ends the connection."""
 
 
-def _is_ambiguous(request: h11.Request) -> bool:
-    """Whether it tells its length in two ways (RFC 9112 6.3: an attempt at request smuggling)."""
-    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}
+def _body_of(request: h11.Request) -> BodyReader | None:
+    """How its body is to be read; None when it tells that in two ways (RFC 9112 6.3: an attempt at smuggling)."""
+    length, chunked = None, False
+    for name, value in request.headers:
+        if name == b"content-length":
+            length = int(value)  # h11 has made sure that it is a number
+        elif name == b"transfer-encoding":
+            chunked = True  # h11 takes no other coding
+    if chunked:
+        return None if length is not None else ChunkedBody()
+    return LengthBody(length or 0)
 
 
 def _origin_form(target: bytes) -> bytes:
@@ -70,12 +88,14 @@ def _origin_form(target: bytes) -> bytes:
 class InPlace(TaskGroup):
     """Hypercorn's place to start the application, which runs it right there, guarded."""
 
-    def __init__(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(self, receive: Callable[[], Awaitable[dict[str, Any]]], peer: Peer) -> None:
         super().__init__()
         self._receive = receive
+        self._peer = peer
 
     async def spawn_app(self, app: Any, config: object, scope: Any, send: Send) -> Send:
         """Run the application on one request, to its end."""
+        scope["peer"] = self._peer
         try:
             await app(scope, self._receive, send)
         except Exception:
@@ -131,69 +151,75 @@ class Http1(H11Protocol):
     """The protocol of one connection."""
 
     app: Application  # type: ignore[assignment]  # called in place, without hypercorn's wrapper
-    connection: h11.Connection
+    connection: h11.Connection  # for one request and its answer
     _new_request_id: Callable[[], str]
     _read_more: Callable[[], Awaitable[bytes]]
-    _unsent: list[bytes]
-    _between_requests: bool  # nothing of a request is with h11
+    _peer: Peer
 
-    def listen(self, new_request_id: Callable[[], str], read_more: Callable[[], Awaitable[bytes]]) -> None:
+    def listen(self, new_request_id: Callable[[], str], read_more: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
         """Finish construction: hypercorn's own `__init__` has a fixed signature."""
         self._new_request_id = new_request_id
         self._read_more = read_more
-        self._unsent = []
-        self._between_requests = True
+        self._peer = peer
+        self._unsent: list[bytes] = []
+        self._unread = b""  # what has come, and belongs to the body of this request or to what follows it
+        self._head = HeadReader()
+        self._body: BodyReader = LengthBody(0)
+        self._body_given = True  # all of it, to the application
 
     # ---- what comes in
 
     async def handle(self, event: Event) -> None:
-        """Serve what has come: quickly as far as that goes, and by h11 from the first request that is not plain."""
-        if not isinstance(event, RawData):
-            await super().handle(event)
-            return
-        data = event.data
-        while self._between_requests and (request := read_request(data)) is not None:
-            data = request.rest
-            if not await self._serve_whole(request) or not data:
+        """Serve what has come: each request quickly if it is plain and whole, and with h11 otherwise."""
+        assert isinstance(event, RawData)  # noqa: S101 - nothing else is sent here
+        self._unread = event.data
+        while self._unread:
+            if not self._head and (request := read_request(self._unread)) is not None:
+                self._unread = request.rest
+                goes_on = await self._serve_whole(request)
+            else:
+                goes_on = await self._serve_head()
+            if not goes_on:
                 return
-            await trio.lowlevel.checkpoint()  # nobody gets to send many requests at once and have us for itself
-        await super().handle(RawData(data))
-        self._between_requests = self.connection.their_state is h11.IDLE and not self.connection.trailing_data[0]
+            if self._unread:
+                await trio.lowlevel.checkpoint()  # nobody gets to send many requests at once and have us for itself
 
     async def _serve_whole(self, request: QuickRequest) -> bool:
         """Answer a request that is here already; whether the connection goes on."""
         self.keep_alive_requests += 1
         await self.send(_BUSY)
-        (status, headers, body), ends = await self.app.send_whole(request, self.client, secure=self.ssl)
+        (status, headers, body), ends = await self.app.send_whole(request, self._peer, secure=self.ssl)
         await self.send(RawData(answer_bytes(status, self._dated(headers), body)))
         goes_on = not ends and not self._is_last()
         await self.send(_IDLE if goes_on else _CLOSED)
         return goes_on
 
-    async def _handle_events(self) -> None:
-        """Serve every request that has arrived whole, as far as its headers go."""
-        served = False
-        while True:
-            if served:
-                await trio.lowlevel.checkpoint()  # as above
-            try:
-                event = self.connection.next_event()
-            except h11.RemoteProtocolError as error:
-                await self._refuse(error)
-                return
-            if not isinstance(event, h11.Request):
-                return  # needs more data, or the connection is over
-            if event.http_version not in (b"1.0", b"1.1") or _is_ambiguous(event):
-                await self._refuse(None)
-                return
-            size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
-            if size > self.config.h11_max_incomplete_size:
-                # h11 holds only headers that come in pieces to the limit.
-                await self._refuse(h11.RemoteProtocolError("headers too large", error_status_hint=431))
-                return
-            await self.send(_BUSY)
-            await self._create_stream(event)
-            served = True
+    async def _serve_head(self) -> bool:
+        """Serve a request whose head is complete now; whether the connection goes on."""
+        try:
+            found = self._head.feed(self._unread)
+        except BadHead as bad:
+            await self._refuse(bad.text)
+            return False
+        if found is None:
+            self._unread = b""
+            return True
+        head, self._unread = found
+        self.connection.receive_data(head)
+        try:
+            request = self.connection.next_event()
+        except h11.RemoteProtocolError:
+            await self._refuse(_NOT_HTTP)
+            return False
+        assert isinstance(request, h11.Request)  # noqa: S101 - a complete head is a request, or an error
+        body = _body_of(request)
+        if body is None or request.http_version not in (b"1.0", b"1.1"):
+            await self._refuse(_NOT_HTTP)
+            return False
+        self._body, self._body_given = body, False
+        await self.send(_BUSY)
+        await self._create_stream(request)
+        return self.connection.our_state is h11.IDLE
 
     async def _create_stream(self, request: h11.Request) -> None:
         exchange = Exchange(
@@ -221,26 +247,17 @@ class Http1(H11Protocol):
 
     async def receive(self) -> dict[str, Any]:
         """ASGI's receive: the next piece of the body, read from the client only now."""
-        while True:
-            try:
-                event = self.connection.next_event()
-            except h11.RemoteProtocolError:
-                return _DISCONNECT
-            if event is h11.NEED_DATA:
-                if self.connection.they_are_waiting_for_100_continue:
-                    await self._send_h11_event(
-                        h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-                    )
-                data = await self._read_more()
-                if not data:
-                    return _DISCONNECT
-                self.connection.receive_data(data)
-            elif isinstance(event, h11.Data):
-                return {"type": "http.request", "body": event.data, "more_body": True}
-            elif isinstance(event, h11.EndOfMessage):
-                return {"type": "http.request", "body": b"", "more_body": False}
-            else:
-                return _DISCONNECT
+        while not self._body_given:
+            piece, self._unread = self._body.take(self._unread)
+            self._body_given = self._body.complete
+            if piece or self._body_given:
+                return {"type": "http.request", "body": piece, "more_body": not self._body_given}
+            if self.connection.they_are_waiting_for_100_continue:
+                await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
+            self._unread = await self._read_more()
+            if not self._unread:
+                break
+        return _DISCONNECT
 
     # ---- what goes out
 
@@ -267,16 +284,8 @@ class Http1(H11Protocol):
 
     async def _maybe_recycle(self) -> None:
         """Make ready for the next request, or close: after a body that was not read, nothing else can be."""
-        if self.connection.our_state is h11.DONE and self.connection.their_state is h11.SEND_BODY:
-            # Answered without a look at the body. There is none, or the answer would have said `close`: read its end.
-            with suppress(h11.RemoteProtocolError):
-                self.connection.next_event()
-        if (
-            not self.context.terminated.is_set()
-            and self.connection.our_state is h11.DONE
-            and self.connection.their_state is h11.DONE
-        ):
-            self.connection.start_next_cycle()
+        if not self.context.terminated.is_set() and self.connection.our_state is h11.DONE and self._body.complete:
+            self.connection = h11.Connection(h11.SERVER)
             await self.send(_IDLE)
         else:
             await self.send(_CLOSED)
@@ -307,17 +316,10 @@ class Http1(H11Protocol):
         if data:
             await self.send(RawData(data=data))
 
-    async def _refuse(self, error: h11.RemoteProtocolError | None) -> None:
-        """Answer what is not HTTP/1.1, where it can still be answered, and close."""
-        if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            text = (
-                "The request's headers are larger than 16 KiB. Send less in them."
-                if error is not None and error.error_status_hint == 431
-                else "This is not a valid HTTP/1.1 request."
-            )
-            status, headers, body = error_answer(Code.INVALID_REQUEST, text, self._new_request_id())
-            self._queue_head(status, [*headers, (b"connection", b"close")])
-            self._queue(h11.Data(data=body))
-            self._queue(h11.EndOfMessage())
-            await self._flush()
+    async def _refuse(self, text: str) -> None:
+        """Answer what is not taken for HTTP/1.1, and close."""
+        status, headers, body = error_answer(Code.INVALID_REQUEST, text, self._new_request_id())
+        dated = [*headers, (b"date", http_date(int(time.time()))), (b"connection", b"close")]
+        self.connection = h11.Connection(h11.SERVER)  # which owes the client no answer
+        await self.send(RawData(data=answer_bytes(status, dated, body)))
         await self.send(_CLOSED)

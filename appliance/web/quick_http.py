@@ -1,7 +1,7 @@
 """In charge of the price of the request that carries the load: `POST /emails`, all of it here already.
 
 h11 spends 200 µs on it, in states and checks that are the same every time; this spends 8. So as not to have two
-opinions of what a request is, only what h11 reads without any doubt is read here: one spelling of the request line,
+opinions of what a request is, only what h11 reads without any doubt is read here: a few spellings of the request line,
 plain ASCII headers, each once, with one plain length, nothing that asks for more than an answer. Whatever else comes,
 well formed or not, is h11's, from its first byte; what h11 refuses is never read here (`tests/web/test_quick_http.py`
 holds the two against each other).
@@ -11,11 +11,13 @@ import re
 from typing import NamedTuple
 
 from appliance.web.answer import REASONS, Headers
+from appliance.web.framing import HEAD_LINES
 
 HEAD_BYTES = 4 * 1024  # far below what h11 is given; a longer head is no common one
 LENGTH_DIGITS = 7  # no more than the buffer of a connection could hold anyway
 
-_REQUEST_LINE = b"POST /emails HTTP/1.1\r\n"
+# The same route in the spellings that clients have which join a base URL and a path.
+_REQUEST_LINES = (b"POST /emails HTTP/1.1\r\n", b"POST /emails/ HTTP/1.1\r\n", b"POST //emails HTTP/1.1\r\n")
 # No bare CR or LF, no folded line, no control or 8-bit character, no space around a name: one way to read it.
 _FIELDS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x20-\x7e]*\r\n)+")
 # Each asks for something: another framing (RFC 9112 6.1), a word before the body, another protocol.
@@ -32,10 +34,10 @@ class QuickRequest(NamedTuple):
 
 def read_request(data: bytes) -> QuickRequest | None:
     """The request these bytes begin with; None when that takes more than a quick look."""
-    if not data.startswith(_REQUEST_LINE):
+    if not data.startswith(_REQUEST_LINES):
         return None
-    begin, end = len(_REQUEST_LINE), data.find(b"\r\n\r\n", 0, HEAD_BYTES)
-    if end < begin or not _FIELDS.fullmatch(data, begin, end + 2):
+    begin, end = data.index(b"\n") + 1, data.find(b"\r\n\r\n", 0, HEAD_BYTES)
+    if end < begin or data.count(b"\n", begin, end) >= HEAD_LINES or not _FIELDS.fullmatch(data, begin, end + 2):
         return None
     lines = data[begin:end].split(b"\r\n")
     headers = {}

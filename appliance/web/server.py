@@ -18,12 +18,14 @@ from appliance.certificate import Certificate
 from appliance.certificate_files import http_files
 from appliance.config import Config, Http
 from appliance.doorkeeper import Doorkeeper, accept_forever
+from appliance.known_networks import KnownNetworks
 from appliance.live import LiveSettings
 from appliance.log import get_logger
 from appliance.measures import EXPIRIES, OPEN
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
+from appliance.web.turned_away import TurnedAway
 
 HEADER_BYTES = 16 * 1024
 BACKLOG = 1_024
@@ -39,6 +41,7 @@ async def serve(
     new_request_id: Callable[[], str],
     stopping: trio.Event,
     live: LiveSettings | None = None,
+    known: KnownNetworks | None = None,
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -47,8 +50,9 @@ async def serve(
     config = _hypercorn_config()
     context = WorkerContext(None)
     doorkeeper: Doorkeeper[Connection] = Doorkeeper(
-        http.max_connections, http.max_connections_per_address, http.trusted_proxies
+        http.max_connections, http.max_connections_per_address, http.trusted_proxies, known or KnownNetworks()
     )
+    turned_away = TurnedAway(new_request_id)
     OPEN["http"] = lambda: len(doorkeeper.open)
     deadlines = _deadlines(http)
     shown = _certificate(settings)
@@ -56,8 +60,14 @@ async def serve(
     lifespan = Lifespan(ASGIWrapper(app), config, {})
 
     async def connected(stream: trio.abc.Stream) -> None:
-        connection = Connection(app, config, context, stream, deadlines, new_request_id)
-        await _guarded(connection, doorkeeper)
+        address = _address(stream)
+        if address is None:
+            await trio.aclose_forcefully(stream)
+        elif not doorkeeper.admits(address):
+            await turned_away.answer(stream)
+        else:
+            connection = Connection(app, config, context, stream, deadlines, new_request_id, doorkeeper)
+            await _guarded(connection, doorkeeper, address)
 
     def adopt(new: Config) -> Callable[[], None]:
         http, files = new.http, http_files(new)
@@ -121,12 +131,8 @@ async def _watch(connections: Collection[Connection]) -> None:
             connection.end_if_due(now)
 
 
-async def _guarded(connection: Connection, doorkeeper: Doorkeeper[Connection]) -> None:
+async def _guarded(connection: Connection, doorkeeper: Doorkeeper[Connection], address: str) -> None:
     """Run one connection; whatever goes wrong in it ends it alone."""
-    address = _address(connection.stream)
-    if address is None or not doorkeeper.admits(address):
-        await trio.aclose_forcefully(connection.stream)
-        return
     with doorkeeper.inside(connection, address):
         try:
             await connection.run()

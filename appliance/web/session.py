@@ -10,9 +10,10 @@ from quart import Blueprint, Response, request
 from appliance.dashboard_model import Session
 from appliance.errors import Code, Refused
 from appliance.events import rfc3339
-from appliance.guesses import FAILURE_DELAY, Attempt, Guesses, site_of
+from appliance.guesses import FAILURE_DELAY, Attempt, Guesses
 from appliance.log import get_logger
 from appliance.model import Role, User
+from appliance.networks import site_of
 from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id

@@ -4,6 +4,7 @@ from functools import partial
 
 import trio
 
+from appliance import memory
 from appliance.accept import FrontDoor
 from appliance.config import Config
 from appliance.entrance import Entrance
@@ -36,6 +37,7 @@ from appliance.web import (
 )
 from appliance.web.app import Services, create_app
 from appliance.web.auth import Authenticator
+from appliance.web.body import Budget
 from appliance.web.edge import Edge
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
@@ -60,7 +62,7 @@ def build(
 ) -> Edge:
     """The ASGI application, ready to be served."""
     door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
-    auth = Authenticator(store, outside, tokens, entrance.credentials)
+    auth = Authenticator(store, outside, tokens, entrance.credentials, entrance.known)
     cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
     services, hashing = Services(store, outside, auth, stopping), Hashing()
     attempts = len(config.webhooks.retry_delays) + 1
@@ -85,4 +87,5 @@ def build(
         webhook_deliveries.blueprint(services, attempts),
         pages.blueprint(),
     ]
-    return Edge(door, store, outside, auth, entrance.rate, config.http, stopping, create_app(blueprints))
+    budget = Budget(memory.for_messages(config.http.body_memory))
+    return Edge(door, store, outside, auth, entrance.rate, config.http, stopping, create_app(blueprints), budget)

@@ -198,32 +198,6 @@ def is_let_in_soon(running: Running, source: str, seconds: float) -> bool:
     return True
 
 
-def held(running: Running, clients: ExitStack, source: str, count: int) -> None:
-    """Open connections that stay, each seen by the server before the next."""
-    for _ in range(count):
-        client = clients.enter_context(Client(running.url, source=source))
-        client.send(request("GET", "/healthz"))
-        assert client.answer().status == 200
-
-
-def test_connections_are_limited_by_address_and_in_all(tmp_path: Path) -> None:
-    """One address cannot have more than its share, all together not more than the total; who leaves makes room."""
-    limits = "max_connections = 12\nmax_connections_per_address = 5"
-    with appliance(tmp_path, http=limits) as running:
-        with ExitStack() as first:
-            held(running, first, "127.0.0.1", 5)
-            assert not is_let_in(running, "127.0.0.1")
-            assert is_let_in(running, "127.0.0.2")
-            with ExitStack() as more:
-                held(running, more, "127.0.0.2", 5)
-                held(running, more, "127.0.0.3", 2)
-                assert not is_let_in(running, "127.0.0.4")
-            assert is_let_in_soon(running, "127.0.0.4", 2)
-            assert not is_let_in(running, "127.0.0.1")
-        assert is_let_in_soon(running, "127.0.0.1", 2)
-        assert running.complaints() == []
-
-
 def test_a_full_descriptor_table_is_waited_out(tmp_path: Path) -> None:
     """Where every descriptor is taken, kept connections are served, and everybody again soon after the flood."""
     with appliance(tmp_path, http="max_connections_per_address = 1000") as running, Client(running.url) as kept:

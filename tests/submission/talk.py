@@ -23,10 +23,15 @@ class FakeHouse:
 
     logins: dict[str, bytes] = field(default_factory=lambda: {USERNAME: sha256(PASSWORD)})
     refusal: Refused | None = None
+    has_room: bool = True  # for one more connection of the credential
 
     def caller(self, login: Login) -> Caller | None:
         """Who logs in so."""
         return CALLER if self.logins.get(login.username) == login.password_sha256 else None
+
+    def admit(self, caller: Caller) -> bool:
+        """Whether its credential may have one more connection."""
+        return self.has_room
 
     def check(self, caller: Caller) -> None:
         """Whether it may send."""

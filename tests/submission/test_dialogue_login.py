@@ -52,6 +52,15 @@ def test_what_is_no_login(lines: list[bytes], reply: bytes) -> None:
     assert made.say(b"NOOP").startswith(b"250 ")
 
 
+def test_a_credential_with_too_many_connections_is_told_so() -> None:
+    """A right login beyond the limit is a 421, and the end of the session."""
+    made = talk()
+    made.house.has_room = False
+    made.say(b"EHLO client.example.com")
+    assert made.say(b"AUTH PLAIN " + credential()).startswith(b"421 4.7.0 Too many connections with this credential")
+    assert made.dialogue.phase is Phase.OVER
+
+
 def test_three_wrong_logins_end_the_session() -> None:
     """Each is counted before it is answered; after the third there is no fourth."""
     made = talk()

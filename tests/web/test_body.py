@@ -1,57 +1,229 @@
-"""In charge of the memory for bodies: who gets how much of it, and who is never kept waiting."""
+"""Memory for bodies: it grows with what has come, each owner has a share, and old bodies come to their end first."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.errors import Code, Refused
-from appliance.web.body import SMALL, WAIT, Budget
+from appliance.web.body import (
+    ANONYMOUS_BYTES,
+    FREE,
+    MEMORY_FACTOR,
+    SMALL,
+    STEP,
+    WAIT,
+    Budget,
+    ClientGone,
+    Memory,
+    Owner,
+    RequestBody,
+)
 
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
 
 
-async def test_one_sender_gets_half_of_the_memory_at_most(autojump_clock: MockClock) -> None:
-    """A sender whose bodies fill half of it waits and is then refused, while another is served at once."""
-    memory = Budget(256 * MIB).part_for(16 * MIB)
-    for _ in range(3):
-        await memory.take("greedy", 32 * MIB)
-    began = trio.current_time()
-    with pytest.raises(Refused) as refused:
-        await memory.take("greedy", 32 * MIB)
-    assert refused.value.code is Code.TEMPORARY_FAILURE
-    assert trio.current_time() - began == pytest.approx(WAIT)
-    await memory.take("other", 32 * MIB)
-    assert trio.current_time() - began == pytest.approx(WAIT)
+class Client:
+    """What a client sends, as ASGI has it; it may wait before any piece."""
+
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[dict[str, Any]](100)
+
+    def sends(self, *pieces: int, more: bool = True) -> None:
+        """Bodies of these sizes; without `more` that is the end."""
+        for size in pieces:
+            self._send.send_nowait({"type": "http.request", "body": bytes(size), "more_body": True})
+        if not more:
+            self._send.send_nowait({"type": "http.request", "body": b"", "more_body": False})
+
+    async def receive(self) -> dict[str, Any]:
+        """The next piece."""
+        return await self._receive.receive()
 
 
-async def test_small_bodies_never_wait_for_large_ones(autojump_clock: MockClock) -> None:
-    """However much large bodies hold, the part for small ones is there."""
+def used(owner: Owner) -> int:
+    """How much memory an owner's bodies have, in all budgets."""
+    return sum(memory.taken_by(owner.name) for memory in {owner.small, owner.large})
+
+
+@asynccontextmanager
+async def reading(*bodies: RequestBody) -> AsyncIterator[None]:
+    """These bodies, being read and then held, until the end of the block."""
+
+    async def read(body: RequestBody) -> None:
+        async with body:
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for body in bodies:
+            nursery.start_soon(read, body)
+        await wait_all_tasks_blocked()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("length", [64 * KIB, 16 * MIB, None])
+async def test_a_promise_takes_nothing(length: int | None) -> None:
+    """Whatever length a head tells, a body that does not come has no memory, nor has its first piece."""
+    budget, client = Budget(256 * MIB), Client()
+    owner = budget.of_network("192.0.2.1")
+    async with reading(RequestBody(client.receive, length, 16 * MIB, owner)):
+        assert used(owner) == 0
+        client.sends(FREE)
+        await wait_all_tasks_blocked()
+        assert used(owner) == 0
+        client.sends(1)
+        await wait_all_tasks_blocked()
+        assert used(owner) == STEP * MEMORY_FACTOR
+    assert used(owner) == 0
+
+
+async def test_memory_grows_with_what_has_come_and_is_given_back() -> None:
+    """A body of undeclared length is counted as small first, as large once it is, and not at all at its end."""
+    budget, client = Budget(256 * MIB), Client()
+    owner = budget.of_account("acc_1")
+    body = RequestBody(client.receive, None, 16 * MIB, owner)
+    async with reading(body):
+        client.sends(*[64 * KIB] * 3)
+        await wait_all_tasks_blocked()
+        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (3 * STEP * MEMORY_FACTOR, 0)
+        client.sends(*[64 * KIB] * 3)
+        await wait_all_tasks_blocked()
+        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (0, 6 * STEP * MEMORY_FACTOR)
+    assert used(owner) == 0
+
+
+async def test_a_body_is_what_was_sent_and_no_longer_than_allowed() -> None:
+    """Its pieces are joined; one byte too many is a 413; and a client that goes has no body."""
+    owner = Budget(256 * MIB).of_account("acc_1")
+    for sizes, limit in (((10, 20), 30), ((10, 20, 1), 30)):
+        client = Client()
+        client.sends(*sizes, more=False)
+        body = RequestBody(client.receive, None, limit, owner)
+        if sum(sizes) > limit:
+            with pytest.raises(Refused) as refused:
+                await body.__aenter__()
+            assert refused.value.code is Code.PAYLOAD_TOO_LARGE
+        else:
+            async with body as got:
+                assert got == bytes(30)
+
+    async def gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ClientGone):
+        await RequestBody(gone, None, 30, owner).__aenter__()
+
+
+async def test_clients_that_have_not_authenticated_delay_no_account(autojump_clock: MockClock) -> None:
+    """With all of their memory in use an account's small and large bodies are read at once."""
     budget = Budget(64 * MIB)
-    large = budget.part_for(16 * MIB)
-    await large.take("one", 28 * MIB)
-    await large.take("two", 28 * MIB)
+    for number in range(9):
+        network = budget.of_network(f"192.0.2.{number}")
+        with trio.move_on_after(0.1):
+            await network.small.take(network.name, ANONYMOUS_BYTES // 8, -1)
     began = trio.current_time()
-    await budget.part_for(SMALL).take("three", 2 * SMALL)
+    for size in (SMALL, MIB):
+        client = Client()
+        client.sends(*[64 * KIB] * (size // (64 * KIB)), more=False)
+        async with RequestBody(client.receive, size, 16 * MIB, budget.of_account("acc_1")) as body:
+            assert len(body) == size
     assert trio.current_time() == began
 
 
-async def test_memory_that_is_given_back_goes_to_who_waits(autojump_clock: MockClock) -> None:
-    """A waiting body goes on as soon as there is room."""
-    memory = Budget(64 * MIB).part_for(16 * MIB)
-    await memory.take("one", 28 * MIB)
-    await memory.take("two", 28 * MIB)
+async def test_an_ordinary_login_never_waits(autojump_clock: MockClock) -> None:
+    """With all memory of its kind in use, even by its own network, a body of ordinary size is read at once."""
+    budget, client = Budget(64 * MIB), Client()
+    owner = budget.of_network("192.0.2.1")
+    await owner.small.take("192.0.2.1", ANONYMOUS_BYTES, -1)
+    await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, -1)
+    client.sends(FREE, more=False)
     began = trio.current_time()
+    async with RequestBody(client.receive, None, 64 * KIB, owner) as body:
+        assert len(body) == FREE
+    assert trio.current_time() == began
+
+
+async def test_one_owner_has_its_share_at_most(autojump_clock: MockClock) -> None:
+    """An owner with its share, and one body beyond it, waits and is refused, while another is served at once."""
+    memory = Memory(100, part=2)
+    await memory.take("greedy", 50, age=1)
+    await memory.take("greedy", 10, age=2)  # the one that may go beyond
+    began = trio.current_time()
+    with pytest.raises(Refused) as refused:
+        await memory.take("greedy", 10, age=3)
+    assert (refused.value.code, refused.value.retry_after) == (Code.TEMPORARY_FAILURE, 2)
+    assert trio.current_time() - began == pytest.approx(WAIT)
+    await memory.take("other", 40, age=4)
+    assert trio.current_time() - began == pytest.approx(WAIT)
+
+
+async def test_what_is_given_back_goes_to_the_oldest_body(autojump_clock: MockClock) -> None:
+    """Younger bodies do not overtake one that waits, even for less, and one whose owner has its share is passed by."""
+    memory, order = Memory(100, part=1), []
+
+    async def take(name: str, amount: int, age: int) -> None:
+        await memory.take(name, amount, age)
+        order.append(name)
+
+    await memory.take("first", 60, age=1)
+    await memory.take("second", 40, age=2)
+    await memory.take("beyond", 1, age=3)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(memory.take, "three", 28 * MIB)
-        await trio.sleep(1)
-        memory.give_back("one", 28 * MIB)
-    assert trio.current_time() - began == pytest.approx(1)
+        for name, amount, age in (("young", 1, 6), ("old", 50, 4), ("middle", 50, 5)):
+            nursery.start_soon(take, name, amount, age)
+            await wait_all_tasks_blocked()
+        memory.give_back("second", 40, 2)
+        await wait_all_tasks_blocked()
+        assert order == []
+        memory.give_back("first", 60, 1)
+        await wait_all_tasks_blocked()
+        assert order == ["old"]
+        memory.give_back("beyond", 1, 3)
+        await wait_all_tasks_blocked()
+    assert order == ["old", "middle", "young"]
+
+
+async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_clock: MockClock) -> None:
+    """Twenty that grow side by side in memory for two do not stand still half read: none waits to be refused."""
+    memory = Memory(20 * STEP, part=1)
+    finished: list[int] = []
+
+    async def read(number: int) -> None:
+        owner = Owner(f"acc_{number}", memory, memory)
+        client = Client()
+        client.sends(*[STEP] * 5, more=False)
+        async with RequestBody(client.receive, 5 * STEP, 16 * MIB, owner):
+            await trio.sleep(0.1)  # storing it
+        finished.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(read, number)
+    assert sorted(finished) == list(range(20))
+    assert trio.current_time() < WAIT
 
 
 async def test_a_single_body_always_fits() -> None:
-    """Even one that is larger than anybody's share is taken when nothing else is in the way."""
-    memory = Budget(16 * MIB).part_for(16 * MIB)
-    await memory.take("one", 32 * MIB)
-    memory.give_back("one", 32 * MIB)
-    await memory.take("two", 1 * MIB)
-    assert memory.is_taken
+    """Even one that is larger than the whole budget is taken when nothing else is in the way."""
+    memory = Memory(10, part=2)
+    await memory.take("one", 32, age=1)
+    memory.give_back("one", 32, age=1)
+    await memory.take("two", 5, age=2)
+    assert memory.taken_by("two") == 5
+
+
+async def test_a_body_that_is_cancelled_while_it_waits_leaves_nothing(autojump_clock: MockClock) -> None:
+    """Its place among those who wait is gone, and what is given back goes to the others."""
+    memory = Memory(10, part=1)
+    await memory.take("one", 10, age=1)
+    await memory.take("beyond", 1, age=2)
+    with trio.move_on_after(1):
+        await memory.take("cancelled", 10, age=3)
+    memory.give_back("one", 10, age=1)
+    await memory.take("other", 9, age=4)
+    assert memory.taken_by("cancelled") == 0

@@ -16,6 +16,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from appliance.web import answer
 from appliance.web.connection import Connection, Deadlines
+from appliance.web.http1 import Peer
 from appliance.web.quick_http import QuickRequest
 from tests.e2e.raw import Answer, parsed
 
@@ -52,12 +53,10 @@ class Echo:
         await send({"type": "http.response.start", "status": 200, "headers": answer.json_answer(body, "req_1")})
         await send({"type": "http.response.body", "body": body})
 
-    async def send_whole(
-        self, request: QuickRequest, client: tuple[str, int] | None, *, secure: bool
-    ) -> tuple[answer.Answer, bool]:
+    async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[answer.Answer, bool]:
         """The short way; a body that says so ends the connection."""
-        assert client is not None
-        assert client[0] == "127.0.0.1"
+        assert peer.address is not None
+        assert peer.address[0] == "127.0.0.1"
         assert not secure
         self.ways.append("quick")
         if self.wait is not None:

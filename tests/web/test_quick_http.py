@@ -8,6 +8,7 @@ import pytest
 
 from appliance.errors import Code
 from appliance.web.answer import REASONS, Answer, error_answer, json_answer
+from appliance.web.framing import HEAD_LINES
 from appliance.web.quick_http import HEAD_BYTES, QuickRequest, answer_bytes, read_request
 
 SEED = 20_261_115
@@ -30,7 +31,8 @@ def read_by_h11(data: bytes) -> tuple[QuickRequest, h11.Connection]:
     connection.receive_data(data)
     request = connection.next_event()
     assert isinstance(request, h11.Request)
-    assert (request.method, request.target, request.http_version) == (b"POST", b"/emails", b"1.1")
+    assert (request.method, request.http_version) == (b"POST", b"1.1")
+    assert request.target in (b"/emails", b"/emails/", b"//emails")
     headers = list(request.headers)
     assert len(dict(headers)) == len(headers)
     assert not connection.they_are_waiting_for_100_continue
@@ -103,6 +105,8 @@ LINES = (
     b"post /emails HTTP/1.1\r\n",
     b"GET /emails HTTP/1.1\r\n",
     b"POST /emails/ HTTP/1.1\r\n",
+    b"POST //emails HTTP/1.1\r\n",
+    b"POST /emails// HTTP/1.1\r\n",
     b"POST /emails?a=b HTTP/1.1\r\n",
     b"POST  /emails HTTP/1.1\r\n",
     b"POST /emails HTTP/1.0\r\n",
@@ -174,9 +178,22 @@ def test_every_byte_in_every_place(byte: int) -> None:
         plain(b"Connection: keep-alive"),
         plain(b"Connection: Keep-Alive", b"Accept: */*", b"X-Empty:", b"X-Spaces:   a  b  "),
         plain(length=b"002"),
+        plain(line=b"POST /emails/ HTTP/1.1\r\n"),
+        plain(line=b"POST //emails HTTP/1.1\r\n"),
+        plain(*(b"X-%d: a" % number for number in range(HEAD_LINES - 4))),
         plain(b"X-Long: " + b"x" * (HEAD_BYTES - 200)),
     ],
-    ids=["plain", "empty", "kept", "many headers", "zeros", "long"],
+    ids=[
+        "plain",
+        "empty",
+        "kept",
+        "many headers",
+        "zeros",
+        "a slash at the end",
+        "a doubled slash",
+        "100 lines",
+        "long",
+    ],
 )
 def test_a_plain_request_is_read(data: bytes) -> None:
     """What clients send every day goes the short way, with what follows left over."""
@@ -217,9 +234,11 @@ NOT_PLAIN: dict[str, bytes] = {
     "a space before the colon": plain(b"X-A : 1"),
     "a line without a colon": plain(b"X-A"),
     "a line without a name": plain(b": 1"),
+    "more than 100 lines": plain(*(b"X-%d: a" % number for number in range(HEAD_LINES - 3))),
     "a long head": plain(b"X-A: " + b"x" * HEAD_BYTES),
     "HTTP/1.0": plain(line=b"POST /emails HTTP/1.0\r\n"),
     "HTTP/2": plain(line=b"POST /emails HTTP/2.0\r\n"),
+    "slashes beyond those": plain(line=b"POST //emails/ HTTP/1.1\r\n"),
     "a query": plain(line=b"POST /emails?a HTTP/1.1\r\n"),
     "another path": plain(line=b"POST /emails/x HTTP/1.1\r\n"),
     "another method": plain(line=b"PUT /emails HTTP/1.1\r\n"),

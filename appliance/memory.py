@@ -1,0 +1,90 @@
+"""How much memory messages on their way in may take, given what the system allows this process.
+
+The settings bound it from above. Where the process may have less (a limit on its address space, a control group, a
+small machine), messages may have less: one that finds no room is answered 503 or 451 and sent again, whereas a process
+that finds none fails in the middle of anything.
+"""
+
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1024 * 1024
+# What all else takes while mail comes in: one large message being composed (five times its size), threads with their
+# stacks and heaps, SQLite's cache, deliveries. Address space goes in larger pieces than memory is used.
+RESERVED = 128 * MIB
+RESERVED_ADDRESSES = 160 * MIB
+LEAST = 8 * MIB  # with which one message at a time still comes in
+PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Where Linux tells about a process and its control groups; other places in tests."""
+
+    process: Path = Path("/proc/self")
+    groups: Path = Path("/sys/fs/cgroup")
+    machine: int = os.sysconf("SC_PHYS_PAGES") * PAGE
+
+
+def for_messages(wanted: int, system: System | None = None) -> int:
+    """How much HTTP, and again SMTP, may hold in messages: `wanted`, or half of what there is if that is less."""
+    room = min(_rooms(system or System()))
+    return min(wanted, max(LEAST, room // 2))
+
+
+def is_address_space_limited() -> bool:
+    """Whether address space is scarce: then it is not to be spent on what is only set aside."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+
+
+def _rooms(system: System) -> Iterator[int]:
+    """What each limit leaves to messages; below zero where it leaves none."""
+    addresses, resident, data = _sizes(system)
+    for kind, used, reserved in (
+        (resource.RLIMIT_AS, addresses, RESERVED_ADDRESSES),
+        (resource.RLIMIT_DATA, data, RESERVED_ADDRESSES),
+    ):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield limit - used - reserved
+    for limit in _group_limits(system):
+        yield limit - resident - RESERVED
+    yield system.machine * 3 // 4 - resident - RESERVED  # the system itself needs some
+
+
+def _sizes(system: System) -> tuple[int, int, int]:
+    """Address space, resident memory and data of the process (proc_pid_statm(5)); nothing where that is not told."""
+    try:
+        words = (system.process / "statm").read_text().split()
+    except OSError:
+        return 0, 0, 0
+    return int(words[0]) * PAGE, int(words[1]) * PAGE, int(words[5]) * PAGE
+
+
+def _group_limits(system: System) -> Iterator[int]:
+    """The memory limits of the process's control group and of all that it is in (cgroups(7)), version 2 and 1."""
+    try:
+        lines = (system.process / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from _limits_along(system.groups, path, "memory.max")
+            yield from _limits_along(system.groups, path, "memory.high")
+        elif "memory" in controllers.split(","):
+            yield from _limits_along(system.groups / "memory", path, "memory.limit_in_bytes")
+
+
+def _limits_along(group: Path, path: str, file: str) -> Iterator[int]:
+    for part in ("", *Path(path.lstrip("/")).parts):
+        group /= part
+        try:
+            told = (group / file).read_text().strip()
+        except OSError:
+            continue  # the root group has none
+        if told.isdigit():  # and not "max"
+            yield int(told)

@@ -1,0 +1,153 @@
+"""Idle connections from many addresses keep no client out, and who is refused learns it from a 503."""
+
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.raw import MESSAGE, Answer, Client, certified, check_error, request, sending
+from tests.running import Running, appliance
+
+ADDRESSES = tuple(f"127.0.0.{number}" for number in range(2, 12))
+EACH = 5
+LIMITS = f"max_connections = {len(ADDRESSES) * EACH}\nmax_connections_per_address = {EACH}"
+NOBODY = "127.0.0.99"  # an address from which no client has authenticated
+BODY = 'header_timeout = "30s"'
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A server with a small table."""
+    with appliance(tmp_path, http=f"{LIMITS}\n{BODY}") as started:
+        yield started
+        assert started.complaints() == []
+
+
+def opened(running: Running, clients: ExitStack, source: str, data: bytes = b"") -> Client:
+    """A connection that stays, with what it sends at first."""
+    client = clients.enter_context(Client(running.url, source=source))
+    client.send(data)
+    return client
+
+
+def ask(running: Running, source: str) -> Answer:
+    """The answer to a request on a new connection from that address."""
+    with Client(running.url, source=source) as client:
+        client.send(request("GET", "/healthz"))
+        return client.answer()
+
+
+def post(client: Client, running: Running, key: str) -> int:
+    """The status of a message."""
+    client.send(request("POST", "/emails", *sending(running, key), body=MESSAGE))
+    return client.answer().status
+
+
+IDLE = {
+    "silent": b"",
+    "half a head": b"GET /healthz HTTP/1.1\r\nHost: a\r\n",
+    "a promised login": request("POST", "/v1/auth/login", "Content-Length: 60000"),
+    "answered, and kept": request("GET", "/healthz"),
+}
+
+
+@pytest.mark.parametrize("kind", IDLE)
+def test_idle_connections_from_ten_addresses_give_way(running: Running, kind: str) -> None:
+    """New clients are served at once, known or not; the table never grows beyond its limit."""
+    with ExitStack() as stack:
+        clients = [opened(running, stack, address, IDLE[kind]) for address in ADDRESSES for _ in range(EACH)]
+        time.sleep(0.3)
+        began = time.monotonic()
+        for number in range(20):
+            newcomer = opened(running, stack, f"127.0.1.{number + 1}", request("GET", "/healthz"))
+            assert newcomer.answer().status == 200
+        with Client(running.url) as client:
+            assert post(client, running, f"full {kind}") == 202
+        assert time.monotonic() - began < 5
+        for client in clients[:20]:
+            assert client.seconds_until_closed() < 1  # the first to come are the first to give way
+
+
+def test_requests_and_customers_do_not_give_way(running: Running) -> None:
+    """A flood of idle connections ends neither a body on its way, nor a kept connection of a customer."""
+    with Client(running.url) as kept, Client(running.url) as sending_body:
+        assert post(kept, running, "before") == 202
+        head = request("POST", "/emails", *sending(running, "body"), f"Content-Length: {len(MESSAGE)}")
+        sending_body.send(head)
+        time.sleep(0.2)
+        with ExitStack() as stack:
+            for _ in range(3):
+                for address in ADDRESSES:
+                    for _ in range(EACH):
+                        stack.enter_context(Client(running.url, source=address))
+            time.sleep(0.3)
+            sending_body.send(MESSAGE)
+            assert sending_body.answer().status == 202
+            assert post(kept, running, "after") == 202
+
+
+def test_an_address_beyond_its_limit_is_answered_503(running: Running) -> None:
+    """With the error object and a time to retry; the answer is not destroyed by what the client has sent."""
+    with ExitStack() as stack:
+        for _ in range(EACH):
+            opened(running, stack, NOBODY, request("GET", "/healthz")).answer()
+        for _ in range(20):
+            with Client(running.url, source=NOBODY) as client:
+                client.offer(request("POST", "/emails", *sending(running, "over"), body=b" " * 100_000))
+                answer = client.answer()
+                assert (answer.status, answer.json()["code"]) == (503, "service_unavailable")
+                assert int(answer.headers["retry-after"]) >= 1
+                assert answer.headers["connection"] == "close"
+                check_error(answer)
+        assert ask(running, "127.0.0.98").status == 200
+    for _ in range(40):
+        if ask(running, NOBODY).status == 200:
+            break
+        time.sleep(0.05)
+    assert ask(running, NOBODY).status == 200
+
+
+def test_a_table_full_of_requests_answers_503_and_has_room_for_known_addresses(running: Running) -> None:
+    """What is in the middle of a request keeps its place; others are told to come back, but not known addresses."""
+    with Client(running.url) as client:
+        assert post(client, running, "known") == 202
+    with ExitStack() as stack:
+        for address in ADDRESSES:
+            for number in range(EACH):
+                key = f"middle {address} {number}"
+                head = request("POST", "/emails", *sending(running, key), "Content-Length: 10000000")
+                opened(running, stack, address, head)
+        time.sleep(0.5)
+        answer = ask(running, NOBODY)
+        assert (answer.status, answer.json()["code"]) == (503, "service_unavailable")
+        check_error(answer)
+
+
+def test_a_reserved_part_is_for_known_addresses(tmp_path: Path) -> None:
+    """Clients that hold busy connections without having authenticated cannot fill the table."""
+    with appliance(tmp_path, http="max_connections = 12\nmax_connections_per_address = 12") as running:
+        with Client(running.url) as client:
+            assert post(client, running, "known") == 202
+        with ExitStack() as stack:
+            wrong = request("GET", "/emails/none", "Authorization: Bearer ma_live_wrong")
+            for number in range(20):  # each is busy for a second: the answer to a wrong guess is slow
+                stack.enter_context(Client(running.url, source=f"127.0.2.{number + 1}")).offer(wrong)
+            time.sleep(0.1)
+            assert ask(running, NOBODY).status == 503
+            assert ask(running, "127.0.0.1").status == 200
+
+
+def test_under_tls_an_address_beyond_its_limit_is_closed(tmp_path: Path) -> None:
+    """Before its handshake, which would cost more than its request."""
+    settings, tls = certified(tmp_path)
+    with appliance(tmp_path, http=f"{LIMITS}\n{settings}") as running, ExitStack() as stack:
+        for _ in range(EACH):
+            client = stack.enter_context(Client(running.url, tls=tls))
+            client.send(request("GET", "/healthz"))
+            assert client.answer().status == 200
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            stack.enter_context(Client(running.url, tls=tls))
+        stack.enter_context(Client(running.url, tls=tls, source="127.0.0.2"))
