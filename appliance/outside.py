@@ -67,6 +67,14 @@ class Outside:
         number = self.now() << _RANDOM_BITS | self.random_bits()
         return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # half the price of a format with `032x`
 
+    def identifier_after(self, prefix: str, last: str | None) -> str:
+        """A new id that sorts after another of its kind, whatever the clock says."""
+        fresh = self.identifier(prefix)
+        if last is None or fresh > last:
+            return fresh
+        number = identifier_time(last) + 1 << _RANDOM_BITS | self.random_bits()
+        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"
+
 
 def identifier_from(prefix: str, microseconds: int) -> str:
     """The least id that could have been given at this time: for reading a range of time by id."""

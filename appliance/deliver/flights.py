@@ -78,6 +78,7 @@ class Flights:
     _has_room: bool = False  # a slot is free that other pools than its last may have waited for
     _looked_at: float = float("-inf")  # Trio's clock
     _short_at: float | None = None  # when a shortage of this machine was met last, while its effects last
+    _grown_at: float = 0.0  # when the sessions last grew after it
     _air: trio.Nursery = field(init=False)
     _landing: trio.CancelScope = field(default_factory=lambda: trio.CancelScope(shield=True))
     _ending: trio.Event = field(default_factory=trio.Event)
@@ -111,7 +112,8 @@ class Flights:
     def add(self, ready: Ready) -> None:
         """Let it go, now or when it is its turn."""
         gate = ready.routed.gate
-        if gate.pool not in self._ready and self.warmups is None and self._is_open(gate) and self._may_go(ready):
+        at_once = gate.pool not in self._ready and self.warmups is None and not self._pauses
+        if at_once and self._is_open(gate) and self._may_go(ready):
             self._take_off(ready)
         else:
             self._waiting_for(gate).add(ready)
@@ -145,6 +147,8 @@ class Flights:
         return waiting
 
     def _let_go(self, pool: str) -> None:
+        if self._pauses:
+            return
         waiting = self._ready[pool]
         before = len(waiting)
         while (ready := self._next(waiting)) is not None:
@@ -286,6 +290,11 @@ class Flights:
         self._slots.places = max(1, min(self._slots.places, self._slots.used))
         self._air.start_soon(self.courier.connections.drop_idle)
 
+    @property
+    def _pauses(self) -> bool:
+        """Whether a shortage was met a moment ago, so that nothing begins but in the place of what has ended."""
+        return self._short_at is not None and trio.current_time() < self._short_at + PAUSE
+
     def _put_back(self, ready: Ready) -> None:
         """Let a parcel wait in its line as if it had never left."""
         gate, parcel = ready.routed.gate, ready.routed.parcel
@@ -298,9 +307,9 @@ class Flights:
 
     def _recover(self) -> None:
         """Let the sessions grow again after a shortage."""
-        if self._short_at is None or trio.current_time() < self._short_at + PAUSE:
+        if self._short_at is None or self._pauses or trio.current_time() < self._grown_at + PAUSE:
             return
-        self._short_at = trio.current_time()
+        self._grown_at = trio.current_time()
         places = self._slots.places
         self._slots.places = min(self.sessions, places + max(1, places // RECOVERY))
         if self._slots.places == self.sessions:

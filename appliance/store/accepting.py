@@ -15,7 +15,7 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
-from appliance.store.accounts import DAY, WRITE_LEDGER, ledger_line
+from appliance.store.accounts import DAY, ledger_line, write_ledger
 from appliance.store.outcomes import record
 from appliance.store.sql import Many, Row, run
 from appliance.store.stored import of_message, over_quota
@@ -252,7 +252,7 @@ def _charge(c: apsw.Connection, outside: Outside, accepted: Iterable[_Accepted])
         lines.append(ledger_line(outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id))
     for account_id, count in stored.items():
         run(c, _UPDATE_ACCOUNT, {"account_id": account_id, "amount": taken[account_id], "stored": count})
-    WRITE_LEDGER.run(c, lines)
+    write_ledger(c, outside, lines)
 
 
 def _message_row(new: NewMessage) -> Row:

@@ -1,5 +1,6 @@
 """In charge of accounts in the store: their balance and ledger, suspension, and the users who log in."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import apsw
@@ -41,8 +42,8 @@ SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
 WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
 ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients
 """
-# For the transaction that changes a balance.
-WRITE_LEDGER = Many(
+_LAST_LINE = "SELECT max(id) FROM credit_ledger WHERE account_id = :account_id"
+_WRITE_LEDGER = Many(
     """
 INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id, created_at) VALUES {rows}
 """,
@@ -73,9 +74,24 @@ def ledger_line(
     message_id: str | None = None,
     recipient_id: str | None = None,
 ) -> Row:
-    """A new line for the ledger."""
-    line = outside.identifier("led"), account_id, kind.value, amount, balance
-    return *line, message_id, recipient_id, outside.now()
+    """A new line for the ledger, without its id."""
+    return account_id, kind.value, amount, balance, message_id, recipient_id, outside.now()
+
+
+def write_ledger(c: apsw.Connection, outside: Outside, lines: Iterable[Row]) -> None:
+    """Write lines in the order of what they did to the balance, as a step of the transaction that changes it.
+
+    Ids sort in that order, also with a clock that was set back: else the balances shown would not add up.
+    """
+    last: dict[str, str | None] = {}
+    numbered = []
+    for line in lines:
+        account_id = line[0]
+        if account_id not in last:
+            ((last[account_id],),) = rows(c, _LAST_LINE, {"account_id": account_id})
+        last[account_id] = line_id = outside.identifier_after("led", last[account_id])
+        numbered.append((line_id, *line))
+    _WRITE_LEDGER.run(c, numbered)
 
 
 def create_account(
@@ -93,7 +109,7 @@ def create_account(
     if first(c, _INSERT_USER, user) is None:
         raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
     if credit:
-        WRITE_LEDGER.run(c, [ledger_line(outside, account_id, LedgerKind.GRANT, credit, credit)])
+        write_ledger(c, outside, [ledger_line(outside, account_id, LedgerKind.GRANT, credit, credit)])
     return Account(account_id, name, email.lower(), credit, None, False, now)
 
 
@@ -145,7 +161,7 @@ class Accounts:
         row = first(c, _CHANGE_CREDITS, change)
         if row is None:
             raise self._impossible(c, account_id, amount)
-        WRITE_LEDGER.run(c, [ledger_line(self.outside, account_id, LedgerKind.GRANT, amount, row[0])])
+        write_ledger(c, self.outside, [ledger_line(self.outside, account_id, LedgerKind.GRANT, amount, row[0])])
         return int(row[0])
 
     def _impossible(self, c: apsw.Connection, account_id: str, amount: int) -> Refused:
@@ -164,7 +180,8 @@ class Accounts:
             raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
         before = _balance(c, account_id)
         run(c, _SET_CREDITS, {"account_id": account_id, "credits": balance})
-        WRITE_LEDGER.run(c, [ledger_line(self.outside, account_id, LedgerKind.GRANT, balance - (before or 0), balance)])
+        line = ledger_line(self.outside, account_id, LedgerKind.GRANT, balance - (before or 0), balance)
+        write_ledger(c, self.outside, [line])
 
     async def set_unlimited(self, account_id: str) -> None:
         """Stop counting credits for this account; what is left leaves the ledger, so that its lines still add up."""
@@ -174,7 +191,7 @@ class Accounts:
         before = _balance(c, account_id)
         run(c, _SET_CREDITS, {"account_id": account_id, "credits": None})
         if before:
-            WRITE_LEDGER.run(c, [ledger_line(self.outside, account_id, LedgerKind.GRANT, -before, 0)])
+            write_ledger(c, self.outside, [ledger_line(self.outside, account_id, LedgerKind.GRANT, -before, 0)])
 
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
         """Suspend or resume sending."""

@@ -18,7 +18,7 @@ from appliance.model import (
     RecipientStatus,
 )
 from appliance.outside import Outside
-from appliance.store.accounts import WRITE_LEDGER, ledger_line
+from appliance.store.accounts import ledger_line, write_ledger
 from appliance.store.engine import Engine
 from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import ADD_SUPPRESSION
@@ -266,7 +266,7 @@ def _return_credit(c: apsw.Connection, outside: Outside, recipient: DueRecipient
     if row is not None:
         account_id, message_id = recipient.account_id, recipient.message_id
         line = ledger_line(outside, account_id, LedgerKind.RELEASE, 1, row[0], message_id, recipient.id)
-        WRITE_LEDGER.run(c, [line])
+        write_ledger(c, outside, [line])
 
 
 def _message_rows(c: apsw.Connection, last: Outcome) -> list[Row]:

@@ -33,6 +33,8 @@ WITH RECURSIVE waiting (webhook_id) AS (
     FROM waiting WHERE waiting.webhook_id IS NOT NULL
 )
 SELECT webhook_id, (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL),
+    (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
     WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL)
 FROM waiting WHERE webhook_id IS NOT NULL
 """
@@ -96,13 +98,13 @@ class WebhookPosts:
     outside: Outside
     bell: Bell
 
-    def lanes(self) -> list[tuple[Lane, int]]:
-        """Every lane in which something waits, and when the first of it is due."""
+    def lanes(self) -> list[tuple[Lane, int, int]]:
+        """Every lane in which something waits, and when the first and the last of it is due."""
         return self.engine.read(
             lambda c: [
-                (Lane(webhook_id, trigger), due_at)
+                (Lane(webhook_id, trigger), first_due, last_due)
                 for trigger in Trigger
-                for webhook_id, due_at in rows(c, _LANES, {"cause": trigger.value})
+                for webhook_id, first_due, last_due in rows(c, _LANES, {"cause": trigger.value})
             ]
         )
 
@@ -125,7 +127,10 @@ class WebhookPosts:
         return await self._slice(_GIVE_UP, lane, {"reason": reason})
 
     async def bring_forward(self, lane: Lane, beyond: int) -> int:
-        """Make some of what waits for a time after `beyond` due now, because the clock was wrong; how many."""
+        """Make some of what waits for a time after `beyond` due now, because the clock was wrong; how many.
+
+        Call again until it says 0.
+        """
         return await self._slice(_BRING_FORWARD, lane, {"beyond": beyond})
 
     async def _slice(self, statement: str, lane: Lane, bindings: dict[str, str | int]) -> int:

@@ -2,12 +2,13 @@
 
 State is in the store: a restart simply goes on. In memory there is a line for each lane (a webhook's events, its pings,
 its replays) of which something is due, with a few posts in it. Lines take turns for the slots, and those whose receiver
-is slow or failing have half of them at most, so that nobody waits for somebody else's receiver.
+may hang have a part of them at most (see `turns`), so that nobody waits for somebody else's receiver.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from math import ceil
 from typing import Protocol
 
 import trio
@@ -17,8 +18,9 @@ from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.recording import Recording
 from appliance.sealed import SealBroken
+from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
-from appliance.webhook.line import PACE, Line
+from appliance.webhook.line import PACE, Line, Standing
 from appliance.webhook.observed import observe
 from appliance.webhook.pause import LOOK_EVERY as PAUSE_LOOK
 from appliance.webhook.pause import Pause
@@ -35,6 +37,7 @@ LEAST_IN_HAND = 2
 FEW_DEAD = 2  # lines whose receiver is dead that go at their own pace; more of them share what these may do
 LOOK_EVERY = 5.0  # seconds between two looks at all lanes
 LOOK_SHARE = 50  # a look takes at most this fraction of the time: with many lanes there are fewer looks
+SHORT_LOG_EVERY = 60.0  # seconds without a lack of this machine after which the next one is logged again
 CLOCK_SLACK = 60_000_000  # microseconds; what waits longer than any wait of the schedule was put off by a wrong clock
 
 CONTENT_TYPE = ("Content-Type", "application/json")
@@ -72,6 +75,7 @@ class Dispatcher:
     _lines: dict[Lane, Line] = field(default_factory=dict)
     _later: list[tuple[int, Lane]] = field(default_factory=list)  # a heap: what will be due before the next look
     _look_at: float = 0.0  # Trio's clock
+    _short_at: float = float("-inf")  # Trio's clock: when a lack of this machine was met last
     _pace: float = PACE  # seconds between two posts to a dead receiver
 
     async def run(self) -> None:
@@ -101,12 +105,12 @@ class Dispatcher:
         lanes = self.store.webhook_posts.lanes()
         pause = max(self.look_every, LOOK_SHARE * (trio.current_time() - began))
         now, self._look_at = self.outside.now(), began + pause
-        self._later = [(due_at, lane) for lane, due_at in lanes if due_at <= now + pause * 1_000_000]
+        self._later = [(first, lane) for lane, first, _ in lanes if first <= now + pause * 1_000_000]
         heapify(self._later)
-        waiting = {lane for lane, _ in lanes}
+        waiting = {lane for lane, _, _ in lanes}
         self._lines = {lane: line for lane, line in self._lines.items() if lane in waiting or not line.idle}
         self._pace = PACE * max(1.0, sum(line.dead for line in self._lines.values()) / FEW_DEAD)
-        await self._mind_the_clock([lane for lane, due_at in lanes if due_at > self._latest(now)])
+        await self._mind_the_clock([lane for lane, _, last in lanes if last > self._latest(now)])
 
     def _latest(self, now: int) -> int:
         return now + round(max(self.delays) * 1_000_000) + CLOCK_SLACK
@@ -114,8 +118,10 @@ class Dispatcher:
     async def _mind_the_clock(self, lanes: list[Lane]) -> None:
         """Bring back what was put off while the clock was ahead: no wait of the schedule is that long."""
         for lane in lanes:
+            count = 0
             try:
-                count = await self.store.webhook_posts.bring_forward(lane, self._latest(self.outside.now()))
+                while some := await self.store.webhook_posts.bring_forward(lane, self._latest(self.outside.now())):
+                    count += some
             except Refused as refused:
                 log.warning("posts put off by a wrong clock wait for the storage", reason=refused.text)
                 return
@@ -136,9 +142,16 @@ class Dispatcher:
     def _has_more(self, lane: Lane) -> None:
         line = self._lines.get(lane)
         if line is None:
-            line = self._lines[lane] = Line(lane)
+            line = self._lines[lane] = Line(lane, proven=self._is_proven(lane))
         line.perhaps_more = True
         self._turns.add(line)
+
+    def _is_proven(self, lane: Lane) -> bool:
+        """Whether the last that was heard of a receiver, be it before a restart, was good."""
+        webhook = self.store.webhooks.by_id(lane.webhook_id)
+        if webhook is None or webhook.last_success_at is None:
+            return False
+        return webhook.last_failure_at is None or webhook.last_failure_at < webhook.last_success_at
 
     def _note_later(self, lane: Lane, due_at: int | None) -> None:
         """Remember when something will be due, unless the next look is in time for it."""
@@ -179,15 +192,16 @@ class Dispatcher:
     def _may_begin(self, line: Line) -> bool:
         wait = line.may_begin_at - trio.current_time()
         if wait > 0:
-            heappush(self._later, (self.outside.now() + round(wait * 1_000_000), line.lane))
+            heappush(self._later, (self.outside.now() + ceil(wait * 1_000_000), line.lane))
         return wait <= 0 and line.flying < line.allowed
 
-    def _take_off(self, line: Line) -> tuple[DuePost, bool]:
-        return line.begin(trio.current_time(), self._pace), self._turns.take_slot(line)
+    def _take_off(self, line: Line) -> tuple[DuePost, Standing]:
+        standing = self._turns.take_slot(line)
+        return line.begin(trio.current_time(), self._pace), standing
 
     # ---- one post after another
 
-    async def _fly(self, line: Line, post: DuePost, troubled: bool) -> None:
+    async def _fly(self, line: Line, post: DuePost, standing: Standing) -> None:
         """Post, and go on with the line's next one as long as nobody else waits for the slot."""
         while True:
             result = None
@@ -197,7 +211,7 @@ class Dispatcher:
                 with trio.CancelScope(shield=True):
                     result = await self._attempt(line, post)
             finally:
-                self._turns.give_back(troubled)
+                self._turns.give_back(standing)
                 line.ended(post, result)
             if result is not None:
                 self._recording.add(result)
@@ -205,7 +219,7 @@ class Dispatcher:
                 break
             if not (self._turns.may_go_on(line) and self._fill(line) and self._may_begin(line)):
                 break
-            post, troubled = self._take_off(line)
+            post, standing = self._take_off(line)
         self._turns.add(line)
         self.store.webhook_posts.bell.stir()
 
@@ -221,10 +235,21 @@ class Dispatcher:
         began_at = self.outside.now()
         try:
             posted = await self._post(webhook, post, began_at)
+        except Shortage as shortage:
+            self._wait_for_room(line, shortage)
+            return None
         except Exception as error:
             log.exception("a post failed", error, delivery_id=post.id, webhook_id=webhook.id)
             posted = Posted(None, b"", OWN_FAULT, 0)
         return judge(post, webhook.url, posted, began_at, self.outside.now(), self.delays)
+
+    def _wait_for_room(self, line: Line, shortage: Shortage) -> None:
+        """Put a line off that met a lack of this machine: that is no attempt."""
+        now = trio.current_time()
+        line.wait_until(now + PAUSE)
+        if now >= self._short_at + SHORT_LOG_EVERY:
+            log.warning("events wait: this machine is short", of=str(shortage))
+        self._short_at = now
 
     async def _post(self, webhook: Webhook, post: DuePost, now: int) -> Posted:
         try:

@@ -90,11 +90,15 @@ class KeptConnections:
         while self._by_use and (oldest := next(iter(self._by_use))).used <= limit:
             await self._drop(oldest)
 
+    async def drop_all(self) -> None:
+        """Close all that are kept now."""
+        while self._by_use:
+            await self._drop(next(iter(self._by_use)))
+
     async def aclose(self) -> None:
         """Close all, and keep none any more."""
         self._closed = True
-        while self._by_use:
-            await self._drop(next(iter(self._by_use)))
+        await self.drop_all()
 
     async def _drop(self, connection: Connection) -> None:
         self._remove(connection)

@@ -7,6 +7,7 @@ first success lets everything through again.
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from appliance.webhook_model import DuePost, Lane, PostResult, PostStatus
 
@@ -14,7 +15,15 @@ AT_ONCE = 8  # posts to one receiver
 FAILING = 3  # failures in a row from which a receiver gets one post at a time
 DEAD = 20  # failures in a row from which it gets them at a measured pace
 PACE = 0.1  # seconds between two posts to one that is dead
-SLOW = 1_000  # milliseconds; who takes longer shares half of all slots with others like it
+SLOW = 1_000  # milliseconds; who takes longer shares a part of all slots with others like it
+
+
+class Standing(StrEnum):
+    """How a receiver's posts are likely to go."""
+
+    GOOD = "good"  # it has been answering
+    UNKNOWN = "unknown"  # it has never been seen to
+    TROUBLED = "troubled"  # it is slow, or keeps failing
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +31,9 @@ class Line:
     """The posts of one lane that are in hand, and how its receiver is doing."""
 
     lane: Lane
+    proven: bool = (
+        False  # it has answered in time, here or by the record; what it does when asked need not be tried out
+    )
     waiting: deque[DuePost] = field(default_factory=deque)
     taken: set[str] = field(default_factory=set)  # all that are in hand: still due, as far as the store knows
     flying: int = 0
@@ -32,9 +44,11 @@ class Line:
     perhaps_more: bool = True  # the store may have more that is due
 
     @property
-    def troubled(self) -> bool:
-        """Whether posts to it are likely to take long."""
-        return self.slow or self.failures >= FAILING
+    def standing(self) -> Standing:
+        """How its posts are likely to go."""
+        if self.slow or self.failures >= FAILING:
+            return Standing.TROUBLED
+        return Standing.GOOD if self.proven else Standing.UNKNOWN
 
     @property
     def idle(self) -> bool:
@@ -43,8 +57,8 @@ class Line:
 
     @property
     def allowed(self) -> int:
-        """How many posts may be on their way at once."""
-        return 1 if self.failures >= FAILING else AT_ONCE
+        """How many posts may be on their way at once; one, until it is known that they are answered."""
+        return AT_ONCE if self.proven and self.failures < FAILING else 1
 
     def room(self, most: int) -> int:
         """How many more posts may be taken into hand, of so many at most; none while enough of them wait."""
@@ -75,6 +89,11 @@ class Line:
         else:
             self.failures = 0 if result.status is PostStatus.SUCCESS else self.failures + 1
             self.slow = result.duration_ms > SLOW
+            self.proven = self.proven or (self.failures == 0 and not self.slow)
+
+    def wait_until(self, time: float) -> None:
+        """Begin nothing before then; what was not tried is still due."""
+        self.may_begin_at, self.perhaps_more = time, True
 
     def drop(self) -> None:
         """Forget what waits, here and in the store."""

@@ -12,7 +12,8 @@ import trio
 
 from appliance.host_addresses import host_addresses
 from appliance.networks import Address, Network, refusal
-from appliance.resolver import Fault, LookupFailed, Resolver
+from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver
+from appliance.shortage import Shortage, raise_if_short
 from appliance.webhook.attempt import NotPosted
 from appliance.webhook.guard import Target
 
@@ -46,7 +47,7 @@ class Lookup:
     _verdicts: dict[Address, tuple[str | None, float]] = field(default_factory=dict)
 
     async def addresses(self, target: Target) -> tuple[Address, ...]:
-        """Every address of a target, each checked, in the order to try them; raises `NotFound`."""
+        """Every address of a target, each checked, in the order to try them; raises `NotFound` or `Shortage`."""
         found = (target.address,) if target.address is not None else await self._look_up(target.host)
         for address in found:
             if reason := self._reason(address, target.host):
@@ -56,6 +57,8 @@ class Lookup:
     async def _look_up(self, host: str) -> tuple[Address, ...]:
         try:
             found, _ = await host_addresses(self.resolver, host)
+        except NotAsked as failed:
+            raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
             raise NotFound(_WORDS[failed.fault].format(host), temporary=failed.fault is Fault.TEMPORARY) from failed
         if len(found) > ADDRESS_LIMIT:
@@ -71,6 +74,7 @@ class Lookup:
         try:
             reason = refusal(address, self.allowed, self.own)
         except OSError as fault:  # the system cannot say whether the address is our own: it is short of something
+            raise_if_short(fault)
             raise NotFound(f"the addresses of {host} cannot be checked at the moment", temporary=True) from fault
         reason = reason and reason.removeprefix(f"{address} is ")
         if len(self._verdicts) >= KEPT:

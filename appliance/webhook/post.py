@@ -13,6 +13,7 @@ import trio
 
 from appliance.networks import Address, Network
 from appliance.resolver import Resolver
+from appliance.shortage import Shortage
 from appliance.webhook.attempt import Attempt, NotPosted
 from appliance.webhook.exchange import Lost, exchange
 from appliance.webhook.guard import Target, UrlRefused, read_url
@@ -80,10 +81,15 @@ class Poster:
             return str(refused)
         except NotFound as missing:
             return None if missing.temporary else str(missing)
+        except Shortage:
+            return None
         return None
 
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
-        """Post once; whatever goes wrong is in the result. A cancellation closes the connection."""
+        """Post once; whatever goes wrong is in the result. A cancellation closes the connection.
+
+        Raises `Shortage` when this machine lacks what it takes to reach anybody, and gives up the kept connections.
+        """
         attempt, begun = Attempt(), trio.current_time()
         with trio.move_on_after(self._timeout) as limit:
             try:
@@ -91,6 +97,9 @@ class Poster:
                 await self._post(attempt, target, request_bytes(target, headers, body))
             except (UrlRefused, NotPosted) as fault:
                 attempt.error = str(fault)
+            except Shortage:
+                await self._kept.drop_all()
+                raise
         if limit.cancelled_caught:
             attempt.error = f"{attempt.awaiting} within {self._timeout:g} s"
         duration = round((trio.current_time() - begun) * 1000)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from appliance.networks import Address
+from appliance.shortage import raise_if_short
 from appliance.webhook.attempt import Attempt, NotPosted, Step
 from appliance.webhook.guard import Target
 from appliance.webhook.kept import Connection, Place
@@ -20,7 +21,7 @@ Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
 async def connect(
     attempt: Attempt, dial: Dial, context: ssl.SSLContext, target: Target, addresses: tuple[Address, ...]
 ) -> Connection:
-    """A connection to one of these addresses, which have been checked; raises `NotPosted`."""
+    """A connection to one of these addresses, which have been checked; raises `NotPosted` or `Shortage`."""
     attempt.awaiting = Step.CONNECTED
     address, stream = await _dial(dial, target, addresses[:ADDRESSES_TRIED])
     attempt.awaiting = Step.SECURED
@@ -43,12 +44,14 @@ async def _dial(dial: Dial, target: Target, addresses: tuple[Address, ...]) -> t
         with trio.move_on_after(FIRST_ADDRESS):
             try:
                 return address, await dial(str(address), target.port)
-            except OSError:
+            except OSError as error:
+                raise_if_short(error, str(address))
                 continue
     address = addresses[-1]
     try:
         return address, await dial(str(address), target.port)
     except OSError as error:
+        raise_if_short(error, str(address))
         words = error.strerror or str(error)
         raise NotPosted(f"the receiver did not accept a connection to port {target.port}: {words}") from error
 

@@ -1,59 +1,69 @@
-"""In charge of the slots for posts: lines take turns, and those likely to take long have half of them at most. PURE."""
+"""The slots for posts: lines take turns, and receivers that may hang cannot take the slots of those that answer. PURE.
+
+A receiver that hangs holds its slot for the whole time of an attempt. So receivers that are slow or keep failing have a
+quarter of the slots at most, those that nobody has seen answering yet half, and the rest is for those that answer.
+"""
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from appliance.webhook.line import Line
+from appliance.webhook.line import Line, Standing
 
 SLOTS = 200  # posts at once, to all receivers together
 
 
 @dataclass(slots=True)
 class Turns:
-    """Lines that could begin a post, and the slots in use."""
+    """Lines that could begin a post, by the standing of their receivers, and the slots in use by each."""
 
     slots: int = SLOTS
-    _well: deque[Line] = field(default_factory=deque)
-    _troubled: deque[Line] = field(default_factory=deque)
-    _in_use: int = 0
-    _by_troubled: int = 0  # of those
+    _waiting: dict[Standing, deque[Line]] = field(default_factory=lambda: {each: deque() for each in Standing})
+    _in_use: dict[Standing, int] = field(default_factory=lambda: dict.fromkeys(Standing, 0))
+    _first: Standing = Standing.UNKNOWN  # these two take turns
+    _second: Standing = Standing.GOOD
 
     def add(self, line: Line) -> None:
         """Let a line wait for its turn."""
         if not line.in_turn:
             line.in_turn = True
-            (self._troubled if line.troubled else self._well).append(line)
+            self._waiting[line.standing].append(line)
 
     def next(self) -> Line | None:
-        """The line whose turn it is, if there is a slot for it."""
-        while self._well and self._in_use < self.slots:
-            line = self._well.popleft()
-            if not line.troubled:
-                line.in_turn = False
-                return line
-            self._troubled.append(line)  # it has become so while it waited
-        if self._troubled and self._has_slot_for_troubled():
-            line = self._troubled.popleft()
-            line.in_turn = False
-            return line
+        """The line whose turn it is, if there is a slot for it; those likely to take long come after all others."""
+        self._first, self._second = self._second, self._first
+        for standing in (self._first, self._second, Standing.TROUBLED):
+            waiting = self._waiting[standing]
+            while waiting and self._has_slot(standing):
+                line = waiting.popleft()
+                if line.standing is standing:
+                    line.in_turn = False
+                    return line
+                self._waiting[line.standing].append(line)  # it has become so while it waited
         return None
 
-    def take_slot(self, line: Line) -> bool:
+    def take_slot(self, line: Line) -> Standing:
         """Take a slot for one post of this line; to be given back with what is returned."""
-        self._in_use += 1
-        self._by_troubled += line.troubled
-        return line.troubled
+        standing = line.standing
+        self._in_use[standing] += 1
+        return standing
 
-    def give_back(self, troubled: bool) -> None:
+    def give_back(self, standing: Standing) -> None:
         """The post has ended."""
-        self._in_use -= 1
-        self._by_troubled -= troubled
+        self._in_use[standing] -= 1
 
     def may_go_on(self, line: Line) -> bool:
         """Whether a line may use a slot that is free without having to wait: nobody else wants it."""
-        if line.troubled:
-            return self._has_slot_for_troubled() and not self._troubled
-        return self._in_use < self.slots and (self._in_use + 1 < self.slots or not self._well)
+        standing = line.standing
+        before = Standing if standing is Standing.TROUBLED else (Standing.GOOD, Standing.UNKNOWN)
+        wanted = any(self._waiting[other] and self._has_slot(other) for other in before)
+        return self._has_slot(standing) and (not wanted or self._has_slot(standing, 2))
 
-    def _has_slot_for_troubled(self) -> bool:
-        return self._by_troubled < self.slots // 2 and self._in_use < self.slots
+    def _has_slot(self, standing: Standing, count: int = 1) -> bool:
+        """Whether so many slots are free for receivers of this standing."""
+        free_in_all = sum(self._in_use.values()) + count <= self.slots
+        return free_in_all and self._in_use[standing] + count <= self._most(standing)
+
+    def _most(self, standing: Standing) -> int:
+        if standing is Standing.GOOD:
+            return self.slots
+        return max(1, self.slots // (4 if standing is Standing.TROUBLED else 2))

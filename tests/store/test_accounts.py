@@ -1,5 +1,7 @@
 """In charge of accounts: balances that never lie, users, and what ends their tokens."""
 
+from itertools import accumulate
+
 import pytest
 
 from appliance.errors import Code, Refused
@@ -7,7 +9,7 @@ from appliance.model import Account, LedgerKind, Role
 from appliance.store import Store
 from appliance.store.accounts import _LEDGER, MAX_CREDITS
 from appliance.store.sql import rows
-from tests.store.samples import CREDITS, HASH
+from tests.store.samples import CREDITS, HASH, Clock, Messages
 
 
 def ledger(store: Store, account: Account) -> list[tuple[LedgerKind, int, int]]:
@@ -69,6 +71,26 @@ async def test_credits_are_added_and_taken(store: Store, account: Account) -> No
     entries = ledger(store, account)
     assert [balance for _, _, balance in entries] == [CREDITS, CREDITS + 50, 50, 0]
     assert sum(amount for _, amount, _ in entries) == 0
+
+
+async def test_a_clock_that_was_set_back_leaves_the_ledger_in_order(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """Lines stand in the order in which they were committed, over all pages, so that the balances add up."""
+    for step in (0, -86_400_000_000, 3_600_000_000, -10 * 365 * 86_400_000_000, 0):
+        clock.now += step
+        await store.accounts.change_credits(account.id, 5)
+        new = messages.new()
+        await store.messages.accept(new)
+        await store.accounts.change_credits(account.id, -2)
+    pages, before = [], None
+    while page := store.accounts.ledger(account.id, most=4, before=before):
+        pages.append(page)
+        before = page[-1].id
+    lines = [line for page in pages for line in page][::-1]
+    assert len(lines) == 1 + 5 * 3
+    assert [line.balance for line in lines] == list(accumulate(line.amount for line in lines))
+    assert [line.amount for line in lines][1:] == [5, -1, -2] * 5
 
 
 @pytest.mark.parametrize("amount", [-CREDITS - 1, MAX_CREDITS, -(2**62), 2**62])

@@ -69,18 +69,17 @@ async def test_the_bell_rings_for_those_who_have_posts(
 async def test_lanes_are_found_by_what_waits_in_them(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """Every webhook and cause with something pending is told once, with when its first post is due."""
+    """Every webhook and cause with something pending is told once, with when its first and last post is due."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     mine, theirs = await save(store, account.id), await save(store, other.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
     await results(store, Messages(messages.outside, other.id), clock, RecipientStatus.FAILED)
     ping = await store.webhook_history.ping(other.id)
-    found = dict(store.webhook_posts.lanes())
+    found = {lane: (first, last) for lane, first, last in store.webhook_posts.lanes()}
     assert set(found) == {events(mine), events(theirs), Lane(theirs.id, Trigger.PING)}
-    assert found[Lane(theirs.id, Trigger.PING)] == ping.next_attempt_at
-    assert found[events(mine)] == min(
-        each.next_attempt_at or 0 for each in store.webhook_history.page(account.id, None, None, 9)
-    )
+    assert found[Lane(theirs.id, Trigger.PING)] == (ping.next_attempt_at, ping.next_attempt_at)
+    due = [each.next_attempt_at or 0 for each in store.webhook_history.page(account.id, None, None, 9)]
+    assert found[events(mine)] == (min(due), max(due))
 
 
 async def test_an_attempt_changes_the_post(store: Store, account: Account, messages: Messages, clock: Clock) -> None:

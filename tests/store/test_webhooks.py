@@ -65,5 +65,5 @@ async def test_the_janitor_takes_the_log_of_a_deleted_one(
     await store.webhooks.delete(account.id)
     assert await store.janitor.sweep() == 4  # three posts and the webhook
     assert await store.janitor.sweep() == 0
-    assert store.webhook_posts.lanes() == [(events(kept), store.webhook_posts.lanes()[0][1])]
+    assert [lane for lane, _, _ in store.webhook_posts.lanes()] == [events(kept)]
     assert store.webhooks.of(other.id) == kept

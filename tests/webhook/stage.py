@@ -103,6 +103,13 @@ class Stage:
             await self.hook(name, events, enabled=enabled)
         return made.id
 
+    async def prove(self, *names: str) -> None:
+        """Let it be on record that the receivers of these accounts have answered before."""
+        for name in names:
+            row = (self.accounts[name],)
+            sql = "UPDATE webhooks SET last_success_at = created_at WHERE account_id = ?"
+            await self.store.engine.write(lambda c, row=row, sql=sql: c.execute(sql, row).fetchall())  # type: ignore[misc]  # bound now
+
     async def hook(
         self, name: str, events: Sequence[EventType] = tuple(EventType), *, enabled: bool = True, url: str = ""
     ) -> None:

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from appliance.errors import Code, Refused
 from appliance.model import RecipientStatus
+from appliance.shortage import Shortage
 from appliance.webhook import dispatcher as dispatcher_module
 from appliance.webhook.dispatcher import BROKEN_SEAL, DISABLED, OWN_FAULT
 from appliance.webhook.post import Posted
@@ -349,6 +350,70 @@ async def test_many_slow_receivers_leave_slots_for_the_others(tmp_path: Path, au
                 assert played.receivers.at(url_of("quick"))[-1] == pytest.approx(now, abs=0.001)
 
 
+@pytest.mark.parametrize("hanging", [200, 500])
+@pytest.mark.parametrize("known", [False, True], ids=["new", "hung before"])
+async def test_hanging_receivers_leave_slots_for_those_that_answer(
+    tmp_path: Path, autojump_clock: MockClock, hanging: int, known: bool
+) -> None:
+    """Beside more hanging receivers than there are slots, events for one that has answered before go at once."""
+    async with stage(tmp_path) as played:
+        for number in range(hanging):
+            await played.account(name := f"hanging{number}")
+            played.receivers.answers[url_of(name)] = never
+            await played.result(name)
+        await played.account("good")
+        await played.prove("good")
+        async with played.running():
+            await trio.sleep(6 if known else 0.1)
+            for _ in range(40):
+                for number in range(hanging if known else 0):
+                    await played.result(f"hanging{number}")
+                before, began = len(played.receivers.at(url_of("good"))), trio.current_time()
+                await played.result("good")
+                await trio.sleep(0.1)
+                (at,) = played.receivers.at(url_of("good"))[before:]
+                assert at - began < 0.05
+
+
+async def test_a_new_receiver_does_not_wait_behind_those_that_hung(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Receivers that are known to hang have slots of their own, so that one never seen before is posted to at once."""
+    async with stage(tmp_path) as played:
+        for number in range(300):
+            await played.account(name := f"hanging{number}")
+            played.receivers.answers[url_of(name)] = never
+            await played.result(name)
+        await played.account("new")
+        async with played.running():
+            await trio.sleep(30)
+            for number in range(300):
+                await played.result(f"hanging{number}")
+            began = trio.current_time()
+            await played.result("new")
+            await trio.sleep(0.1)
+            (at,) = played.receivers.at(url_of("new"))
+            assert at - began < 0.05
+
+
+async def test_a_lack_of_this_machine_is_no_attempt(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without descriptors events wait, one line tells of it, and then each goes with its first attempt."""
+    async with stage(tmp_path) as played:
+        for number in range(20):
+            await played.account(name := f"a{number}")
+            played.receivers.answers[url_of(name)] = Shortage("Too many open files")
+            await played.result(name)
+        async with played.running():
+            await trio.sleep(100)
+            played.receivers.answers.clear()
+            for number in range(20):
+                await played.done(f"a{number}", within=2)
+        for number in range(20):
+            (delivery,) = played.deliveries(f"a{number}")
+            assert (delivery.status, delivery.attempt) == (PostStatus.SUCCESS, 1)
+    assert [record.message for record in caplog.records] == ["events wait: this machine is short"]
+
+
 async def test_accounts_take_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With too few slots for all, a single event does not wait behind another account's hundred."""
 
@@ -377,6 +442,7 @@ async def test_one_receiver_gets_a_few_at_once_in_order(tmp_path: Path, autojump
 
     async with stage(tmp_path) as played:
         await played.account("demo")
+        await played.prove("demo")
         played.receivers.answers[HOOK] = steadily
         for number in range(200):
             await played.result("demo", f"a{number}@example.net")
@@ -538,6 +604,7 @@ async def test_the_end_lets_what_is_on_its_way_arrive(tmp_path: Path, autojump_c
     """A stop begins nothing new, waits for the posts on their way, and records them."""
     async with stage(tmp_path) as played:
         await played.account("demo")
+        await played.prove("demo")
         played.receivers.answers[HOOK] = slowly
         await played.result("demo", *[f"a{number}@example.net" for number in range(20)])
         async with played.running():
@@ -560,6 +627,28 @@ async def test_a_clock_that_was_ahead_leaves_nothing_stuck(tmp_path: Path, autoj
         played.receivers.answers[HOOK] = OK
         async with played.running():
             await played.done("demo", within=60)
+
+
+async def test_a_clock_that_was_ahead_leaves_nothing_stuck_on_a_busy_webhook(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """However many posts of the same webhook are due at any time, all that was put off too far is brought back."""
+    async with stage(tmp_path) as played:
+        await played.account("demo")
+        played.receivers.answers[HOOK] = BROKEN
+        await played.result("demo", *[f"a{number}@example.net" for number in range(700)])
+        async with played.running():
+            await trio.sleep(4)
+        await ahead(played, days=2)
+        await played.result("demo", "busy@example.net")
+        put_off = [each for each in played.deliveries("demo") if each.attempt]
+        assert put_off
+        async with played.running(look_every=5.0):
+            for _ in range(20):
+                await trio.sleep(1)
+                await played.result("demo", "busy@example.net")
+            tried_again = {each.id for each in played.deliveries("demo") if each.attempt > 1}
+        assert tried_again >= {each.id for each in put_off}
 
 
 async def ahead(played: Stage, days: int) -> None:

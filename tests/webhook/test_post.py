@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.outside import Outside
+from appliance.shortage import Shortage
 from appliance.webhook import kept, secure
 from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import Trouble, ZoneResolver
@@ -307,7 +308,8 @@ async def test_what_cannot_be_checked_is_not_dialled() -> None:
             raise OSError(24, "Too many open files")
 
     async with posting(Receiver(), ZoneResolver({HOST: {"A": ["9.9.9.9"]}}), own=Short()) as there:
-        assert "cannot be checked at the moment" in str((await post(there)).error)
+        with pytest.raises(Shortage, match="Too many open files"):
+            await post(there)
 
 
 async def test_an_address_as_the_host() -> None:

@@ -1,14 +1,14 @@
-"""In charge of the slots: lines take turns for them, and troubled ones have half at most."""
+"""In charge of the slots: lines take turns for them, and those whose receiver may hang have a part at most."""
 
-from appliance.webhook.line import DEAD, FAILING, PACE, SLOW, Line
+from appliance.webhook.line import DEAD, FAILING, PACE, SLOW, Line, Standing
 from appliance.webhook.turns import Turns
 from appliance.webhook_model import DuePost, Lane, PostResult, PostStatus, Trigger
 
 
-def line(name: str, posts: int = 0, *, failures: int = 0) -> Line:
+def line(name: str, posts: int = 0, *, failures: int = 0, proven: bool = True) -> Line:
     """A line with so many posts in it."""
     lane = Lane(name, Trigger.EVENT)
-    made = Line(lane, failures=failures)
+    made = Line(lane, proven=proven, failures=failures)
     made.take([DuePost(lane, f"{name}{number}", 0, b"") for number in range(posts)])
     return made
 
@@ -39,9 +39,9 @@ def test_there_are_so_many_slots() -> None:
     assert turns.next() is one
 
 
-def test_troubled_lines_have_half_of_the_slots() -> None:
+def test_troubled_lines_have_a_quarter_of_the_slots() -> None:
     """One that keeps failing waits while the others go on; it makes no difference when it became so."""
-    turns, bad, good = Turns(4), line("bad", failures=FAILING), line("good")
+    turns, bad, good = Turns(8), line("bad", failures=FAILING), line("good")
     taken = [turns.take_slot(bad), turns.take_slot(bad)]
     becoming = line("becoming")
     for each in (bad, becoming, good):
@@ -50,6 +50,44 @@ def test_troubled_lines_have_half_of_the_slots() -> None:
     assert [turns.next(), turns.next()] == [good, None]
     turns.give_back(taken[0])
     assert turns.next() is bad
+
+
+def test_unknown_lines_have_half_of_the_slots() -> None:
+    """Receivers never seen to answer leave the other half to the others, and a quarter is only for good ones."""
+    turns, good, new, bad = Turns(8), line("good"), line("new", proven=False), line("bad", failures=FAILING)
+    for _ in range(4):
+        turns.take_slot(new)
+    for _ in range(2):
+        turns.take_slot(bad)
+    for each in (new, bad, good):
+        turns.add(each)
+    assert [turns.next(), turns.next()] == [good, None]
+
+
+def test_unknown_lines_are_not_kept_waiting_by_busy_ones() -> None:
+    """With more good lines than slots, one that was never seen before gets one of the next slots all the same."""
+    turns, new = Turns(4), line("new", proven=False)
+    many = [line(f"good{number}") for number in range(9)]
+    for each in (*many, new):
+        turns.add(each)
+    begun = [turns.next() for _ in range(3)]
+    assert new in begun
+    turns, last = Turns(2), line("last", proven=False)
+    turns.take_slot(many[0])
+    turns.add(last)
+    assert not turns.may_go_on(many[0])
+
+
+def test_an_unknown_receiver_is_tried_out_with_one_post() -> None:
+    """Several at once it gets when it has answered in time; an answer that comes late is none."""
+    new = line("new", 9, proven=False)
+    assert (new.standing, new.allowed) == (Standing.UNKNOWN, 1)
+    new.ended(post := new.begin(0.0), result(post, ok=False, duration=5_000))
+    assert (new.standing, new.allowed) == (Standing.TROUBLED, 1)
+    new.ended(post := new.begin(0.0), result(post, ok=True, duration=SLOW + 1))
+    assert (new.standing, new.allowed) == (Standing.TROUBLED, 1)
+    new.ended(post := new.begin(0.0), result(post, ok=True))
+    assert (new.standing, new.allowed) == (Standing.GOOD, 8)
 
 
 def test_a_line_goes_on_unless_others_wait() -> None:
@@ -63,7 +101,7 @@ def test_a_line_goes_on_unless_others_wait() -> None:
 
 
 def test_a_troubled_line_goes_on_unless_others_of_its_kind_wait() -> None:
-    """Half of the slots are all it may use, and it shares them."""
+    """A quarter of the slots is all it may use, and it shares them."""
     turns, bad, worse = Turns(4), line("bad", failures=FAILING), line("worse", failures=DEAD)
     assert turns.may_go_on(bad)
     turns.add(worse)
@@ -75,16 +113,16 @@ def test_a_line_is_as_its_receiver_answers() -> None:
     one = line("one", 60)
     assert one.allowed == 8
     for number in range(DEAD):
-        assert one.troubled == (number >= FAILING)
+        assert (one.standing is Standing.TROUBLED) == (number >= FAILING)
         assert one.allowed == (1 if number >= FAILING else 8)
         one.ended(post := one.begin(100.0), result(post, ok=False))
     assert one.may_begin_at == 0.0
     one.ended(post := one.begin(100.0), result(post, ok=False))
     assert one.may_begin_at == 100.0 + PACE
     one.ended(post := one.begin(101.0), result(post, ok=True, duration=SLOW + 1))
-    assert (one.failures, one.troubled, one.allowed) == (0, True, 8)
+    assert (one.failures, one.standing, one.allowed) == (0, Standing.TROUBLED, 8)
     one.ended(post := one.begin(102.0), result(post, ok=True))
-    assert not one.troubled
+    assert one.standing is Standing.GOOD
 
 
 def test_what_is_in_hand_is_bounded() -> None:

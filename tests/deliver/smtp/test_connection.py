@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from appliance.deliver.smtp.connection import Connection
 from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.progress import Progress
 from appliance.deliver.smtp.results import Cause, Kind, NotOpened, Stage, TransactionResult, Verdict
 from appliance.deliver.smtp.sending import Transaction
 from appliance.deliver.smtp.timeouts import Timeouts
@@ -448,3 +449,37 @@ async def test_an_unsafe_address_is_raised_and_the_connection_stays() -> None:
         with pytest.raises(ValueError, match="not an address"):
             await connection.send(transaction("a b@x.example"))
         assert (await connection.send(transaction())).recipients[0].verdict.kind is Kind.ACCEPTED
+
+
+class EndedAtTheLastMoment(Progress):
+    """A delivery that is ended in the moment in which the server gives its go-ahead for the message."""
+
+    def __init__(self, scope: trio.CancelScope, replies: int) -> None:
+        self.scope, self.replies = scope, replies
+        super().__init__(0.0)
+
+    @property
+    def moved_at(self) -> float:
+        """As the class below."""
+        return 0.0
+
+    @moved_at.setter
+    def moved_at(self, _: float) -> None:
+        self.replies -= 1
+        if self.replies < 0:
+            self.scope.cancel()
+
+
+async def test_a_delivery_is_ended_before_its_final_dot_or_not_at_all() -> None:
+    """Ended when the go-ahead is there already, the message is not sent; a server that has it would have it twice."""
+    mx = FakeMx(extensions=())
+    async with mx.listening() as port:
+        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
+        with trio.CancelScope() as scope:
+            progress = EndedAtTheLastMoment(scope, replies=3)  # the beginning, MAIL and RCPT
+            await connection.send(transaction(), progress)
+        assert scope.cancelled_caught
+        assert not progress.handed_over
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert mx.commands[-1] == "DATA"
+        assert mx.messages == []
