@@ -113,10 +113,7 @@ def check_owner(data_dir: Path) -> None:
         return
     owner = data_dir.stat().st_uid
     if owner != 0:
-        user = _user(owner)
-        raise click.ClickException(
-            f"{data_dir} belongs to {user}: run this command as that user, not as root: sudo -u {user} appliance ..."
-        )
+        raise click.ClickException(f"{data_dir} belongs to {_user(owner)}: run this command as that user, not as root")
 
 
 def _user(uid: int) -> str:

@@ -38,21 +38,22 @@ def serve() -> None:
         _run(named_config())
     except KeyboardInterrupt:
         return  # Ctrl-C while the supervisor did not yet, or no longer, listen for it: a clean stop all the same
-    except click.ClickException as refusal:
-        _refuse(refusal)
-
-
-def _refuse(refusal: click.ClickException) -> None:
-    """Exit 1 with the reason: click's line on a terminal, else one of the log, whose reader expects nothing else."""
-    from appliance import log
-
-    if sys.stderr is None or sys.stderr.isatty():
-        raise refusal
-    log.get_logger("serve").error("cannot serve", reason=refusal.message)
-    raise SystemExit(refusal.exit_code) from None
 
 
 def _run(config_file: Path | None) -> None:
+    """Serve; a reason not to is click's line on a terminal, else one of the log, whose reader expects nothing else."""
+    from appliance import log
+
+    try:
+        _run_with(config_file)
+    except click.ClickException as refusal:
+        if sys.stderr is None or sys.stderr.isatty():
+            raise
+        log.get_logger("serve").error("cannot serve", reason=refusal.message)
+        raise SystemExit(refusal.exit_code) from None
+
+
+def _run_with(config_file: Path | None) -> None:
     # Imported here, because the provisioning commands shall not wait for a web server.
     from appliance import config, log
     from appliance.backup.unfinished import unfinished
