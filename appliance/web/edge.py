@@ -13,10 +13,11 @@ from typing import Any
 
 import trio
 
-from appliance.accept import LARGE, FrontDoor
+from appliance.accept import FrontDoor
 from appliance.config import Http
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
+from appliance.message.cost import of_size
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
 from appliance.outside import Outside
@@ -78,7 +79,6 @@ class Edge:
         self._stopping = stopping
         self._pages = pages  # Quart: everything that is not answered here
         self._budget = Budget(settings.body_memory)
-        self._large = trio.CapacityLimiter(1)
 
     def adopt(self, settings: Http) -> None:
         """Work by these settings from the next request on."""
@@ -152,7 +152,7 @@ class Edge:
             exchange.receive, length, self._settings.max_body, self._budget, caller.account_id
         ) as body:
             size = len(body)
-            request = decode(body) if size < LARGE else await self._decode_large(body)
+            request = await self._door.workers.run(caller.account_id, of_size(size), decode, body)
             body.clear()  # decoded: a large message has no room for both
             accepted = await self._door.send(caller, request, key, request_id, size)
         answer = json_answer(accepted.receipt, request_id)
@@ -160,9 +160,6 @@ class Edge:
             answer.append((b"idempotent-replayed", b"true"))
             answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
         return 202, answer, accepted.receipt
-
-    async def _decode_large(self, body: bytearray) -> Any:
-        return await trio.to_thread.run_sync(decode, body, limiter=self._large)
 
     # ---- GET /emails/{id}
 
