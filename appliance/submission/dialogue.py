@@ -14,7 +14,7 @@ from appliance.submission import commands, limits, replies
 from appliance.submission.actions import House, Next, Phase, Yield
 from appliance.submission.admission import Admission
 from appliance.submission.content import Room
-from appliance.submission.intake import BadAddress, Transaction, address
+from appliance.submission.intake import BadAddress, Transaction, address, is_costly
 from appliance.submission.login import Login
 
 NAME_LENGTH = 255  # octets of the name in EHLO
@@ -27,6 +27,7 @@ class Dialogue(Admission):
         super().__init__(house, room, secure=secure, plaintext_login=plaintext_login)
         self._hostname = hostname
         self._overlong = 0  # octets thrown away of a line that is too long
+        self._turn = 0  # commands read in this turn
 
     # ---- what the driver calls
 
@@ -56,14 +57,14 @@ class Dialogue(Admission):
         return action
 
     def _read(self) -> Next:
-        commands_read = 0
+        self._turn = 0
         while self._input:
             if self.phase is Phase.COMMAND:
                 if self.stopping and not self._is_midway():
                     return None
-                if commands_read >= limits.TURN:
+                if self._turn >= limits.TURN:
                     return Yield()
-                commands_read += 1
+                self._turn += 1
                 action = self._read_line()
             elif self.phase is Phase.CONTENT:
                 action = self._read_content()
@@ -219,6 +220,8 @@ class Dialogue(Admission):
         if not path.address:
             return self._fail(replies.NULL_SENDER)
         utf8 = "SMTPUTF8" in path.parameters
+        if is_costly(path.address):
+            self._turn += limits.COSTLY
         try:
             self._house.check(caller)
             sender = address(path.address, "MAIL FROM")

@@ -13,6 +13,7 @@ RCPTS: Final = 1_000  # RCPT commands in one transaction, most of them in vain
 
 # Of the event loop's time, which all connections share.
 TURN: Final = 50  # commands read before other connections have a turn: about a millisecond
+COSTLY: Final = 20  # commands that a costly sender address counts for
 PAUSE: Final = 0.005  # seconds between two turns of a client that has sent more than one turn's commands at once
 ADDRESS_COST: Final = 300  # microseconds, as estimated, up to which an address is read at once
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from tests.e2e.contract.service import eventually
 from tests.e2e.raw import Answer, Client, request
 from tests.e2e.submission.client import Raw
 from tests.running import Running
@@ -117,9 +118,9 @@ def _many(body: bytes, piece: bytes, size: int, end: bytes = b"") -> bytes:
 
 
 def _filled(target: Target, number: int) -> Answer | None:
-    """886 bytes that become 10 MiB."""
+    """1 KB that becomes 10 MiB."""
     target.template("swell", html="{{a}}" * 3_000)
-    return target.email(number, text=None, template="swell", variables={"a": "<" * 850})
+    return target.email(number, text=None, template="swell", variables={"a": ("<" * 70 + "\n") * 12})
 
 
 def _filled_too_large(target: Target, number: int) -> Answer | None:
@@ -169,7 +170,33 @@ def _get(path: str, *headers: str) -> Input:
 
 
 def _data(message: bytes) -> Input:
-    return lambda target, number: target.data(number, message)
+    return lambda target, number: target.data(
+        number, message.replace(b"Idempotency-Key: k", b"Idempotency-Key: %d" % number)
+    )
+
+
+def _attempts(target: Target, number: int) -> Answer | None:
+    """The timeline of 50 recipients that were each tried 12 times."""
+    sent = target.email(number, to=[f"fail{each}@example.net" for each in range(50)])
+    assert sent is not None
+    message = sent.json()["id"]
+    eventually(lambda: _status(target, message), lambda status: status == "failed")
+    return target.get(f"/v1/emails/{message}", target.token)
+
+
+def _status(target: Target, message: str) -> str:
+    answer = target.get(f"/emails/{message}", f"Authorization: Bearer {target.running.account.test_key}")
+    assert answer is not None
+    return str(answer.json()["status"])
+
+
+def _listed(target: Target, number: int) -> Answer | None:
+    """A hundred messages of 50 recipients each."""
+    found = target.get("/v1/emails?limit=100&tag=many", target.token)
+    assert found is not None
+    for each in range(len(found.json()["emails"]), 100):
+        target.email(number * 1_000 + each, to=[f"a{index}@example.net" for index in range(50)], tags="many")
+    return target.get("/v1/emails?limit=100&tag=many", target.token)
 
 
 REPEATED = b'"email":"a",'
@@ -268,6 +295,8 @@ SENDERS: dict[str, Input] = {
     "20 attachments with long names": lambda target, number: target.email(
         number, attachments=[{"filename": "\u00e9" * 120 + str(each), "content": "AAAA"} for each in range(20)]
     ),
+    "the timeline of 600 attempts": _attempts,
+    "a list of 100 messages of 50 recipients": _listed,
     "storing a template of placeholders": _put_template,
     "listing templates of placeholders": _list_templates,
     "a search of many words": lambda target, _: target.get("/v1/emails?q=" + "a+" * (HEAD // 4), target.token),
