@@ -202,6 +202,17 @@ def _listed(target: Target, number: int) -> Answer | None:
 REPEATED = b'"email":"a",'
 TO = b'"to":"a",'
 
+# Heads that no parser should see.
+HEADS: dict[str, Input] = {
+    "64 KB of tiny header lines": lambda target, _: target.send(
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 16_000 + b"\r\n"
+    ),
+    "64 KB of bare LF": lambda target, _: target.send(b"GET / HTTP/1.1\nHost: a\n" + b"a:\n" * 21_000 + b"\n"),
+    "64 KB of folded lines": lambda target, _: target.send(
+        b"GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n" + b" c\r\n" * 16_000 + b"\r\n"
+    ),
+}
+
 # By clients that have not logged in.
 STRANGERS: dict[str, Input] = {
     "login: a JSON fault behind many keys": _login(_many(b"{", REPEATED, V1_BODY)),
