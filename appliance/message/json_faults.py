@@ -47,8 +47,8 @@ _UNITS = {"str": "characters", "array": "entries", "object": "entries"}
 class _Entries(msgspec.Struct):
     """The two objects of a request whose keys the caller chooses, their values not yet read."""
 
-    variables: dict[str, msgspec.Raw] = {}
-    headers: dict[str, msgspec.Raw] = {}
+    variables: dict[str, msgspec.Raw] | None = None
+    headers: dict[str, msgspec.Raw] | None = None
 
 
 HeaderValue = Annotated[str, msgspec.Meta(max_length=HEADER_VALUE_LENGTH)]
@@ -242,7 +242,7 @@ def _reason(text: str) -> str:
 
 
 def _kinds(alternatives: str) -> str:
-    named = alternatives.split(" | ")
+    named = alternatives.removesuffix(" | null").split(" | ")
     if "int" in named and "float" not in named:
         named[named.index("int")] = "whole"
     *others, last = dict.fromkeys(kind for name, kind in _KINDS.items() if name in named) or ("another value",)
@@ -256,7 +256,7 @@ def _entry(path: str, body: Body) -> str:
     except (ValueError, RecursionError):
         return path
     values, decoder = (entries.variables, _VARIABLE) if path == "variables" else (entries.headers, _HEADER_VALUE)
-    for key, value in values.items():
+    for key, value in (values or {}).items():
         try:
             decoder.decode(value)
         except ValueError:

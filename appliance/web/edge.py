@@ -36,7 +36,7 @@ from appliance.web.answer import (
 from appliance.web.auth import Authenticator, check_may_read
 from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
 from appliance.web.emails import message_json
-from appliance.web.json_body import check_content_type
+from appliance.web.json_body import check_content_type, check_encoding
 from appliance.web.quick_http import QuickRequest
 
 V1_BODY = 64 * 1024  # bytes
@@ -146,6 +146,7 @@ class Edge:
         self._rate.take(caller.idempotency_scope)
         length = declared_length(headers, self._settings.max_body)
         check_content_type(headers.get(b"content-type", b""))
+        check_encoding(headers.get(b"content-encoding"))
         key = _idempotency_key(headers, doubled)
         self._door.check_open(caller)
         async with RequestBody(
@@ -186,6 +187,7 @@ class Edge:
             await self._pages(scope, _once(b""), exchange.passing_on(request_id))
             return
         length = declared_length(headers, V1_BODY)
+        check_encoding(headers.get(b"content-encoding"))
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
             user, _ = await self._auth.user(authorization, address)
             self._rate.take(f"user:{user.id}")
