@@ -52,8 +52,9 @@ class _Piece:
 class Workers:
     """The threads, and what waits for them. Start-time fair queueing, with what each piece has really cost."""
 
-    def __init__(self, threads: int = THREADS) -> None:
+    def __init__(self, threads: int = THREADS, patience: float = PATIENCE) -> None:
         self._free = threads
+        self._patience = patience
         self._limiter = trio.CapacityLimiter(threads)
         self._waiting: dict[str, list[_Piece]] = {}  # by owner, oldest first
         self._queued = 0
@@ -79,7 +80,7 @@ class Workers:
             return
         self._enqueue(piece)
         try:
-            with trio.fail_after(PATIENCE):
+            with trio.fail_after(self._patience):
                 await piece.begin.wait()
         except BaseException as ended:
             if piece.begin.is_set():  # its turn came at the very moment it gave up

@@ -410,11 +410,18 @@ def test_a_file_needs_name_and_content(caller: Caller, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["*", "aGVsbG8", "aGVs\nbG8=", "aGVsbG8==", "aGVsb-8=", "äöü=", "aGVsbG8= ", "====", "="]
+    "content", ["*", "aGVsb", "aGVs bG8=", "aGVsbG8==", "aGVsb-8=", "äöü=", "aGVsbG8= ", "====", "="]
 )
 def test_content_is_base64(caller: Caller, content: str) -> None:
     """What is not standard base64 is refused by name."""
     assert caller.refused(attachments=[FILE | {"content": content}]).startswith("attachments[0].content:")
+
+
+@pytest.mark.parametrize("content", ["aGVsbG8", "aGVs\nbG8=", "aGVs\r\nbG8=\r\n"])
+def test_base64_may_have_lines_and_lack_padding(caller: Caller, content: str) -> None:
+    """However its base64 is written, the file is the same."""
+    told = caller.send(attachments=[FILE | {"content": content}])
+    assert told["attachments"][0]["size"] == len(b"hello")
 
 
 def test_a_file_may_be_empty(caller: Caller) -> None:
