@@ -4,35 +4,32 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Literal, TypeVar, TypeVarTuple, Unpack
+from typing import Literal, TypeVar
 
 import msgspec
-import trio
 
 from appliance.config_values import Share
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox
 from appliance.measures import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
+from appliance.message import cost
 from appliance.message.addresses import Address
 from appliance.message.compose import compose
 from appliance.message.draft import Draft, draft
 from appliance.message.request import SendRequest, fingerprint
 from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
-from appliance.message.text_from_html import is_laborious
 from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
 from appliance.quota import Quota
 from appliance.store import KeyTaken, Store
 from appliance.trail import TRAIL
+from appliance.workers import Workers
 
 T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 KEY_LIFETIME = 24 * 3600 * 1_000_000  # microseconds, by the interface
-FEW_ADDRESSES = 60  # read on the event loop; an unusual one takes up to half a millisecond
-LARGE = 256 * 1024  # bytes; composing more than this would keep the event loop busy for milliseconds
 
 _ENCODER = msgspec.json.Encoder()
 # Asking an enum for a member takes ten times as long as asking a module.
@@ -115,8 +112,7 @@ class FrontDoor:
         self._hostname = hostname
         self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
-        # Large messages are made one at a time, off the loop: that bounds memory as well as stalls.
-        self._large = trio.CapacityLimiter(1)
+        self.workers = Workers()  # large messages are made one at a time: that bounds memory as well as stalls
 
     def check_open(self, caller: Caller) -> None:
         """Refuse, before any body is read, what could not be accepted whatever it said."""
@@ -137,11 +133,11 @@ class FrontDoor:
 
     async def send(self, caller: Caller, request: SendRequest, key: str, request_id: str, size: int) -> Accepted:
         """Accept one HTTP message durably. `size` is the body's, to choose where the work is done."""
-        large = size >= LARGE or _is_laborious(request)
-        print_of_body = await self._off_loop(fingerprint, request) if large else fingerprint(request)
+        estimate = cost.of_request(request, size)
+        print_of_body = await self.workers.run(caller.account_id, estimate, fingerprint, request)
         return await self._once(
             (caller.idempotency_scope, key),
-            partial(self._send_new, caller, request, key, print_of_body, request_id, large=large),
+            partial(self._send_new, caller, request, key, print_of_body, request_id, estimate=estimate),
             partial(self._replay, caller, key, print_of_body, request_id),
         )
 
@@ -161,14 +157,16 @@ class FrontDoor:
         print_of_body: bytes,
         request_id: str,
         *,
-        large: bool,
+        estimate: int,
         own_test: bool = False,
     ) -> Accepted:
         template = None if request.template is msgspec.UNSET else self._template(caller, request.template)
+        if template is not None:
+            estimate += cost.of_template(template, request.variables or {})
         message_id, now = self._outside.identifier("msg"), self._outside.now()
-        large = large or (template is not None and _needs_laborious_text(template.text, template.html))
-        given = (request, template, message_id, now, caller, self._text_from_html)
-        drafted, mime = await self._off_loop(_build, *given) if large else _build(*given)
+        drafted, mime = await self.workers.run(
+            caller.account_id, estimate, _build, request, template, message_id, now, caller, self._text_from_html
+        )
         credits_needed = 0 if own_test else _credits(caller, drafted.recipients)
         encoded = _ENCODER.encode(_receipt(drafted, message_id, request_id, credits_needed))
         await self._accept(
@@ -197,7 +195,8 @@ class FrontDoor:
 
     async def send_test(self, caller: Caller, request: SendRequest, request_id: str) -> Receipt:
         """Accept an owner's own test durably: free of charge, and really delivered. Retrying one sends another."""
-        accepted = await self._send_new(caller, request, None, b"", request_id, large=False, own_test=True)
+        estimate = cost.of_request(request, 0)
+        accepted = await self._send_new(caller, request, None, b"", request_id, estimate=estimate, own_test=True)
         return msgspec.json.decode(accepted.receipt, type=Receipt)
 
     # ---- over SMTP
@@ -214,10 +213,9 @@ class FrontDoor:
     ) -> Submitted:
         """Accept one whole message durably: `data` as after DATA, dots unstuffed. `secure`: it came over TLS."""
         self.check_open(caller)
-        large = len(data) >= LARGE or len(recipients) > FEW_ADDRESSES
-        given = (envelope_from, recipients, data)
-        submission = await self._off_loop(read, *given) if large else read(*given)
-        first = partial(self._submit_new, caller, submission, request_id, secure=secure, large=large)
+        estimate = cost.of_submission(data, recipients)
+        submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
+        first = partial(self._submit_new, caller, submission, request_id, secure=secure)
         if submission.key is None:
             return await first()
         again = partial(self._submitted_before, caller, submission.key, submission.fingerprint)
@@ -227,9 +225,7 @@ class FrontDoor:
         first = self._first_send(caller, key, print_of_message)
         return None if first is None else Submitted(first.message_id, replayed=True)
 
-    async def _submit_new(
-        self, caller: Caller, submission: Submission, request_id: str, *, secure: bool, large: bool
-    ) -> Submitted:
+    async def _submit_new(self, caller: Caller, submission: Submission, request_id: str, *, secure: bool) -> Submitted:
         _check_domain(caller, submission.envelope_from, "MAIL FROM")
         _check_domain(caller, submission.sender, "From")
         for field, address in submission.responsible:
@@ -243,7 +239,7 @@ class FrontDoor:
             hostname=self._hostname,
             secure=secure,
         )
-        mime = await self._off_loop(finish) if large else finish()
+        mime = await self.workers.run(caller.account_id, cost.of_size(len(submission.data)), finish)
         await self._accept(
             NewMessage(
                 id=message_id,
@@ -339,10 +335,6 @@ class FrontDoor:
             raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
         return Template(stored.alias, stored.version, stored.subject, stored.text, stored.html)
 
-    async def _off_loop(self, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
-        """Do work in a thread that would hold up everybody else."""
-        return await trio.to_thread.run_sync(work, *arguments, limiter=self._large)
-
 
 def _note(new: NewMessage) -> None:
     TRAIL.note(
@@ -354,20 +346,6 @@ def _note(new: NewMessage) -> None:
         recipients=len(new.recipients),
         bytes=len(new.mime),
     )
-
-
-def _is_laborious(request: SendRequest) -> bool:
-    """Whether a request costs more than its bytes say: reading hundreds of addresses takes its time, too."""
-    entries = 0
-    for addresses in (request.to, request.cc, request.bcc):
-        if isinstance(addresses, list):
-            entries += len(addresses)
-    return entries > FEW_ADDRESSES or _needs_laborious_text(request.text, request.html)
-
-
-def _needs_laborious_text(text: object, html: object) -> bool:
-    """Whether a text part would have to be made, of much HTML."""
-    return isinstance(html, str) and not isinstance(text, str) and is_laborious(html)
 
 
 def _build(

@@ -72,6 +72,7 @@ BOTTOM = frozenset(
         "warmup",
         "webhook_model",
         "webhook_secrets",
+        "workers",
     }
 )
 # Who may import whom, besides the bottom. A new part gets its floor here, on purpose.

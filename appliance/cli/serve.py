@@ -24,6 +24,11 @@ STDOUT = 1  # its descriptor
 GREETING_TIMEOUT = 2.0  # seconds for its reader
 
 
+# Seconds for which a thread at work on a costly request may keep the interpreter from the event loop, which gives it up
+# at every system call. With Python's 5 ms, a client's p99 beside such work was five times that alone; with this, 1.6.
+SWITCH_INTERVAL = 0.0003
+
+
 @click.command()
 @config_option
 def serve() -> None:
@@ -130,6 +135,7 @@ def _serve(settings: "Config") -> None:
     from appliance.outside import Outside
 
     _calm_the_collector()
+    sys.setswitchinterval(SWITCH_INTERVAL)
     outside = Outside()
 
     async def on_ready(store: "Store", urls: list[str]) -> None:

@@ -120,8 +120,13 @@ def _split(text: str) -> tuple[str, str]:
     if parts is None:
         raise _NotAnAddress(_ONE_ADDRESS if "," in text or ";" in text else _FORMS)
     quoted, unquoted, bare = parts.groups()
-    name = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else unquoted
+    name = unquoted if quoted is None else _unescaped(quoted)
     return _checked_name(name.strip(" "), quoted is not None), bare
+
+
+def _unescaped(quoted: str) -> str:
+    """A quoted string without the backslashes that only quote what follows (RFC 5322 3.2.1)."""
+    return "\\".join([part.replace("\\", "") for part in quoted.split("\\\\")])
 
 
 def _checked_name(name: str, quoted: bool) -> str:

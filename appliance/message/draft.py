@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from appliance.errors import invalid
 from appliance.message import limits
-from appliance.message.addresses import Address, parse, unique
+from appliance.message.addresses import Address, parse
 from appliance.message.attachments import File, read_files
 from appliance.message.characters import fault_in_body, fault_in_line
 from appliance.message.custom_headers import read_headers
@@ -96,21 +96,26 @@ def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
     """The addresses of to, cc and bcc, and the unique ones among all of them."""
     if request.to == []:
         raise invalid("to", "must not be empty")
-    to = _read_addresses(request.to, "to")
-    cc = () if request.cc is UNSET else _read_addresses(request.cc, "cc")
-    bcc = () if request.bcc is UNSET else _read_addresses(request.bcc, "bcc")
-    recipients = unique((*to, *cc, *bcc)) if cc or bcc else to
-    if len(recipients) > limits.RECIPIENTS:
-        raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
-    return to, cc, bcc, recipients
+    known: dict[str, Address] = {}
+    to = _read_addresses(request.to, "to", known)
+    cc = () if request.cc is UNSET else _read_addresses(request.cc, "cc", known)
+    bcc = () if request.bcc is UNSET else _read_addresses(request.bcc, "bcc", known)
+    return to, cc, bcc, tuple(known.values()) if cc or bcc else to
 
 
-def _read_addresses(value: str | list[str], field: str) -> tuple[Address, ...]:
-    if isinstance(value, str):
-        return (parse(value, field),)
-    if len(value) > limits.ADDRESS_ENTRIES:
+def _read_addresses(value: str | list[str], field: str, known: dict[str, Address]) -> tuple[Address, ...]:
+    """The unique addresses of one field; `known` are those of all fields so far, by their keys."""
+    texts = [value] if isinstance(value, str) else value
+    if len(texts) > limits.ADDRESS_ENTRIES:
         raise invalid(field, f"must have at most {limits.ADDRESS_ENTRIES} entries")
-    return unique([parse(text, f"{field}[{index}]") for index, text in enumerate(value)])
+    mine: dict[str, Address] = {}
+    for index, text in enumerate(texts):
+        address = parse(text, field if texts is not value else f"{field}[{index}]")
+        mine.setdefault(address.key, address)
+        known.setdefault(address.key, address)
+        if len(known) > limits.RECIPIENTS:  # before the rest is read, which may be hundreds
+            raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
+    return tuple(mine.values())
 
 
 def _read_tags(value: str | list[str]) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """In charge of the shape of a send request: its fields, as the decoder and the published schema see them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+from msgspec.structs import fields
 
 from appliance.message import limits
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
@@ -15,8 +16,9 @@ _BODY = {"pattern": BODY_PATTERN}
 _ADDRESS = {
     "pattern": rf"^[^{_CONTROLS}]*[^{_CONTROLS}\s@<>,;]+@[^{_CONTROLS}\s@<>,;]+>? *$",
 }
+_DIGIT, _PAD = r"[A-Za-z0-9+/][\r\n]*", r"=[\r\n]*"
 _BASE64 = {
-    "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    "pattern": rf"^[\r\n]*(?:(?:{_DIGIT}){{4}})*(?:(?:{_DIGIT}){{2}}(?:{_PAD}{_PAD})?|(?:{_DIGIT}){{3}}(?:{_PAD})?)?$",
     "contentEncoding": "base64",
 }
 _FILENAME = {"pattern": rf"^(?!\.\.?$)[^{_CONTROLS}/\\]+$"}
@@ -49,7 +51,7 @@ class Attachment(Struct, forbid_unknown_fields=True):
     content: Annotated[
         str,
         Meta(
-            description="The file, in standard base64 with padding and without line breaks.",
+            description="The file, in standard base64; line breaks are skipped, and padding may be left out.",
             examples=["aGVsbG8="],
             extra_json_schema=_BASE64,
         ),
@@ -180,3 +182,47 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     attachments: Annotated[list[Attachment], Meta(max_length=limits.ATTACHMENTS, description="Files.")] | UnsetType = (
         UNSET
     )
+
+
+# ---- null for an optional field is the same as leaving it out
+
+
+def _nullable(kind: type[Struct], **types: Any) -> type[Struct]:
+    """The same struct, with null allowed for what need not be given; some fields may have another type."""
+    optional: list[tuple[str, Any, Any]] = [
+        (each.name, types.get(each.name, each.type) | None, UNSET) for each in fields(kind) if not each.required
+    ]
+    return defstruct(
+        kind.__name__,
+        optional,
+        bases=(kind,),
+        namespace={"__doc__": kind.__doc__},
+        module=__name__,
+        forbid_unknown_fields=True,
+    )
+
+
+NullableAttachment = _nullable(Attachment)
+NullableSendRequest = _nullable(
+    SendRequest,
+    attachments=Annotated[
+        list[NullableAttachment],  # type: ignore[valid-type]  # made just now
+        Meta(max_length=limits.ATTACHMENTS, description="Files."),
+    ]
+    | UnsetType,
+)
+
+
+def leave_out_nulls(request: SendRequest) -> None:
+    """Make every null of a decoded request what a field is that was not given."""
+    if type(request) is SendRequest:
+        return
+    _unset_nulls(request)
+    for attachment in request.attachments or ():
+        _unset_nulls(attachment)
+
+
+def _unset_nulls(given: Struct) -> None:
+    for name in given.__struct_fields__:
+        if getattr(given, name) is None:
+            setattr(given, name, UNSET)

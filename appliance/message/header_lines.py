@@ -7,9 +7,8 @@ character, so nothing here can end a line early.
 import binascii
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeVar
 
 from appliance.message.addresses import Address
 from appliance.message.limits import (
@@ -25,12 +24,11 @@ _ENCODED_WORD = re.compile(r"=\?[^?]*\?[^?]*\?.*\?=")  # looser than RFC 2047 2,
 _PARAMETER_SAFE = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+.^_`{}~-"
 )  # RFC 2231 7
+_PERCENT = tuple(chr(octet) if octet in _PARAMETER_SAFE else f"%{octet:02X}" for octet in range(256))
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _SEGMENT = 60  # octets of a file name in one parameter: with ` filename*10*=` it fits a header line
-
-Text = TypeVar("Text", str, bytes)
 
 _FRAME = len("=?utf-8?q??=")
 # RFC 2047 5 (3): what may stand for itself in a phrase, the strictest of the three places.
@@ -98,7 +96,7 @@ def disposition(kind: str, filename: str) -> str:
     if filename.isascii() and "=?" not in filename:
         quoted = filename.replace("\\", "\\\\").replace('"', '\\"')
         return _folded("Content-Disposition", [f" {kind};", f' filename="{quoted}"'], HEADER_LINE_LENGTH)
-    segments = list(_segments(filename))
+    segments = _segments(filename)
     if len(segments) == 1:
         parameters = [f" filename*=utf-8''{segments[0]}"]
     else:
@@ -171,47 +169,45 @@ def _words(text: str, room: int) -> list[str]:
     data = text.encode("utf-8")
     quoted = "".join(map(_Q.__getitem__, data))
     if len(quoted) <= (len(data) + 2) // 3 * 4:
-        return [f"=?utf-8?q?{word}?=" for word in _quoted(text, quoted, room - _FRAME)]
-    return [f"=?utf-8?b?{_base64(word)}?=" for word in _octets(text, data, room - _FRAME)]
+        others = ENCODED_WORD_LENGTH - _FRAME
+        return [f"=?utf-8?q?{word}?=" for word in _signs(quoted, "=", room - _FRAME, others)]
+    first, others = (
+        (size - _FRAME) // 4 * 3 for size in (room, ENCODED_WORD_LENGTH)
+    )  # four characters for three octets
+    return [f"=?utf-8?b?{_base64(word)}?=" for word in _octets(data, first, others)]
 
 
-def _quoted(text: str, quoted: str, room: int) -> list[str]:
-    if len(quoted) <= room:
-        return [quoted]
-    characters = ["".join(map(_Q.__getitem__, each.encode("utf-8"))) for each in text]
-    return ["".join(chunk) for chunk in _chunks(characters, room, ENCODED_WORD_LENGTH - _FRAME)]
+def _octets(data: bytes, first: int, others: int) -> list[bytes]:
+    """UTF-8 in pieces of at most so many octets, no character split between two."""
+    pieces, start, end = [], 0, first
+    while end < len(data):
+        while data[end] & 0xC0 == 0x80:  # an octet that continues a character
+            end -= 1
+        pieces.append(data[start:end])
+        start, end = end, end + others
+    return [*pieces, data[start:]]
 
 
-def _octets(text: str, data: bytes, room: int) -> list[bytes]:
-    first, others = room // 4 * 3, (ENCODED_WORD_LENGTH - _FRAME) // 4 * 3  # four characters for three octets
-    if len(data) <= first:
-        return [data]
-    return [b"".join(chunk) for chunk in _chunks([each.encode("utf-8") for each in text], first, others)]
+def _signs(encoded: str, mark: str, first: int, others: int) -> list[str]:
+    """The same for text in which each octet is one sign, or three: a mark and two hex digits."""
+    pieces, start, end = [], 0, first
+    while end < len(encoded):
+        if encoded[end - 1] == mark:
+            end -= 1
+        elif encoded[end - 2] == mark:
+            end -= 2
+        while encoded[end] == mark and encoded[end + 1] in "89AB":  # an octet that continues a character
+            end -= 3
+        pieces.append(encoded[start:end])
+        start, end = end, end + others
+    return [*pieces, encoded[start:]]
 
 
 def _base64(data: bytes) -> str:
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
-def _chunks(units: Sequence[Text], first: int, others: int) -> Iterator[list[Text]]:
-    """Runs of units that are never split, each run within its size."""
-    chunk: list[Text] = []
-    left = first
-    for unit in units:
-        if len(unit) > left:
-            yield chunk
-            chunk, left = [], others
-        chunk.append(unit)
-        left -= len(unit)
-    yield chunk
-
-
-def _segments(filename: str) -> Iterator[str]:
+def _segments(filename: str) -> list[str]:
     """Percent-encoded pieces of a file name (RFC 2231 3 and 4) that fit a line, no character split between two."""
-    characters = ["".join([_percent(octet) for octet in each.encode("utf-8")]) for each in filename]
-    for chunk in _chunks(characters, _SEGMENT - len("utf-8''"), _SEGMENT):
-        yield "".join(chunk)
-
-
-def _percent(octet: int) -> str:
-    return chr(octet) if octet in _PARAMETER_SAFE else f"%{octet:02X}"
+    encoded = "".join(map(_PERCENT.__getitem__, filename.encode("utf-8")))
+    return _signs(encoded, "%", _SEGMENT - len("utf-8''"), _SEGMENT)

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from appliance.errors import invalid
 from appliance.message import limits
-from appliance.message.fields import Attachment, SendRequest
+from appliance.message.fields import Attachment, NullableSendRequest, SendRequest, leave_out_nulls
 from appliance.message.json_faults import STRING, explain, mask_escapes, repeated_key
 from appliance.message.variables import Variable
 from appliance.short_hash import sha256
@@ -18,6 +18,7 @@ from appliance.short_hash import sha256
 __all__ = ["Attachment", "SendRequest", "decode", "fingerprint"]
 
 _DECODER = msgspec.json.Decoder(SendRequest)
+_NULLABLE: msgspec.json.Decoder[SendRequest] = msgspec.json.Decoder(NullableSendRequest)
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _STRINGS = re.compile(STRING)
 _STRING_OR_COMMA = re.compile(STRING + rb"|,")
@@ -33,13 +34,24 @@ def decode(body: bytes | bytearray) -> SendRequest:
     """Read a body of any bytes whatsoever; raises Refused, and nothing else, when it is no send request."""
     _check_number_of_values(body)
     try:
-        request = _DECODER.decode(body)
+        request = _decoded(body)
     # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise explain(cause, body) from cause
     if _has_repeated_key(request, body):
         raise repeated_key(body)
+    leave_out_nulls(request)
     return request
+
+
+def _decoded(body: bytes | bytearray) -> SendRequest:
+    """The request, and where null was given for an optional field, that."""
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError:
+        if b"null" not in body:
+            raise
+    return _NULLABLE.decode(body)
 
 
 def _check_number_of_values(body: bytes | bytearray) -> None:

@@ -52,32 +52,41 @@ def render(template: Template, variables: Mapping[str, Variable], subject_overri
     """
     check_variables(variables)
     values = {name: written(value) for name, value in variables.items()}
-    subject = subject_override
-    if subject is None and template.subject is not None:
-        subject = _fill(template.subject, values, _in_one_line)
+    text = _pieces(template.text, values, str)
+    html_text = _pieces(template.html, values, html.escape)
+    # Counted before it is built: a thousand placeholders times a value of a megabyte is a gigabyte.
+    if sum(map(len, text)) + sum(map(len, html_text)) > limits.MESSAGE_SIZE:
+        raise Refused(Code.PAYLOAD_TOO_LARGE, "template: filled in, it is larger than 10 MiB")
     return Rendered(
-        subject=subject,
-        text=None if template.text is None else _fill(template.text, values, str),
-        html=None if template.html is None else _fill(template.html, values, html.escape),
+        subject=_subject(template, values) if subject_override is None else subject_override,
+        text=None if template.text is None else "".join(text),
+        html=None if template.html is None else "".join(html_text),
     )
+
+
+def _subject(template: Template, values: Mapping[str, str]) -> str | None:
+    if template.subject is None:
+        return None
+    pieces = _pieces(template.subject, values, _in_one_line)
+    if sum(map(len, pieces)) > limits.SUBJECT_LENGTH:
+        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
+    return "".join(pieces)
 
 
 def _in_one_line(value: str) -> str:
     return value.translate(_LINE_BREAKS)
 
 
-def _fill(source: str, values: Mapping[str, str], write: Callable[[str], str]) -> str:
-    pieces = _PLACEHOLDER.split(source)  # literal, name, literal, name, …, literal
+def _pieces(source: str | None, values: Mapping[str, str], write: Callable[[str], str]) -> list[str]:
+    """What a source becomes, in pieces: none of the values is copied yet."""
+    pieces = _PLACEHOLDER.split(source or "")  # literal, name, literal, name, …, literal
     ready: dict[str, str] = {}
     for name in set(pieces[1::2]):
         if name not in values:
             raise invalid(f"variables.{name}", "the template needs a value for this placeholder")
         ready[name] = write(values[name])
     pieces[1::2] = [ready[name] for name in pieces[1::2]]
-    # Counted before it is built: a thousand placeholders times a value of a megabyte is a gigabyte.
-    if sum(map(len, pieces)) > limits.MESSAGE_SIZE:
-        raise Refused(Code.PAYLOAD_TOO_LARGE, "template: filled in, it is larger than 10 MiB")
-    return "".join(pieces)
+    return pieces
 
 
 def check_template(alias: str, subject: str | None, text: str | None, html: str | None) -> None:

@@ -14,7 +14,6 @@ from appliance.message.characters import fault_in_body
 
 HTML_LENGTH: Final = 1024 * 1024  # characters
 MARKS: Final = 10_000  # of `<` and `&`, at a few microseconds each; a long newsletter has 4,000
-FEW_MARKS: Final = 1_000  # that take no more than a few milliseconds
 
 # It matches wherever a tag begins, with or without an end: so what it looks at, it consumes. Only a quote that is never
 # closed is looked for to the end in vain, once for each kind of quote.
@@ -40,18 +39,14 @@ _NEW_PARAGRAPH: Final = frozenset(
 _LISTS: Final = 10  # levels that are indented
 
 
-def is_laborious(markup: str) -> bool:
-    """Whether making a text of this HTML would hold up an event loop."""
-    return _marks(markup) > FEW_MARKS
-
-
-def _marks(markup: str) -> int:
+def marks(markup: str) -> int:
+    """How many tags and entities there are, as far as they can be told without reading: what the time goes by."""
     return markup.count("<") + markup.count("&")
 
 
 def text_from_html(markup: str) -> str | None:
     """The text of this HTML; None when there is none in it, or when it is over the limits."""
-    if len(markup) > HTML_LENGTH or _marks(markup) > MARKS:
+    if len(markup) > HTML_LENGTH or marks(markup) > MARKS:
         return None
     page = _Page()
     at = 0

@@ -1,7 +1,9 @@
 """In charge of templates in the store: each save is a new version, and old versions stay for the record."""
 
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
@@ -12,8 +14,11 @@ from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
 from appliance.store.stored import add, check_room, of_template
 
+Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
+
 TEMPLATES = 1_000  # of one account
 VERSIONS = 100  # kept of one template
+PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may end early for it
 
 _SAVE = """
 INSERT INTO templates (account_id, alias, version, created_at, updated_at) VALUES (:account_id, :alias, 1, :now, :now)
@@ -76,22 +81,40 @@ class Templates:
         row = self.engine.read(lambda c: first(c, _TEMPLATES + "AND t.alias = :alias", wanted))
         return None if row is None else StoredTemplate(*row)
 
-    def page(self, account_id: str, after: str, most: int) -> list[StoredTemplate]:
-        """The templates of an account by alias, from the one after `after`."""
-        wanted = {"account_id": account_id, "after": after, "most": most}
+    def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
+        """The templates of an account by alias, from the one after `after`; and whether there are more."""
+        wanted = {"account_id": account_id, "after": after, "most": most + 1}
         query = _TEMPLATES + "AND t.alias > :after ORDER BY t.alias LIMIT :most"
-        return self.engine.read(lambda c: [StoredTemplate(*row) for row in rows(c, query, wanted)])
+        return self.engine.read(lambda c: _page(c.execute(query, wanted), StoredTemplate, most))
 
-    def versions(self, account_id: str, alias: str, before: int, most: int) -> list[TemplateVersion]:
-        """What was saved under an alias, the newest first, from the version before `before`."""
-        wanted = {"account_id": account_id, "alias": alias, "before": before, "most": most}
-        return self.engine.read(lambda c: [TemplateVersion(*row) for row in rows(c, _VERSIONS, wanted)])
+    def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
+        """What was saved under an alias, the newest first, before version `before`; and whether there is more."""
+        wanted = {"account_id": account_id, "alias": alias, "before": before, "most": most + 1}
+        return self.engine.read(lambda c: _page(c.execute(_VERSIONS, wanted), TemplateVersion, most))
 
     async def delete(self, account_id: str, alias: str) -> None:
         """Remove a template from use; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
         if not await self.engine.write(lambda c: rows(c, _DELETE, row)):
             raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+
+
+def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
+    """The first rows, and whether there are more.
+
+    One at least, and no more of them than PAGE_CHARACTERS allow: a hundred large ones would take the event loop half a
+    second to read and to write.
+    """
+    page: list[Stored] = []
+    characters = 0
+    with closing(cursor):  # one that is left half-read would keep the log from being checkpointed
+        for row in cursor:
+            each = kind(*row)
+            characters += len(each.text or "") + len(each.html or "")
+            if len(page) >= most or (page and characters > PAGE_CHARACTERS):
+                return page, True
+            page.append(each)
+    return page, False
 
 
 def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | None) -> StoredTemplate:

@@ -1,5 +1,6 @@
 """In charge of the words between a dialogue and whoever drives it: what is expected, what is to be done, by whom."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
@@ -38,11 +39,25 @@ class Submit:
     caller: Caller
     sender: str
     recipients: tuple[str, ...]
-    content: bytes
+    content: Callable[[], bytes]  # the message, dots unstuffed: to be called once, and not on the event loop if large
+    size: int  # octets of it on the wire
     secure: bool  # it came over TLS
 
 
-Action = StartTls | WrongLogin | Submit
+@dataclass(frozen=True, slots=True)
+class ReadRecipient:
+    """Read this address for this account where costly work is done; then call `recipient_read`."""
+
+    account_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Let other connections have the event loop; then call `go_on`."""
+
+
+Action = StartTls | WrongLogin | Submit | ReadRecipient | Yield
 Next = Action | None  # None: read on
 
 

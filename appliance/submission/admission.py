@@ -55,7 +55,7 @@ class Admission(Intake):
     def secured(self) -> None:
         """TLS has begun; its first bytes may be here already."""
         self._forget_client(secure=True)
-        self._go_on()
+        self.go_on()
 
     # ---- AUTH (RFC 4954)
 
@@ -106,7 +106,7 @@ class Admission(Intake):
     def login_failed(self, *, too_many: bool) -> None:
         """It was counted; `too_many`: its address has failed so often that it is not listened to for a while."""
         self._login_failures += 1
-        self._go_on()
+        self.go_on()
         if too_many or self._login_failures >= limits.LOGIN_FAILURES:
             self.goodbye(replies.TOO_MANY_FAILURES)
         else:

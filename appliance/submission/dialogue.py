@@ -2,7 +2,8 @@
 
 Rules. A line ends with CRLF. A message needs EHLO, then AUTH (under TLS), MAIL, at least one RCPT, then DATA or BDAT.
 Commands may be pipelined (RFC 2920): what has come is read up to the first command that somebody has to do something
-for (an `Action`), and no further until that is done. Whoever makes too many mistakes is told so, and is out.
+for (an `Action`), and no further until that is done; and up to `limits.TURN` of them, so that one client's commands
+do not keep the event loop from the others. Whoever makes too many mistakes is told so, and is out.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,10 @@ from collections.abc import Callable
 from appliance.errors import Refused
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.submission import commands, limits, replies
-from appliance.submission.actions import House, Next, Phase
+from appliance.submission.actions import House, Next, Phase, Yield
 from appliance.submission.admission import Admission
 from appliance.submission.content import Room
-from appliance.submission.intake import BadAddress, Transaction, address
+from appliance.submission.intake import BadAddress, Transaction, address, is_costly
 from appliance.submission.login import Login
 
 NAME_LENGTH = 255  # octets of the name in EHLO
@@ -26,6 +27,7 @@ class Dialogue(Admission):
         super().__init__(house, room, secure=secure, plaintext_login=plaintext_login)
         self._hostname = hostname
         self._overlong = 0  # octets thrown away of a line that is too long
+        self._turn = 0  # commands read in this turn
 
     # ---- what the driver calls
 
@@ -55,10 +57,14 @@ class Dialogue(Admission):
         return action
 
     def _read(self) -> Next:
+        self._turn = 0
         while self._input:
             if self.phase is Phase.COMMAND:
                 if self.stopping and not self._is_midway():
                     return None
+                if self._turn >= limits.TURN:
+                    return Yield()
+                self._turn += 1
                 action = self._read_line()
             elif self.phase is Phase.CONTENT:
                 action = self._read_content()
@@ -73,7 +79,7 @@ class Dialogue(Admission):
     def answer(self, message_id: str | None, refused: Refused | None = None) -> None:
         """What became of the message: its id, or why not, or neither when something broke."""
         self._end_transaction()
-        self._go_on()
+        self.go_on()
         if message_id is not None:
             self._well_done()
             self.out.append(replies.queued(message_id))
@@ -214,6 +220,8 @@ class Dialogue(Admission):
         if not path.address:
             return self._fail(replies.NULL_SENDER)
         utf8 = "SMTPUTF8" in path.parameters
+        if is_costly(path.address):
+            self._turn += limits.COSTLY
         try:
             self._house.check(caller)
             sender = address(path.address, "MAIL FROM")

@@ -4,12 +4,36 @@ from abc import ABC, abstractmethod
 
 from appliance.errors import Refused
 from appliance.message import addresses
+from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.model import Caller
 from appliance.submission import commands, limits, replies
-from appliance.submission.actions import Next, Phase, Submit
+from appliance.submission.actions import Next, Phase, ReadRecipient, Submit
 from appliance.submission.content import Chunks, Data, Room
 from appliance.submission.manners import Manners
+
+
+class BadAddress(Exception):
+    """An address that the one strict parser does not take."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def address(text: str, field: str) -> addresses.Address:
+    """An address of the envelope, as the one strict parser has it."""
+    if " " in text:
+        raise BadAddress(f"{field}: an address must not contain a space")
+    try:
+        return addresses.parse(text, field)
+    except Refused as refused:
+        raise BadAddress(refused.text) from None
+
+
+def is_costly(text: str) -> bool:
+    """Whether reading this address takes longer than the event loop should be kept."""
+    return of_address(text) > limits.ADDRESS_COST
 
 
 class Transaction:
@@ -66,10 +90,36 @@ class Intake(Manners, ABC):
             return self._fail(replies.NO_SUCH_PARAMETER)
         if not (transaction.utf8 or path.address.isascii()):
             return self._fail(replies.NEEDS_SMTPUTF8)
+        if is_costly(path.address):
+            return self._costly_recipient(transaction, path.address)
         try:
-            recipient = address(path.address, "RCPT TO")
+            return self._recipient(address(path.address, "RCPT TO"))
         except BadAddress as bad:
             return self._fail(replies.reply("553 5.1.3", bad.reason))
+
+    def _costly_recipient(self, transaction: Transaction, text: str) -> Next:
+        """One whose reading takes so long that it is done elsewhere, and not at all where it would be in vain."""
+        if len(transaction.recipients) < RECIPIENTS:
+            assert self._caller is not None  # noqa: S101 - a transaction has one
+            return ReadRecipient(self._caller.account_id, text)
+        known = text in transaction.recipients.values()
+        self.out.append(replies.RECIPIENT_OK if known else replies.TOO_MANY_RECIPIENTS)
+        return None
+
+    def recipient_read(self, read: addresses.Address | BadAddress | Refused) -> None:
+        """What became of an address that was read elsewhere."""
+        self.go_on()
+        if isinstance(read, addresses.Address):
+            self._recipient(read)
+        elif isinstance(read, BadAddress):
+            self._fail(replies.reply("553 5.1.3", read.reason))
+        else:
+            self._refuse(read)
+
+    def _recipient(self, recipient: addresses.Address) -> Next:
+        transaction = self._transaction
+        if transaction is None:  # the client has gone meanwhile
+            return None
         if len(transaction.recipients) >= RECIPIENTS and recipient.key not in transaction.recipients:
             self.out.append(replies.TOO_MANY_RECIPIENTS)
         else:
@@ -162,7 +212,7 @@ class Intake(Manners, ABC):
         self.phase = Phase.COMMAND
         if content.kept:
             recipients = tuple(transaction.recipients.values())
-            return Submit(caller, transaction.sender, recipients, content.content(), self.secure)
+            return Submit(caller, transaction.sender, recipients, content.content, content.size, self.secure)
         wrong = self._refusal or replies.TOO_LARGE
         self._end_transaction()
         return self._deny(wrong)
@@ -174,21 +224,3 @@ class Intake(Manners, ABC):
         if self._taken[1]:
             self._room.give_back(*self._taken)
             self._taken = ("", 0)
-
-
-class BadAddress(Exception):
-    """An address that the one strict parser does not take."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-def address(text: str, field: str) -> addresses.Address:
-    """An address of the envelope, as the one strict parser has it."""
-    if " " in text:
-        raise BadAddress(f"{field}: an address must not contain a space")
-    try:
-        return addresses.parse(text, field)
-    except Refused as refused:
-        raise BadAddress(refused.text) from None

@@ -11,6 +11,12 @@ LOGIN_LINE: Final = 12_288  # octets of an AUTH command or of an answer to it, R
 OVERLONG: Final = 64 * 1024  # octets of an overlong line that are read and thrown away before the session ends
 RCPTS: Final = 1_000  # RCPT commands in one transaction, most of them in vain
 
+# Of the event loop's time, which all connections share.
+TURN: Final = 50  # commands read before other connections have a turn: about a millisecond
+COSTLY: Final = 20  # commands that a costly sender address counts for
+PAUSE: Final = 0.005  # seconds between two turns of a client that has sent more than one turn's commands at once
+ADDRESS_COST: Final = 300  # microseconds, as estimated, up to which an address is read at once
+
 # Of patience.
 ERRORS: Final = 20  # commands answered 5xx since the last accepted message
 JUNK: Final = 100  # commands that lead nowhere since the last accepted message

@@ -42,7 +42,8 @@ class Manners:
         """Whether a part of a message has come, and its next part begins with a command; for those who take any."""
         return False
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """What was to be done first is done: commands are read again."""
         if self.phase is Phase.ACTION:
             self.phase = Phase.COMMAND
 

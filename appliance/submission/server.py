@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import trio
@@ -21,13 +22,16 @@ from appliance.entrance import Entrance
 from appliance.live import LiveSettings
 from appliance.log import get_logger
 from appliance.measures import EXPIRIES, OPEN
+from appliance.message.addresses import Address
+from appliance.message.cost import of_size
 from appliance.model import Caller
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies
-from appliance.submission.actions import Submit
+from appliance.submission.actions import ReadRecipient, Submit
 from appliance.submission.content import Room
 from appliance.submission.dialogue import Dialogue
+from appliance.submission.intake import address as read_address
 from appliance.submission.listener import Listener, listen
 from appliance.submission.login import Login
 from appliance.submission.loop import prepare
@@ -71,7 +75,7 @@ class Submission:
             smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
         )
         OPEN["smtp"] = lambda: len(self.doorkeeper.open)
-        self._deeds = Deeds(self._submit, entrance.credentials.wrong_guess, self.doorkeeper.leave)
+        self._deeds = Deeds(self._submit, entrance.credentials.wrong_guess, self._read_recipient, self.doorkeeper.leave)
 
     def adopt(self, config: Config) -> Callable[[], None]:
         """Make ready for other settings, which sessions that begin later have; OSError for a certificate of no use."""
@@ -131,10 +135,15 @@ class Submission:
 
     async def _submit(self, work: Submit) -> str:
         request_id = self._outside.identifier("req")
+        content = await self._door.workers.run(work.caller.account_id, of_size(work.size), work.content)
         submitted = await self._door.submit(
-            work.caller, work.sender, work.recipients, work.content, request_id, secure=work.secure
+            work.caller, work.sender, work.recipients, content, request_id, secure=work.secure
         )
         return submitted.message_id
+
+    async def _read_recipient(self, work: ReadRecipient) -> Address:
+        # Whatever the estimate says: thousands of addresses that are each just cheap enough add up.
+        return await self._door.workers.run(work.account_id, inf, read_address, work.text, "RCPT TO")
 
 
 def _attach(loop: Any, session: Session, client: socket.socket) -> None:

@@ -23,9 +23,11 @@ from appliance.config import Smtp
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
 from appliance.measures import REFUSED
+from appliance.message.addresses import Address
 from appliance.submission import limits, replies
-from appliance.submission.actions import Action, Phase, StartTls, Submit, WrongLogin
+from appliance.submission.actions import Action, Phase, ReadRecipient, StartTls, Submit, WrongLogin, Yield
 from appliance.submission.dialogue import Dialogue
+from appliance.submission.intake import BadAddress
 
 READ_AHEAD = 64 * 1024  # bytes that may wait while a message is being stored
 TLS_GOODBYE = 2.0  # seconds for the other side to say it, too
@@ -39,6 +41,7 @@ class Deeds:
 
     submit: Callable[[Submit], Awaitable[str]]  # the id of the stored message; raises Refused
     wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; takes its time
+    read_recipient: Callable[[ReadRecipient], Awaitable[Address]]  # raises BadAddress or Refused
     leave: Callable[["Session"], None]  # its client has said goodbye, and counts no longer
 
 
@@ -189,6 +192,11 @@ class Session(SMTP):
                 REFUSED.add(("smtp", Code.UNAUTHORIZED))
                 log.info("login failed", client=self._address)
                 self._dialogue.login_failed(too_many=refused.retry_after is not None)
+            elif isinstance(work, ReadRecipient):
+                self._dialogue.recipient_read(await self._read_recipient(work))
+            elif isinstance(work, Yield):
+                await trio.sleep(limits.PAUSE)
+                self._dialogue.go_on()
             elif not await self._start_tls():
                 return
             action = self._dialogue.proceed()
@@ -215,6 +223,12 @@ class Session(SMTP):
             self._dialogue.answer(None)
         else:
             self._dialogue.answer(message_id)
+
+    async def _read_recipient(self, work: ReadRecipient) -> Address | BadAddress | Refused:
+        try:
+            return await self._deeds.read_recipient(work)
+        except (BadAddress, Refused) as refused:
+            return refused
 
     async def _start_tls(self) -> bool:
         """Put TLS under the dialogue; the transport reads nothing until that is done."""

@@ -13,10 +13,11 @@ from typing import Any
 
 import trio
 
-from appliance.accept import LARGE, FrontDoor
+from appliance.accept import FrontDoor
 from appliance.config import Http
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
+from appliance.message.cost import of_size
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
 from appliance.networks import client_network
@@ -37,7 +38,7 @@ from appliance.web.auth import Authenticator, check_may_read
 from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
 from appliance.web.emails import message_json
 from appliance.web.http1 import Peer
-from appliance.web.json_body import check_content_type
+from appliance.web.json_body import check_content_type, check_encoding
 from appliance.web.quick_http import QuickRequest
 
 V1_BODY = 64 * 1024  # bytes
@@ -82,7 +83,6 @@ class Edge:
         self._stopping = stopping
         self._pages = pages  # Quart: everything that is not answered here
         self._budget = budget
-        self._large = trio.CapacityLimiter(1)
 
     def adopt(self, settings: Http) -> None:
         """Work by these settings from the next request on."""
@@ -149,12 +149,13 @@ class Edge:
         self._rate.take(caller.idempotency_scope)
         length = declared_length(headers, self._settings.max_body)
         check_content_type(headers.get(b"content-type", b""))
+        check_encoding(headers.get(b"content-encoding"))
         key = _idempotency_key(headers, doubled)
         self._door.check_open(caller)
         memory = self._budget.of_account(caller.account_id)
         async with RequestBody(exchange.receive, length, self._settings.max_body, memory) as body:
             size = len(body)
-            request = decode(body) if size < LARGE else await self._decode_large(body)
+            request = await self._door.workers.run(caller.account_id, of_size(size), decode, body)
             body.clear()  # decoded: a large message has no room for both
             accepted = await self._door.send(caller, request, key, request_id, size)
         answer = json_answer(accepted.receipt, request_id)
@@ -162,9 +163,6 @@ class Edge:
             answer.append((b"idempotent-replayed", b"true"))
             answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
         return 202, answer, accepted.receipt
-
-    async def _decode_large(self, body: bytearray) -> Any:
-        return await trio.to_thread.run_sync(decode, body, limiter=self._large)
 
     # ---- GET /emails/{id}
 
@@ -195,6 +193,7 @@ class Edge:
             return
         length = declared_length(headers, V1_BODY)
         memory = self._budget.of_network(client_network(address))
+        check_encoding(headers.get(b"content-encoding"))
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
             user, _ = await self._auth.user(authorization, address)
             exchange.peer.authenticated = True

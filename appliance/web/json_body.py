@@ -10,13 +10,26 @@ from appliance.message.json_faults import explain, find_repeated_key
 
 T = TypeVar("T")
 
-_JSON_TYPE = re.compile(rb'application/json(?:\s*;\s*charset\s*=\s*"?utf-8"?)?\s*', re.IGNORECASE)
+_SHOWN = 40  # characters of a header repeated in a sentence
+
+_JSON_TYPE = re.compile(rb"application/json\s*(?:;\s*charset\s*=\s*\"?([^\s\";]{1,40})\"?\s*)?", re.IGNORECASE)
 
 
 def check_content_type(given: bytes) -> None:
-    """Refuse what does not say that it is JSON, or says that it is in other letters than JSON may be."""
-    if not _JSON_TYPE.fullmatch(given):
+    """Refuse what does not say that it is JSON, or says that it is in other letters than JSON may be (RFC 8259 8.1)."""
+    found = _JSON_TYPE.fullmatch(given)
+    if found is None:
         raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
+    charset = (found[1] or b"utf-8").decode("ascii", "replace")
+    if charset.lower() != "utf-8":
+        raise Refused(Code.INVALID_REQUEST, f"Content-Type: the charset {charset} is not supported; send UTF-8")
+
+
+def check_encoding(given: bytes | None) -> None:
+    """Refuse a body that is compressed or otherwise encoded: a small one could become any size."""
+    if given is not None and given.strip().lower() not in (b"", b"identity"):
+        name = given.strip()[:_SHOWN].decode("ascii", "replace")
+        raise Refused(Code.INVALID_REQUEST, f"Content-Encoding: {name} is not supported; send the body as it is")
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

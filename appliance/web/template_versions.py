@@ -44,9 +44,9 @@ def blueprint(services: Services) -> Blueprint:
         limit, before = page_limit(PAGE), _before()
         if not ALIAS.fullmatch(alias) or services.store.templates.current(user.account_id, alias) is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
-        found = services.store.templates.versions(user.account_id, alias, before, limit + 1)
-        following = str(found[limit - 1].version) if len(found) > limit else None
-        return answer(TemplateVersionsAnswer([_shown(each) for each in found[:limit]], following, request_id()))
+        found, more = services.store.templates.versions(user.account_id, alias, before, limit)
+        following = str(found[-1].version) if more else None
+        return answer(TemplateVersionsAnswer([_shown(each) for each in found], following, request_id()))
 
     return routes
 

@@ -80,10 +80,9 @@ def blueprint(services: Services, quota: Quota) -> Blueprint:
     async def page() -> Response:
         user, _ = await services.user()
         limit = page_limit()
-        found = services.store.templates.page(user.account_id, request.args.get("after", ""), limit + 1)
-        following = found[limit - 1].alias if len(found) > limit else None
-        shown = [TemplateObject(**_fields(each)) for each in found[:limit]]
-        return answer(TemplatesAnswer(shown, following, request_id()))
+        found, more = services.store.templates.page(user.account_id, request.args.get("after", ""), limit)
+        shown = [TemplateObject(**_fields(each)) for each in found]
+        return answer(TemplatesAnswer(shown, found[-1].alias if more else None, request_id()))
 
     @routes.get("/v1/templates/<alias>")
     async def show(alias: str) -> Response:

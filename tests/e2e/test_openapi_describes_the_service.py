@@ -87,10 +87,10 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         for name in ("to", "cc", "bcc", "reply_to"):
             if name in body:
                 body[name] = real_addresses(name, body[name])
-        for index, file in enumerate(body.get("attachments", ())):
-            if "content_id" in file:
+        for index, file in enumerate(body.get("attachments") or ()):
+            if file.get("content_id"):
                 file["content_id"] = f"{index}-{file['content_id']}"[:128]
-        if "template" in body:
+        if body.get("template"):
             body["template"] = "order-shipped"
     elif case.path == "/v1/auth/login":
         body |= {"email": running.account.email, "password": PASSWORD}
@@ -113,8 +113,8 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
 
 def real_addresses(name: str, value: Any) -> Any:
     """As many addresses as there were, up to a third of what a message may have."""
-    if isinstance(value, str):
-        return f"{name}@example.net"
+    if isinstance(value, str | None):
+        return value and f"{name}@example.net"
     return [f"{name}{index}@example.net" for index in range(min(16, len(value)))]
 
 

@@ -263,11 +263,29 @@ def test_bad_filenames(filename: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["Q", "QQ", "QQ=", "Q Q=", "QQ==\n", "QQ==QQ==", "Q-_A", "éé==", "QQ\x00=", "====", "data:,x", "Q$$="]
+    "content",
+    ["Q", "QQ=", "Q Q=", "QQ==QQ==", "Q-_A", "éé==", "QQ\x00=", "====", "data:,x", "Q$$=", "QUJDR", "Q\n", "QQ\t=="],
 )
 def test_bad_base64(content: str) -> None:
-    """Only standard base64, padded and without line breaks, is read."""
+    """Only standard base64 is read."""
     assert reason(attachments=[attached(content=content)]).startswith("attachments[0].content: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "file"),
+    [("QQ", b"A"), ("QUI", b"AB"), ("QQ==\n", b"A"), ("QU\r\nJD\nRA=\r\n=", b"ABCD"), ("\r\nQUJD\r\n", b"ABC")],
+)
+def test_base64_in_lines_or_without_padding(content: str, file: bytes) -> None:
+    """Line breaks anywhere are skipped, and padding may be left out, as some encoders do."""
+    request = decode(json.dumps(body(attachments=[attached(content=content)])).encode())
+    assert draft(request, None).files[0].content == file
+
+
+def test_line_breaks_do_not_count_towards_the_size() -> None:
+    """What counts is the file, not how its base64 was broken into lines."""
+    content = "QUJD\r\n" * 2_000_000  # 12 MB of text, 6 MB of file
+    request = decode(json.dumps(body(attachments=[attached(content=content)])).encode())
+    assert len(draft(request, None).files[0].content) == 6_000_000
 
 
 def test_base64_is_released() -> None:

@@ -59,6 +59,32 @@ def test_bytearray() -> None:
     assert decode(bytearray(START.encode() + b"}")).to == "d@e.f"
 
 
+OPTIONAL = (
+    "cc",
+    "bcc",
+    "reply_to",
+    "subject",
+    "text",
+    "html",
+    "template",
+    "variables",
+    "headers",
+    "tags",
+    "attachments",
+)
+
+
+def test_null_is_the_same_as_leaving_it_out() -> None:
+    """Null for every optional field, of attachments too, decodes and fingerprints as if it were not there."""
+    without = decode(json.dumps({"from": "a", "to": "b", "attachments": [{"filename": "x", "content": ""}]}).encode())
+    nulls: dict[str, Any] = dict.fromkeys(OPTIONAL)
+    attachment = {"filename": "x", "content": "", "content_type": None, "content_id": None}
+    given = decode(json.dumps({**nulls, "from": "a", "to": "b", "attachments": [attachment]}).encode())
+    assert msgspec.to_builtins(given) == msgspec.to_builtins(without)
+    assert fingerprint(given) == fingerprint(without)
+    assert decode(json.dumps({**nulls, "from": "a", "to": "b"}).encode()).attachments is msgspec.UNSET
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -70,7 +96,11 @@ def test_bytearray() -> None:
         ("{}", "from: this field is required"),
         ('{"from":"a"}', "to: this field is required"),
         (START + ',"subject":1}', "subject: expected a string, got a number"),
-        (START + ',"subject":null}', "subject: expected a string, got null; leave the field out instead"),
+        ('{"from":null,"to":"d@e.f"}', "from: expected a string, got null; leave the field out instead"),
+        (START + ',"cc":[null]}', "cc[0]: expected a string, got null; leave the field out instead"),
+        (START + ',"cc":null,"subject":1}', "subject: expected a string, got a number"),
+        (START + ',"cc":null,"cc":"x@y.z"}', "cc: this key occurs twice in one object"),
+        (START + ',"cc":"x@y.z","cc":null}', "cc: this key occurs twice in one object"),
         (START + ',"subject":["x"]}', "subject: expected a string, got an array"),
         (START + f',"subject":"{"x" * 501}"}}', "subject: must have at most 500 characters"),
         (START + ',"html":{}}', "html: expected a string, got an object"),

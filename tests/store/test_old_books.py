@@ -135,7 +135,7 @@ async def test_deleted_templates_go_with_their_versions(store: Store, account: A
     assert await tidy(store, clock) == 0
     clock.now += 2 * DAY
     assert await tidy(store, clock, 2) == 4
-    assert len(store.templates.versions(account.id, "used", 99, 99)) == 3
+    assert len(store.templates.versions(account.id, "used", 99, 99)[0]) == 3
     again = await store.templates.save(account.id, "old", "Hello", "text", None)
     assert again.version == 1
 

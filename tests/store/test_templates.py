@@ -5,6 +5,7 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model import Account
 from appliance.store import Store
+from appliance.store.templates import PAGE_CHARACTERS
 from tests.store.samples import HASH
 
 
@@ -30,7 +31,7 @@ async def test_a_deleted_template_is_gone_from_use_only(store: Store, account: A
     await store.templates.save(account.id, "welcome", "Hello", "text", None)
     await store.templates.delete(account.id, "welcome")
     assert store.templates.current(account.id, "welcome") is None
-    assert store.templates.page(account.id, "", 10) == []
+    assert store.templates.page(account.id, "", 10) == ([], False)
     with pytest.raises(Refused) as refused:
         await store.templates.delete(account.id, "welcome")
     assert refused.value.code is Code.NOT_FOUND
@@ -44,8 +45,25 @@ async def test_templates_are_listed_page_by_page(store: Store, account: Account)
     """By alias, from the one after the last seen."""
     for alias in ("c", "a", "d", "b"):
         await store.templates.save(account.id, alias, "s", "t", None)
-    assert [template.alias for template in store.templates.page(account.id, "", 3)] == ["a", "b", "c"]
-    assert [template.alias for template in store.templates.page(account.id, "c", 3)] == ["d"]
+    found, more = store.templates.page(account.id, "", 3)
+    assert ([template.alias for template in found], more) == (["a", "b", "c"], True)
+    found, more = store.templates.page(account.id, "c", 3)
+    assert ([template.alias for template in found], more) == (["d"], False)
+
+
+async def test_a_page_of_large_templates_ends_early(store: Store, account: Account) -> None:
+    """A page holds one template at least, and otherwise no more text than can be answered at once."""
+    for alias, size in (("a", PAGE_CHARACTERS // 2), ("b", PAGE_CHARACTERS // 2), ("c", 1), ("d", 2 * PAGE_CHARACTERS)):
+        await store.templates.save(account.id, alias, None, "x" * size, None)
+        await store.templates.save(account.id, "versions", None, None, "x" * size)
+    pages, after, more = [], "", True
+    while more:
+        found, more = store.templates.page(account.id, after, 100)
+        after = found[-1].alias
+        pages.append([template.alias for template in found])
+    assert pages == [["a", "b"], ["c"], ["d"], ["versions"]]
+    newest, more = store.templates.versions(account.id, "versions", 99, 100)
+    assert ([each.version for each in newest], more) == ([4], True)
 
 
 async def test_accounts_do_not_see_each_others_templates(store: Store, account: Account) -> None:

@@ -4,11 +4,13 @@ import base64
 from dataclasses import dataclass, field
 
 from appliance.errors import Refused
+from appliance.message.addresses import Address
 from appliance.model import Caller, CredentialKind
 from appliance.store.access import sha256
-from appliance.submission.actions import Action, Submit
+from appliance.submission.actions import Action, ReadRecipient, Submit, Yield
 from appliance.submission.content import Room
 from appliance.submission.dialogue import Dialogue
+from appliance.submission.intake import BadAddress, address
 from appliance.submission.login import Login
 
 USERNAME, PASSWORD = "smtp_1", "secret"
@@ -47,10 +49,18 @@ class Talk:
     house: FakeHouse
     room: Room
     action: Action | None = None
+    yields: int = 0  # how often the dialogue let other connections have a turn
 
     def send(self, data: bytes) -> list[bytes]:
         """Bytes in; the replies, one by one, each with all its lines."""
         self.action = self.dialogue.receive(data)
+        while isinstance(self.action, ReadRecipient | Yield):
+            if isinstance(self.action, Yield):
+                self.yields += 1
+                self.dialogue.go_on()
+            else:
+                self.dialogue.recipient_read(_read(self.action))
+            self.action = self.dialogue.proceed()
         return self.replies()
 
     def say(self, line: bytes) -> bytes:
@@ -76,6 +86,13 @@ class Talk:
         """The message that is to be stored."""
         assert isinstance(self.action, Submit)
         return self.action
+
+
+def _read(work: ReadRecipient) -> Address | BadAddress:
+    try:
+        return address(work.text, "RCPT TO")
+    except BadAddress as bad:
+        return bad
 
 
 def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:

@@ -264,7 +264,7 @@ def test_a_message_in_chunks_is_finished_first() -> None:
     made.send(b"BDAT 6\r\nA: b\r\n")
     made.dialogue.stop()
     assert made.send(b"BDAT 5 LAST\r\n\r\nx\r\nMAIL FROM:<a@example.com>\r\n") == []
-    assert made.submitted().content == b"A: b\r\n\r\nx\r\n"
+    assert made.submitted().content() == b"A: b\r\n\r\nx\r\n"
     made.dialogue.answer("msg_1")
     assert made.dialogue.proceed() is None
     assert [reply[:9] for reply in made.replies()] == [b"250 2.0.0", b"421 4.3.2"]

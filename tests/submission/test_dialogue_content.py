@@ -16,7 +16,7 @@ def test_data_is_unstuffed_and_handed_over() -> None:
     assert made.say(b"DATA").startswith(b"354 ")
     assert made.send(b"A: b\r\n\r\n..\r\n.x\r\n...\r\n.\r\nNOOP\r\n") == []
     message = made.submitted()
-    assert message.content == b"A: b\r\n\r\n.\r\nx\r\n..\r\n"
+    assert message.content() == b"A: b\r\n\r\n.\r\nx\r\n..\r\n"
     assert (message.sender, message.recipients) == ("a@example.com", ("ada@example.net",))
     made.dialogue.answer("msg_1")
     assert made.dialogue.proceed() is None
@@ -55,10 +55,11 @@ def test_nothing_is_smuggled(ending: bytes, chunked: bool) -> None:
         made.say(b"DATA")
         assert made.send(inside + b".\r\n") == []
     submitted = made.submitted()
-    assert submitted.content.endswith(b"\r\nRCPT TO:<x@example.net>\r\nDATA\r\n")
+    content = submitted.content()
+    assert content.endswith(b"\r\nRCPT TO:<x@example.net>\r\nDATA\r\n")
     assert made.dialogue.waiting == 0
     with pytest.raises(Refused) as refused:
-        read(submitted.sender, submitted.recipients, submitted.content)
+        read(submitted.sender, submitted.recipients, content)
     assert refused.value.code is Code.INVALID_REQUEST
 
 
@@ -77,7 +78,7 @@ def test_ten_mebibytes_come_whole(stuffed: bool) -> None:
     for begin in range(0, len(wire), 65_536):
         assert made.send(wire[begin : begin + 65_536]) == []
     assert made.send(b".\r\n") == []
-    assert made.submitted().content == body
+    assert made.submitted().content() == body
 
 
 def test_endless_data_takes_no_memory() -> None:
@@ -129,7 +130,7 @@ def test_chunks_make_a_message() -> None:
     assert made.say(b"DATA").startswith(b"503 5.5.1 ")
     assert made.say(b"RCPT TO:<more@example.net>").startswith(b"503 5.5.1 ")
     assert made.send(b"BDAT 0 LAST\r\n") == []
-    assert made.submitted().content == b"A: b\r\n\r\n.\r\n"
+    assert made.submitted().content() == b"A: b\r\n\r\n.\r\n"
 
 
 def test_large_chunks_are_no_idle_commands() -> None:
@@ -138,7 +139,7 @@ def test_large_chunks_are_no_idle_commands() -> None:
     for _ in range(200):
         assert made.send(b"BDAT 1024\r\n" + b"x" * 1_022 + b"\r\n") == [b"250 2.0.0 Chunk taken\r\n"]
     made.send(b"BDAT 0 LAST\r\n")
-    assert len(made.submitted().content) == 200 * 1_024
+    assert len(made.submitted().content()) == 200 * 1_024
     made = ready()
     replies = made.send(b"BDAT 1\r\nx" * 150)
     assert replies[-1].startswith(b"421 4.7.0 ")

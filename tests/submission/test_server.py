@@ -22,6 +22,7 @@ from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import open_store
 from appliance.submission import dialogue, server
+from appliance.workers import Workers
 from tests.running import Provisioned, provision
 from tests.submission.talk import credential
 
@@ -44,6 +45,7 @@ class FailingDoor:
     error: BaseException | None = None
     held: trio.Event | None = None
     taken: list[bytes] = field(default_factory=list)
+    workers: Workers = field(default_factory=Workers)
 
     def check_open(self, caller: Caller) -> None:
         """It looks open."""

@@ -71,7 +71,6 @@ LINES = [
     "filename",
     "content_type",
     "content_id",
-    "content",
     "template",
 ]
 TEXTS = ["text", "html", "variable value"]
@@ -269,6 +268,12 @@ def test_any_bytes_are_answered_properly(caller: Caller, content: bytes) -> None
 def test_a_line_takes_no_control_character_and_no_break(caller: Caller, place: str, character: str) -> None:
     """C0, C1, DEL, CR, LF, U+2028 and U+2029 are refused wherever text must stay on one line."""
     error(caller.post(PLACES[place](f"a{character}b")), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("character", [*CONTROLS, "\t", "\u2028", "\u2029"])
+def test_base64_takes_no_control_character(caller: Caller, character: str) -> None:
+    """Line breaks are skipped in base64; nothing else that is no base64 is."""
+    error(caller.post(PLACES["content"](f"QUJD{character}QUJD")), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("character", CONTROLS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, change, error, message
+from tests.e2e.contract.service import Caller, change, error, message, new_key
 from tests.running import appliance
 
 FILE = {"filename": "a.txt", "content": base64.b64encode(b"hello").decode()}
@@ -22,13 +22,19 @@ NOT_TEXTS: tuple[Any, ...] = (1, True, None, [], {})
 NOT_LISTS: tuple[Any, ...] = (1, 1.5, False, None, {}, [1], [None], [["a@example.net"]], [{}])
 NOT_OBJECTS: tuple[Any, ...] = (1, True, None, "a", ["a"])
 NOT_FILES: tuple[Any, ...] = (1, True, None, "a", {}, ["a"], [1], [None], [[]])
+NULL_ALLOWED = ("content_type", "content_id")  # of an attachment
 WRONG_TYPES: list[tuple[str, Any]] = [
-    *((name, value) for name in STRINGS for value in NOT_STRINGS),
-    *((name, value) for name in LISTS for value in NOT_LISTS),
-    *((name, value) for name in OBJECTS for value in NOT_OBJECTS),
-    *(("attachments", value) for value in NOT_FILES),
+    *((name, value) for name in STRINGS for value in NOT_STRINGS if value is not None or name == "from"),
+    *((name, value) for name in LISTS for value in NOT_LISTS if value is not None or name == "to"),
+    *((name, value) for name in OBJECTS for value in NOT_OBJECTS if value is not None),
+    *(("attachments", value) for value in NOT_FILES if value is not None),
     *(("headers", {"X-A": value}) for value in NOT_TEXTS),
-    *(("attachments", [FILE | {name: value}]) for name in (*FILE, "content_type", "content_id") for value in NOT_TEXTS),
+    *(
+        ("attachments", [FILE | {name: value}])
+        for name in (*FILE, *NULL_ALLOWED)
+        for value in NOT_TEXTS
+        if value is not None or name not in NULL_ALLOWED
+    ),
 ]
 
 RESERVED = [
@@ -100,6 +106,33 @@ def test_an_unknown_field_is_refused_by_name(caller: Caller, name: str) -> None:
 def test_an_unknown_field_of_an_attachment_is_refused_by_name(caller: Caller) -> None:
     """The same holds inside an attachment."""
     assert caller.refused(attachments=[FILE | {"size": 5}]).startswith("attachments[0].size:")
+
+
+OPTIONAL = ("cc", "bcc", "reply_to", "html", "template", "variables", "headers", "tags", "attachments")
+
+
+def test_null_for_an_optional_field_is_the_same_as_leaving_it_out(caller: Caller) -> None:
+    """It is accepted, and a retry that leaves the fields out is a retry of the same."""
+    key = new_key()
+    first = caller.post(message(**dict.fromkeys(OPTIONAL)), key=key)
+    assert first.status_code == 202, first.text
+    again = caller.post(message(), key=key)
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (202, "true")
+    assert again.json()["id"] == first.json()["id"]
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "utf-16", "ISO-8859-1", '"us-ascii"'])
+def test_another_charset_is_refused_by_name(caller: Caller, charset: str) -> None:
+    """JSON is sent in UTF-8, and whoever says otherwise is told what is wrong."""
+    answer = caller.post(message(), headers={"Content-Type": f"application/json; charset={charset}"})
+    assert charset.strip('"') in error(answer, 400, "invalid_request")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])
+def test_a_compressed_body_is_refused_by_name(caller: Caller, encoding: str) -> None:
+    """A body is sent as it is: a small compressed one could become any size."""
+    answer = caller.post(message(), headers={"Content-Encoding": encoding})
+    assert error(answer, 400, "invalid_request").startswith(f"Content-Encoding: {encoding} ")
 
 
 @pytest.mark.parametrize("body", [[], "text", 1, None, True, [message()]])
@@ -396,11 +429,18 @@ def test_a_file_needs_name_and_content(caller: Caller, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["*", "aGVsbG8", "aGVs\nbG8=", "aGVsbG8==", "aGVsb-8=", "äöü=", "aGVsbG8= ", "====", "="]
+    "content", ["*", "aGVsb", "aGVs bG8=", "aGVsbG8==", "aGVsb-8=", "äöü=", "aGVsbG8= ", "====", "="]
 )
 def test_content_is_base64(caller: Caller, content: str) -> None:
     """What is not standard base64 is refused by name."""
     assert caller.refused(attachments=[FILE | {"content": content}]).startswith("attachments[0].content:")
+
+
+@pytest.mark.parametrize("content", ["aGVsbG8", "aGVs\nbG8=", "aGVs\r\nbG8=\r\n"])
+def test_base64_may_have_lines_and_lack_padding(caller: Caller, content: str) -> None:
+    """However its base64 is written, the file is the same."""
+    told = caller.send(attachments=[FILE | {"content": content}])
+    assert told["attachments"][0]["size"] == len(b"hello")
 
 
 def test_a_file_may_be_empty(caller: Caller) -> None:

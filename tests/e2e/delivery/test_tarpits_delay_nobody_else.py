@@ -8,7 +8,8 @@ import httpx
 import pytest
 import trio
 
-from tests.e2e.delivery.world import NO_TLS, SENDER, World, world
+from tests.e2e.delivery.world import SENDER, World, world
+from tests.running import NO_TLS
 from tests.fakes.mx import FakeMx
 from tests.running import Provisioned, add_account
 

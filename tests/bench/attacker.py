@@ -1,0 +1,94 @@
+"""A hostile client in a process of its own: one input, so many times a second, until it is ended.
+
+python -m tests.bench.attacker NAME      # with a line of JSON on standard input: see `described`
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import BoundedSemaphore, Thread
+
+from tests.e2e.hostile_inputs import HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
+from tests.e2e.raw import Client, request
+from tests.running import Provisioned, Running
+
+HELD = 300  # connections that promise a body, from three addresses
+HOLD = 30.0  # seconds for which each waits
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An input, how often a second it is begun, and how many may be on their way."""
+
+    send: Input
+    rate: float
+    at_once: int = 16
+
+
+def promise(target: Target, number: int) -> None:
+    """Announce a body, send none, and wait until the connection is closed."""
+    head = request("POST", "/v1/auth/login", "Content-Type: application/json", "Content-Length: 65536")
+    with Client(target.running.url, source=f"127.0.0.{100 + number % 3}", timeout=HOLD) as client:
+        client.offer(head)
+        client.rest()
+
+
+# As often as it took to slow an honest client down to a second before these were mended, or more often.
+ATTACKS = {
+    "300 bodies promised, none sent": Attack(promise, 100, HELD),
+    "64 KB of header lines": Attack(HEADS["64 KB of tiny header lines"], 20),
+    "65 KB login with a JSON fault": Attack(STRANGERS["login: a JSON fault behind many keys"], 25),
+    "template that becomes 10 MiB": Attack(SENDERS["a template that becomes 10 MiB"], 5),
+    "1,000 pipelined RCPT with IDN": Attack(SUBMITTERS["1,000 pipelined RCPT with IDN"], 2),
+    "60 IDN addresses": Attack(SENDERS["60 IDN addresses"], 25),
+    "262 KB of JSON with a fault": Attack(SENDERS["262 KB of JSON with a fault"], 5),
+    "262 KB of tiny JSON values": Attack(SENDERS["262 KB of tiny values"], 5),
+    "100 headers of one long word": Attack(SENDERS["100 headers of one long word"], 10),
+    "10 MiB of dots by SMTP": Attack(SUBMITTERS["10 MiB of dots"], 1),
+    "10 MiB of boundaries by SMTP": Attack(SUBMITTERS["10 MiB of boundaries"], 1),
+}
+
+
+def described(running: Running, account: Provisioned) -> str:
+    """What an attacker with this account knows."""
+    return json.dumps(
+        {"url": running.url, "smtp": running.smtp, "data_dir": str(running.data_dir), "account": asdict(account)}
+    )
+
+
+def _target(told: str) -> Target:
+    known = json.loads(told)
+    directory = Path(known["data_dir"])
+    running = Running(directory, directory, directory, Provisioned(**known["account"]), directory)
+    running.url, running.smtp = known["url"], known["smtp"]
+    return Target(running)
+
+
+def main() -> None:
+    """Say when it begins, and go on."""
+    attack, target = ATTACKS[sys.argv[1]], _target(sys.stdin.readline())
+    number = time.time_ns() // 1_000_000 % 10**9  # other numbers than those of the last run
+    free = BoundedSemaphore(attack.at_once)
+
+    def once(number: int, done: Callable[[], None]) -> None:
+        with suppress(Exception):  # refused or cut off: that is the server's good right
+            attack.send(target, number)
+        done()
+
+    if attack.at_once <= HELD // 2:
+        once(number, lambda: None)  # makes what it needs, a template for example
+    print("attacking", flush=True)
+    while True:
+        number += 1
+        due = time.monotonic() + 1 / attack.rate
+        free.acquire()
+        Thread(target=once, args=(number, free.release), daemon=True).start()
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What an honest client notices of a hostile one: its latency alone, and beside each attack.
+
+    .venv/bin/python -m tests.bench.beside
+
+The honest client sends 20 messages of 2 KB a second on four kept connections, from a process and an account of its own.
+Each attack runs from another process with another account (or none) as fast as it was known to do harm. Before and
+after each, the honest client is measured alone. Wanted is a p99 beside an attack of at most three times that alone.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.bench.attacker import ATTACKS, described
+from tests.running import Provisioned, Running, add_account, appliance
+
+CONNECTIONS = 4
+RATE = 20  # honest requests a second
+WANTED = 3.0  # times the p99 alone
+HERE = Path(__file__).parent
+
+Round = dict[str, float]
+
+
+def honest(running: Running, account: Provisioned, seconds: float, run: str) -> Round | None:
+    """One round of the honest client; None when its connections were closed."""
+    parts = urlsplit(running.url)
+    command = [sys.executable, str(HERE / "load.py"), str(parts.hostname), str(parts.port), str(CONNECTIONS)]
+    words = [str(seconds), run, "/emails", f"Bearer {account.send_key}", str(RATE)]
+    ended = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    return dict(json.loads(ended.stdout)) if ended.returncode == 0 else None
+
+
+def _measured(running: Running, account: Provisioned, seconds: float, run: str) -> Round:
+    result = honest(running, account, seconds, run)
+    assert result is not None
+    return result
+
+
+@contextmanager
+def attacked(name: str, running: Running, account: Provisioned) -> Iterator[None]:
+    """An attack that is going on."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.attacker", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(described(running, account) + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "attacking\n"
+            yield
+        finally:
+            process.kill()
+
+
+def show(name: str, rate: float, alone: list[Round], beside: Round | None) -> float:
+    """One line, and its ratio."""
+    if beside is None:
+        print(f"{name:<32} {rate:>5.0f} /s   the honest client was cut off", flush=True)
+        return inf
+    p50, p99 = (statistics.mean(each[key] for each in alone) for key in ("p50_ms", "p99_ms"))
+    ratio = beside["p99_ms"] / p99
+    refused = beside["answered"] - beside["statuses"].get("202", 0)  # type: ignore[attr-defined]
+    print(
+        f"{name:<32} {rate:>5.0f} /s   alone {p50:>6.1f} {p99:>7.1f} ms   beside {beside['p50_ms']:>6.1f}"
+        f" {beside['p99_ms']:>7.1f} ms   p99 x {ratio:>4.1f}   refused {refused}",
+        flush=True,
+    )
+    return ratio
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each round")
+    parser.add_argument("--only", default="", help="attacks whose name has this in it")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
+        account = add_account(running.data_dir, "honest", credit=10**9)
+        honest(running, account, 3, "warm")
+        alone = [_measured(running, account, options.seconds, "first")]
+        ratios = []
+        for number, (name, attack) in enumerate(ATTACKS.items()):
+            if options.only not in name:
+                continue
+            with attacked(name, running, running.account):
+                beside = honest(running, account, options.seconds, f"beside{number}")
+            alone.append(_measured(running, account, options.seconds, f"alone{number}"))
+            ratios.append(show(name, attack.rate, alone[-2:], beside))
+    print(f"worst: {max(ratios):.1f} (wanted: at most {WANTED})")
+
+
+if __name__ == "__main__":
+    main()

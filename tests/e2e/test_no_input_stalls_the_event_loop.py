@@ -1,0 +1,56 @@
+"""No input makes one step of the event loop so long that other clients notice it.
+
+Measured in the real program, in CPU time of each step (see tests/watched.py). A step counts as too long when it is so
+in every one of a few tries: what a single try adds is the machine's, not the input's.
+"""
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.hostile_inputs import SENDERS, STRANGERS, SUBMITTERS, Input, Target
+from tests.running import appliance
+from tests.watched import longest_step, program
+
+LONGEST = 20.0  # milliseconds
+TRIES = 3
+SETTLE = 0.15  # seconds for what follows an answer: its storing, its simulated delivery
+NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the program tells of its longest step."""
+    return tmp_path_factory.mktemp("watch") / "socket"
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory, watch: Path) -> Iterator[Target]:
+    """One server for all, which has answered one request of each kind already."""
+    with appliance(
+        tmp_path_factory.mktemp("stalls"), environment={"WATCH_SOCKET": str(watch)}, program=program()
+    ) as running:
+        target = Target(running)
+        assert target.email(0) is not None
+        assert target.data(0, b"From: a@example.com\r\n\r\nHello.\r\n").startswith(b"250 ")
+        assert target.token
+        yield target
+
+
+@pytest.mark.parametrize("name", [*STRANGERS, *SENDERS, *SUBMITTERS])
+def test_no_step_takes_long(target: Target, watch: Path, name: str) -> None:
+    """The longest step while this input is answered is within the limit, and the server goes on."""
+    send: Input = {**STRANGERS, **SENDERS, **SUBMITTERS}[name]
+    seen = [_longest(target, watch, send) for _ in range(TRIES)]
+    assert min(seen)[0] <= LONGEST, f"{name}: {seen}"
+    assert target.get("/healthz") is not None
+
+
+def _longest(target: Target, watch: Path, send: Input) -> tuple[float, str]:
+    longest_step(str(watch))
+    send(target, next(NUMBERS))
+    time.sleep(SETTLE)
+    return longest_step(str(watch))

@@ -1,0 +1,133 @@
+"""Estimates of cost: what is called cheap is cheap, by the clock, and what is dear is called so."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from appliance.errors import Refused
+from appliance.message import cost
+from appliance.message.addresses import parse
+from appliance.message.compose import compose
+from appliance.message.draft import draft
+from appliance.message.request import decode, fingerprint
+from appliance.message.submitted import read, write
+from appliance.message.template import Template
+from tests.e2e.hostile_inputs import ARABIC, CYRILLIC
+from tests.message.samples import body
+
+ON_LOOP = 2_000  # microseconds
+LONGEST = 5_000  # microseconds that what is estimated so may really take
+TRIES = 5
+
+
+def seconds(work: Callable[[int], object]) -> float:
+    """The least CPU time of a few tries, each told its number so that nothing comes from a cache."""
+    took = []
+    for number in range(TRIES):
+        began = time.thread_time()
+        with suppress(Refused):
+            work(number)
+        took.append(time.thread_time() - began)
+    return min(took)
+
+
+def whole(data: bytes, template: Template | None = None) -> None:
+    """All that is done with a request."""
+    request = decode(data)
+    fingerprint(request)
+    compose(draft(request, template), message_id="a@example.com", date_seconds=0)
+
+
+CHEAP: dict[str, Callable[[int], dict[str, Any]]] = {
+    "text in lines": lambda _: {"text": "\n" * 20_000},
+    "text outside ASCII": lambda _: {"text": "\u00e9 \n" * 8_000},
+    "HTML": lambda _: {"html": "<" * 40_000},
+    "HTML alone": lambda _: {"text": None, "html": "<a href='https://x.example'>&lt;" * 200},
+    "headers": lambda _: {"headers": {f"X-{each}": "a" * 180 for each in range(10)}},
+    "long words": lambda _: {"headers": {"X-A": "a" * 900, "X-B": "=?" * 200}},
+    "file names": lambda _: {"attachments": [{"filename": "\u00e9" * 120 + str(n), "content": ""} for n in range(20)]},
+    "IDN": lambda number: {"to": [f"a@{ARABIC * 40}{number}{each}.{ARABIC * 40}.example" for each in range(3)]},
+    "names": lambda number: {"to": ['"' + "\\\u00e9" * 250 + f'" <a{number}{each}@example.net>' for each in range(3)]},
+}
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_what_is_called_cheap_is_cheap(name: str) -> None:
+    """A request that is worked on by the event loop takes it less than 5 ms."""
+
+    def work(number: int) -> None:
+        whole(json.dumps(body(**CHEAP[name](number)), ensure_ascii=False).encode())
+
+    data = json.dumps(body(**CHEAP[name](99)), ensure_ascii=False).encode()
+    assert cost.of_request(decode(data), len(data)) <= ON_LOOP
+    assert seconds(work) * 1e6 <= LONGEST
+
+
+DEAR: dict[str, dict[str, Any]] = {
+    "a large body": {"text": "x" * 50_000},
+    "HTML alone": {"text": None, "html": "<b>a" * 500},
+    "many IDN addresses": {"to": [f"a@{CYRILLIC}{each}.example" for each in range(6)]},
+    "many A-labels": {"cc": [f"a@xn--{each}.example" for each in range(6)]},
+    "long names": {"to": [f"{'x' * 250} <a{each}@example.net>" for each in range(8)]},
+    "long headers": {"headers": {f"X-{each}": "a" * 900 for each in range(3)}},
+}
+
+
+@pytest.mark.parametrize("name", DEAR)
+def test_what_is_dear_is_called_so(name: str) -> None:
+    """Size, addresses outside ASCII, long names and long headers each take a request off the event loop."""
+    data = json.dumps(body(**DEAR[name]), ensure_ascii=False).encode()
+    assert cost.of_request(decode(data), len(data)) > ON_LOOP
+
+
+def test_a_name_outside_ascii_is_not_dear() -> None:
+    """People's names are written in all letters; only the address itself takes long to read."""
+    assert cost.of_address("J\u00fcrgen <a@example.net>") < 100
+    assert cost.of_address("a@m\u00fcller.example") > 300
+    assert cost.of_address("A <a@xn--mller-kva.example>") > 300
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        (Template("t", 1, None, None, "{{a}}" * 1_000), "<" * 100),
+        (Template("t", 1, None, "{{a}}" * 1_000, None), "x" * 100),
+        (Template("t", 1, None, "{{a}}" * 3_000, None), "x"),
+        (Template("t", 1, None, "x" * 60_000, None), "x"),
+    ],
+)
+def test_a_template_costs_what_it_becomes(template: Template, value: str) -> None:
+    """What counts is the size of the message, and the number of placeholders, not the size of the request."""
+    assert cost.of_template(template, {"a": value}) > ON_LOOP
+    assert cost.of_template(Template("t", 1, None, "Hello {{a}}", "<b>{{a}}</b>"), {"a": value}) < 200
+
+
+def test_a_submission_that_is_called_cheap_is_cheap() -> None:
+    """Lines, fields and recipients of a message that is read on the event loop take it less than 5 ms."""
+    header = b"From: a@example.com\r\nIdempotency-Key: k\r\n"
+    for data in (
+        header + b"x: y\r\n" * 900 + b"\r\n",
+        header + b"\r\n" + b"\r\n" * 1_500,
+        header + b"\r\n" + b"x" * 900,
+    ):
+        assert cost.of_submission(data, ("b@example.net",)) <= ON_LOOP
+
+        def work(_: int, data: bytes = data) -> None:
+            write(read("a@example.com", ["b@example.net"], data), message_id="msg_1", now_seconds=0, hostname="h")
+
+        assert seconds(work) * 1e6 <= LONGEST
+    assert cost.of_submission(header + b"x: y\r\n" * 4_900 + b"\r\n", ("b@example.net",)) > ON_LOOP
+    assert cost.of_submission(header, [f"a@{CYRILLIC}{each}.example" for each in range(6)]) > ON_LOOP
+
+
+def test_reading_an_address_is_linear() -> None:
+    """Ten times as many spaces before the bracket take at most twenty times as long."""
+
+    def name(spaces: int) -> Callable[[int], object]:
+        return lambda number: parse("x" + " " * spaces + f"<{number}", "to")
+
+    assert seconds(name(900)) <= 20 * seconds(name(90)) + 0.001
