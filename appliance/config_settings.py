@@ -176,7 +176,9 @@ class Http:
     write_timeout: float = _key(_TIMEOUT, "30s", "How long a client may take to read what is written to it")
     keep_alive_timeout: float = _key(_TIMEOUT, "75s", "How long an idle connection is kept open")
     max_body: int = _key(_BODY_SIZE, "16MiB", "Largest request body, from 1KiB to 16MiB; more is answered 413")
-    body_memory: int = _key(size(), "256MiB", "Bytes of bodies in flight, at least max_body; more is answered 503")
+    body_memory: int = _key(
+        size(), "256MiB", "Bytes of bodies in flight, at least max_body, less on a small machine; more is answered 503"
+    )
     text_from_html: bool = _key(BOOLEAN, True, "A message sent with html alone gets a text part made from it")
 
 
@@ -205,7 +207,9 @@ class Smtp:
         _TIMEOUT, "5m", "How long a client may take to send a message, at 500 bytes a second or more"
     )
     session_timeout: float = _key(_TIMEOUT, "15m", "How long a connection may last; a message on its way is finished")
-    message_memory: int = _key(size(), "256MiB", "Bytes of messages on their way in; more is answered 451")
+    message_memory: int = _key(
+        size(), "256MiB", "Bytes of messages on their way in, less on a small machine; more is answered 451"
+    )
 
 
 @dataclass(frozen=True, slots=True)

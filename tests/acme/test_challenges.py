@@ -7,6 +7,7 @@ import trio
 
 from appliance.acme.challenges import MOST_PER_ADDRESS, PATIENCE, Questions, answer
 from appliance.config import Endpoint
+from appliance.doorkeeper import Doorkeeper
 from appliance.short_http import HEAD_BYTES
 
 SITE = "https://mail.example.com"
@@ -95,6 +96,19 @@ async def test_tokens_come_and_go(nursery: trio.Nursery) -> None:
     assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"\r\n\r\nabc.print")
     del questions.shown["abc"]
     assert b"404 Not Found" in await asked(port, get(f"{CHALLENGE}/abc"))
+
+
+async def test_idle_clients_do_not_keep_the_authority_out(nursery: trio.Nursery) -> None:
+    """In a full table the longest waiting connection gives way, and a challenge is answered."""
+    questions = Questions(SITE, {"abc": "abc.print"}, Doorkeeper(3, 3))
+    port = await started(nursery, questions)
+    slow = [await trio.open_tcp_stream("127.0.0.1", port, local_address=f"127.0.0.{n}") for n in (2, 3, 4)]
+    await until(questions, len(slow))
+    assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"\r\n\r\nabc.print")
+    with trio.fail_after(PATIENCE):
+        assert await slow[0].receive_some() == b""
+    for stream in slow:
+        await stream.aclose()
 
 
 async def test_slow_and_many_clients_are_cut(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def whole(data: bytes, template: Template | None = None) -> None:
     """All that is done with a request."""
     request = decode(data)
     fingerprint(request)
-    compose(draft(request, template), message_id="a@example.com", date_seconds=0)
+    compose(draft(request, template), message_id="a@example.com", date_seconds=0, text_from_html=True)
 
 
 CHEAP: dict[str, Callable[[int], dict[str, Any]]] = {

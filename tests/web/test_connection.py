@@ -291,3 +291,56 @@ async def test_a_cancelled_request_is_not_answered() -> None:
         served.life.cancel()
         await served.ended.wait()
         assert await served.answers(1) == []
+
+
+# ---- heads and bodies in pieces
+
+
+@pytest.mark.parametrize("kind", [quick, slow])
+async def test_a_request_may_come_byte_by_byte(kind: Callable[[bytes], bytes]) -> None:
+    """It is answered once it is complete, and the next one after it."""
+    app = Echo()
+    async with serving(app) as served:
+        for byte in kind(b"drip"):
+            await served.client.send_all(bytes([byte]))
+            await trio.testing.wait_all_tasks_blocked()
+        assert await served.answers(1) == [b"drip"]
+        await served.client.send_all(quick(b"next"))
+        assert await served.answers(1) == [b"next"]
+    assert app.ways == ["slow", "quick"]
+
+
+async def test_a_head_that_is_refused_ends_the_connection_behind_a_good_request() -> None:
+    """What came before it is answered, what comes behind it is not read, and the client reads why."""
+    app = Echo()
+    async with serving(app) as served:
+        await served.client.send_all(slow(b"good") + b"GET / HTTP/1.1\nHost: h\n\n" + quick(b"smuggled"))
+        good, refused = await served.answers(3)
+        await served.client.aclose()
+        await served.ended.wait()
+    assert good == b"good"
+    assert b"bare LF" in refused
+    assert app.ways == ["slow"]
+
+
+# ---- giving way
+
+
+async def test_who_keeps_us_waiting_without_having_authenticated_gives_way() -> None:
+    """Before a request, in the middle of its head and of its body; while we work on it, it stays."""
+    for begun in (b"", b"POST /ema", slow(b"12345")[:-12]):
+        going = trio.Event()
+        async with serving(Echo(wait=going.wait)) as served:
+            with served.connection._table.inside(served.connection, "192.0.2.1"):
+                await served.client.send_all(begun)
+                await trio.testing.wait_all_tasks_blocked()
+                assert served.connection._table.admits("192.0.2.2")
+                await served.ended.wait()
+                assert await served.answers(1) == []
+    async with serving(Echo(wait=going.wait)) as served:
+        with served.connection._table.inside(served.connection, "192.0.2.1"):
+            await served.client.send_all(quick(b"a"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert not served.connection._table.admits("192.0.2.2")
+            going.set()
+            assert await served.answers(1) == [b"a"]
