@@ -8,9 +8,9 @@ import httpx
 import pytest
 import trio
 
-from tests.e2e.delivery.world import NO_TLS, SENDER, World, world
+from tests.e2e.delivery.world import SENDER, World, world
 from tests.fakes.mx import FakeMx
-from tests.running import Provisioned, add_account
+from tests.running import NO_TLS, Provisioned, add_account
 
 TARPITS = 200  # domains, each in a pool of its own
 SESSIONS = 120
