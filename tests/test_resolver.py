@@ -1,5 +1,6 @@
 """What the resolver makes of a real DNS server's packets, and how long it remembers them."""
 
+import resource
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -12,7 +13,7 @@ from trio.testing import MockClock
 
 from appliance import resolver as module
 from appliance.config_values import Endpoint
-from appliance.resolver import Answer, DnsResolver, Fault, LookupFailed, Mx, Resolver, Tlsa, all_loopback
+from appliance.resolver import Answer, DnsResolver, Fault, LookupFailed, Mx, NotAsked, Resolver, Tlsa, all_loopback
 from tests.fakes.dns import DnsServer, Trouble, Zone, ZoneResolver, serving
 
 ZONE: Zone = {
@@ -139,6 +140,20 @@ async def test_the_next_resolver_is_asked(impatient: None) -> None:
         assert len((await resolver.ipv4("example.com")).records) == 2
         nursery.cancel_scope.cancel()
     assert bad.count("example.com", "A") == good.count("example.com", "A") == 1
+
+
+async def test_a_question_that_could_not_be_asked_is_no_answer() -> None:
+    """Out of descriptors it says so, remembers nothing, and asks once there is room."""
+    async with serving(DnsServer(ZONE)) as resolver:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(NotAsked, match="Too many open files") as caught:
+                await resolver.mx("example.com")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert caught.value.fault is Fault.TEMPORARY
+        assert len((await resolver.mx("example.com")).records) == 2
 
 
 async def test_nobody_listening_is_temporary(impatient: None) -> None:

@@ -22,7 +22,8 @@ from appliance.deliver.policy_fetch import NoPolicy, PolicyFetcher
 from appliance.deliver.route import Host, Relay, RelayTls, Route
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, encrypt, opportunistic_context
 from appliance.deliver.tls_policy import Level, TlsPolicies, mta_sts_demand, relay_demand
-from appliance.resolver import Tlsa
+from appliance.resolver import Answer, NotAsked, Tlsa
+from appliance.shortage import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
 
 POLICY = "version: STSv1\nmode: enforce\nmx: mx1.example.com\nmx: *.mail.example.com\nmax_age: 86400\n"
@@ -620,3 +621,43 @@ async def test_a_dane_demand_brings_its_records() -> None:
     assert demand.records == (Tlsa(3, 1, 1, b"\xab" * 32),)
     assert demand.names == ("mx1.example.com", "example.com")
     assert not demand.plaintext_allowed
+
+
+# ---- a machine that is short of something
+
+
+class Short(ZoneResolver):
+    """Whose questions of one kind cannot be asked."""
+
+    async def txt(self, name: str) -> Answer[str]:
+        """As `Resolver.txt`."""
+        raise NotAsked("Too many open files")
+
+
+async def test_a_lack_of_this_machine_is_no_missing_policy() -> None:
+    """What could not be asked for may well be there: nothing goes in the clear because descriptors ran out."""
+    route = Route("example.com", (Host("mx1.example.com", (ip_address("192.0.2.1"),)),), 25)
+
+    async def fetch(domain: str) -> str:
+        raise Shortage("Too many open files")
+
+    with pytest.raises(Shortage):
+        await TlsPolicies(Short({}), fetch).demand(route, route.hosts[0])
+    announced = ZoneResolver({"_mta-sts.example.com": {"TXT": ['"v=STSv1; id=1"']}})
+    policies = TlsPolicies(announced, fetch)
+    for _ in range(2):  # nor is it remembered as one that cannot be fetched
+        with pytest.raises(Shortage):
+            await policies.demand(route, route.hosts[0])
+
+
+async def test_a_policy_that_cannot_be_dialled_for_want_of_descriptors() -> None:
+    """The fetcher tells a lack of this machine from a server that cannot be reached."""
+
+    async def dial(address: object, port: int) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        raise OSError(24, "Too many open files")
+
+    resolver = ZoneResolver({"mta-sts.example.com": {"A": ["192.0.2.1"]}})
+    allowed = (ip_network("192.0.2.0/24"),)
+    with pytest.raises(Shortage):
+        await PolicyFetcher(resolver, ssl.create_default_context(), allowed, dial=dial).fetch("example.com")

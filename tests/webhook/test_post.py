@@ -312,6 +312,28 @@ async def test_what_cannot_be_checked_is_not_dialled() -> None:
             await post(there)
 
 
+async def test_a_lack_of_descriptors_gives_up_the_kept_connections() -> None:
+    """It is raised instead of being the receiver's fault, and what is only kept for later makes room."""
+    short, dial = False, Outside().dial
+
+    async def short_dial(address: str, port: int) -> trio.abc.Stream:
+        if short:
+            raise OSError(24, "Too many open files")
+        return await dial(address, port)
+
+    async with posting(Receiver(), dial=short_dial) as there:
+        assert (await post(there)).accepted
+        kept_now = there.poster._kept
+        assert len(kept_now) == 1
+        short = True
+        assert (await post(there)).accepted  # over the one that is kept
+        with pytest.raises(Shortage):
+            await there.poster.post(f"https://127.0.0.2:{there.port}/", HEADERS, BODY)
+        assert len(kept_now) == 0
+        short = False
+        assert (await post(there)).accepted
+
+
 async def test_an_address_as_the_host() -> None:
     """A URL with an IP address needs a certificate for it, and no DNS."""
     receiver, resolver = Receiver(), ZoneResolver({})

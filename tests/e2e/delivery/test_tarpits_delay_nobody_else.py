@@ -9,9 +9,8 @@ import pytest
 import trio
 
 from tests.e2e.delivery.world import SENDER, World, world
-from tests.running import NO_TLS
 from tests.fakes.mx import FakeMx
-from tests.running import Provisioned, add_account
+from tests.running import NO_TLS, Provisioned, add_account
 
 TARPITS = 200  # domains, each in a pool of its own
 SESSIONS = 120
