@@ -6,6 +6,7 @@ dropped and counted, and one line tells how many once the reader goes on. Lines 
 """
 
 import os
+import queue
 import select
 import threading
 import time
@@ -25,15 +26,14 @@ class LogWriter:
 
     def __init__(self, descriptor: int, notice: Notice) -> None:
         self._descriptor, self._notice = descriptor, notice
-        self._lock = threading.RLock()  # reentrant: the garbage collector may log while a line is being added
+        # Reentrant, as is the queue: the garbage collector may log while a line is being added.
+        self._lock, self._wake = threading.RLock(), queue.SimpleQueue[None]()
         self._waiting: list[str] = []
         self._characters = self._lines = 0
         self._untold = 0  # of the dropped, those that no line has told of yet
         self._failing = False  # whether the last write failed
         self._closed = False
-        self._idle = threading.Event()
-        self._idle.set()
-        self._wake = threading.Semaphore(0)
+        self._idle = True
         threading.Thread(target=self._run, name="log-writer", daemon=True).start()
 
     def put(self, text: str, lines: int = 1) -> None:
@@ -45,18 +45,21 @@ class LogWriter:
             self._waiting.append(text)
             self._characters += len(text)
             self._lines += lines
-            if self._idle.is_set():
-                self._idle.clear()
-                self._wake.release()
+            if self._idle:
+                self._idle = False
+                self._wake.put(None)
 
     def flush(self, seconds: float) -> bool:
         """Wait until all is written, for this long at most; whether it is."""
-        return self._idle.wait(seconds)
+        deadline = time.monotonic() + seconds
+        while not self._idle and time.monotonic() < deadline:
+            time.sleep(PAUSE)
+        return self._idle
 
     def close(self) -> None:
         """End the thread once all is written; does not wait for it."""
         self._closed = True
-        self._wake.release()
+        self._wake.put(None)
 
     def _drop(self, lines: int) -> None:
         LOG_DROPPED.add("", lines)
@@ -66,7 +69,7 @@ class LogWriter:
 
     def _run(self) -> None:
         while not self._closed:
-            self._wake.acquire()
+            self._wake.get()
             while self._write_waiting():
                 time.sleep(PAUSE)
 
@@ -75,7 +78,7 @@ class LogWriter:
         with self._lock:
             taken, lines, characters = self._waiting, self._lines, self._characters
             if not taken and (self._failing or not self._untold):
-                self._idle.set()
+                self._idle = True
                 return False
             self._waiting = []
             if self._untold:  # where the dropped lines would stand

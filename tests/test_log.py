@@ -5,9 +5,12 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,3 +303,54 @@ def test_a_line_is_cheap() -> None:
             logger.info("request", request_id="req_01jx8v2w3c4d5e6f7g8h9jkmnp", path="/emails", status=202, ms=3)
         best = min(best, (time.perf_counter() - start) / 100)
     assert best < 100e-6
+
+
+STUCK = """
+import sys
+from appliance import log
+with log.unblocked_stderr():
+    for number in range(2_000):
+        log.get_logger("web").info("event", number=number)
+        print("by somebody else", file=sys.stderr)
+print("ended", flush=True)
+raise SystemExit("one last word")
+"""
+
+
+def test_nothing_that_is_written_to_stderr_waits_for_its_reader() -> None:
+    """Neither a line of the log nor what Python or a library prints, nor the last word after a reader was given up."""
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK],
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    os.close(writing)
+    try:
+        assert process.communicate(timeout=30)[0] == b"ended\n"
+        assert process.returncode == 1
+    finally:
+        process.kill()
+        os.close(reading)
+
+
+def test_the_last_lines_of_a_crash_are_written() -> None:
+    """With a reader that reads nothing is lost, and a traceback comes after the lines before it."""
+    code = """
+from appliance import log
+with log.unblocked_stderr():
+    for number in range(500):
+        log.get_logger("web").info("event", number=number)
+    raise RuntimeError("the end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        text=True,
+        timeout=30,
+    )
+    lines = done.stderr.splitlines()
+    assert [json.loads(line)["number"] for line in lines[:500]] == list(range(500))
+    assert lines[-1] == "RuntimeError: the end"

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.file_watch import CopyWaits, FileWatch, refuse_waiting_copy
+from appliance.store.file_watch import MOMENT, CopyWaits, FileWatch, refuse_waiting_copy
 
 LOOKS = 1_000
 
@@ -45,17 +45,19 @@ def test_a_log_that_sqlite_makes_later_is_no_alarm(path: Path) -> None:
     connection.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY)")
     assert watch.in_place()
     Path(f"{path}-wal").unlink()
+    time.sleep(MOMENT)
     assert not watch.in_place()
     connection.close()
 
 
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])
-def test_a_file_that_is_deleted_is_noticed_at_once(path: Path, writer: apsw.Connection, end: str) -> None:
+def test_a_file_that_is_deleted_is_noticed_in_a_moment(path: Path, writer: apsw.Connection, end: str) -> None:
     """The directory's own time tells it, before a second has passed."""
     watch = FileWatch(path)
     assert watch.in_place()
-    time.sleep(0.02)  # the system's clock for files ticks every few milliseconds
+    time.sleep(MOMENT)  # longer than a tick of the system's clock for files
     Path(f"{path}{end}").unlink()
+    time.sleep(MOMENT)
     assert not watch.in_place()
     assert str(path) + end in str(watch.rescue(writer))
 
@@ -93,11 +95,12 @@ def test_other_files_in_the_directory_are_no_alarm(path: Path, writer: apsw.Conn
         (tmp_path / f"other{number}").touch()
         writer.execute("INSERT INTO notes (text) VALUES ('x')")
         open_reader(path).close()
+        time.sleep(MOMENT)
         assert watch.in_place()
 
 
 def test_a_look_costs_little(path: Path, writer: apsw.Connection) -> None:
-    """Each commit pays for one, a few microseconds; the bound is loose, as the machines that run this are busy."""
+    """Each commit pays for one, under a microsecond; the bound is loose, as the machines that run this are busy."""
     assert not writer.in_transaction
     watch = FileWatch(path)
     best = 1.0
@@ -106,5 +109,5 @@ def test_a_look_costs_little(path: Path, writer: apsw.Connection) -> None:
         for _ in range(LOOKS):
             watch.in_place()
         best = min(best, (time.perf_counter() - began) / LOOKS)
-    assert best < 50e-6
+    assert best < 10e-6
     assert os.path.exists(path)
