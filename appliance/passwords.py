@@ -55,7 +55,7 @@ def password_matches(password: str, stored: str) -> bool:
 
 @dataclass(slots=True)
 class Hashing:
-    """Hashes in a few threads; clients that wait take turns, so one that sends a hundred delays others by one hash."""
+    """Hashes in a few threads; each client has only a few in the queue for them, so a flood delays others little."""
 
     _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
     _shares: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
@@ -70,7 +70,7 @@ class Hashing:
         return await self._in_turn(share, lambda: hash_password(password))
 
     async def _in_turn(self, share: str, work: Callable[[], T]) -> T:
-        own = self._shares.setdefault(share, trio.CapacityLimiter(1))
+        own = self._shares.setdefault(share, trio.CapacityLimiter(THREADS))
         if self._waiting >= WAITING or own.statistics().tasks_waiting >= WAITING_OF_SHARE:
             raise Refused(
                 Code.TEMPORARY_FAILURE, "Too many logins wait to be checked. Retry in a few seconds.", retry_after=5

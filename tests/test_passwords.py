@@ -10,6 +10,7 @@ import trio.testing
 from appliance.errors import Code, Refused
 from appliance.passwords import (
     MAX_BYTES,
+    THREADS,
     WAITING,
     WAITING_OF_SHARE,
     Hashing,
@@ -96,7 +97,7 @@ async def test_a_client_with_many_logins_delays_another_by_little() -> None:
 
 
 async def test_only_so_many_logins_wait() -> None:
-    """A client's eleventh waiting login is refused for now, and so is everybody's when a hundred wait."""
+    """Beyond ten of one client that wait, and a hundred of all, logins are refused for now."""
     hashing, refused = Hashing(), list[tuple[str, Code]]()
 
     async def check(share: str) -> None:
@@ -106,7 +107,7 @@ async def test_only_so_many_logins_wait() -> None:
             refused.append((share, refusal.code))
 
     async with trio.open_nursery() as nursery:
-        for _ in range(WAITING_OF_SHARE + 2):
+        for _ in range(WAITING_OF_SHARE + THREADS + 1):
             nursery.start_soon(check, "flood")
         await trio.testing.wait_all_tasks_blocked()
         assert refused == [("flood", Code.TEMPORARY_FAILURE)]
