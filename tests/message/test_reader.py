@@ -5,6 +5,7 @@ import tracemalloc
 from email.message import EmailMessage
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,22 @@ def test_what_is_strange_is_shown_as_it_is(mime: bytes) -> None:
     opened = read_message(mime)
     for text in (opened.text or "", opened.html or "", *(value for _, value in opened.headers)):
         text.encode("utf-8")
+
+
+PIECES = (
+    b"Content-Type: multipart/mixed; boundary=b\r\n", b"Content-Type: multipart/digest; boundary=b\r\n", b"--b",
+    b"--b--",
+    b"\r\n", b"\n", b"\r", b" ", b"\t", b":", b"=", b"=?utf-8?q?", b"?=", b"=?utf-8?b?", b";", b'"', b"\\", b"*0*=",
+    b"filename", b"Content-Disposition: attachment; filename", b"Content-Transfer-Encoding: base64\r\n", b"QUJD",
+    b"Content-Transfer-Encoding: quoted-printable\r\n", b"=41", b"Content-Type: text/plain; charset=", b"iso-2022-jp",
+    b"utf-8''%e9%ff", b"\x1b$B", b"\xff", b"\xed\xa0\x80", b"text/html", b"message/rfc822", b"Content-ID: <a>\r\n",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map(b"".join))
+def test_whatever_is_put_together_is_shown(mime: bytes) -> None:
+    """Pieces of MIME in any order: nothing raises, and all of the answer can be written as JSON."""
+    assert msgspec.json.encode(read_message(mime))
 
 
 @given(st.binary(max_size=400))

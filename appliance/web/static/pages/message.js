@@ -59,7 +59,7 @@ async function body(message, signal) {
   const found = await get(`${path("/v1/emails", message.id)}/body`, signal);
   const columns = [{ title: "Name" }, { title: "Value", class: "break" }];
   const files = found.attachments.map((each) => [each.filename, `${each.content_type}, ${bytes(each.size)}`]);
-  return section("What it says", found.truncated && h("p", { class: "quiet" }, "It is long: only the first part of it is shown."), tabs("What the message says", [
+  return section("What it says", found.truncated && h("p", { class: "quiet" }, "It is long: not all of it is shown."), tabs("What the message says", [
     found.html !== null && ["HTML", () => preview("The message as its reader sees it", found.html).frame],
     found.text !== null && ["Text", () => h("pre", { tabindex: "0" }, found.text)],
     files.length > 0 && [`Files (${files.length})`, () => table("Attached files", [{ title: "File" }, { title: "Kind and size" }], files)],
