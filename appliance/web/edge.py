@@ -122,7 +122,10 @@ class Edge:
         if b"authorization" in doubled:
             raise Refused(Code.UNAUTHORIZED, "Send one Authorization header, not several.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        path = scope["path"] = _route(scope["path"])
+        given = scope["path"]
+        path = scope["path"] = _route(given)
+        if path == "/emails" and given.endswith("/") and scope["method"] in ("GET", "HEAD"):
+            path = "/emails/"  # a message whose id was left out: not found, as any unknown one
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
