@@ -25,10 +25,11 @@ from appliance.outside import Outside, Wake
 from appliance.quota import Quota
 from appliance.store import KeyTaken, Store
 from appliance.trail import TRAIL
-from appliance.workers import Workers
+from appliance.workers import Turns, Workers
 
 T = TypeVar("T")
 
+LARGE = 1024 * 1024  # bytes of a message whose writing takes so long that others notice
 KEY_LIFETIME = 24 * 3600 * 1_000_000  # microseconds, by the interface
 
 _ENCODER = msgspec.json.Encoder()
@@ -112,6 +113,7 @@ class FrontDoor:
         self._hostname = hostname
         self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
+        self._large_writes = Turns(1)
         self.workers = Workers()  # large messages are made one at a time: that bounds memory as well as stalls
 
     def check_open(self, caller: Caller) -> None:
@@ -307,7 +309,7 @@ class FrontDoor:
         world, began = self._deliveries.world, perf_counter()
         world.expect(new.id)  # so that a look into the store between the commit and the offer passes it by
         try:
-            charged = await self._store.messages.accept(new)
+            charged = await self._stored(new)
         except BaseException:
             world.give_up(new.id)
             raise
@@ -321,6 +323,13 @@ class FrontDoor:
         RECIPIENTS.add(new.source, len(new.recipients))
         if TRAIL.keep:
             _note(new)
+
+    async def _stored(self, new: NewMessage) -> int | None:
+        """Have it written; large ones one at a time, so that small ones need not wait for the sync of several."""
+        if len(new.mime) < LARGE:
+            return await self._store.messages.accept(new)
+        async with self._large_writes.take(new.account_id):
+            return await self._store.messages.accept(new)
 
     def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
         new = self._outside.identifier

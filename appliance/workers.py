@@ -13,7 +13,8 @@ Rules:
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 
@@ -34,14 +35,14 @@ LONGEST_REST: Final = 0.1  # seconds
 
 @dataclass(eq=False, slots=True)
 class _Piece:
-    """One piece of work that waits; `begin` is set once a thread is its own."""
+    """One piece of work; `begin` is set once it is its turn."""
 
     owner: str
     begin: trio.Event = field(default_factory=trio.Event)
-    seconds: float = 0.0  # of CPU time, once it is done
+    seconds: float = 0.0  # that it took, once it is done
 
     def run(self, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
-        """Do the work, on the thread, and note what it cost."""
+        """Do the work, on the thread, and note what it cost in CPU time."""
         began = time.thread_time()
         try:
             return work(*arguments)
@@ -49,29 +50,30 @@ class _Piece:
             self.seconds = time.thread_time() - began
 
 
-class Workers:
-    """The threads, and what waits for them. Start-time fair queueing, with what each piece has really cost."""
+class Turns:
+    """Who is next for something of which there is little. Start-time fair queueing, by what each piece really cost."""
 
-    def __init__(self, threads: int = THREADS, patience: float = PATIENCE) -> None:
-        self._free = threads
+    def __init__(self, at_once: int, patience: float = PATIENCE) -> None:
+        self._free = at_once
         self._patience = patience
-        self._limiter = trio.CapacityLimiter(threads)
         self._waiting: dict[str, list[_Piece]] = {}  # by owner, oldest first
         self._queued = 0
         self._used: dict[str, float] = {}  # virtual time up to which each owner has had its share
         self._now = 0.0  # virtual time: that of the piece which began last
-        self._rested = 0.0  # when the thread may work again, in trio's time
+        self._rested = 0.0  # when the next piece may begin, in trio's time
 
-    async def run(self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
-        """Do `work` for `owner`, where its `cost` in microseconds says; raises what it raises."""
-        if cost <= ON_LOOP:
-            return work(*arguments)
+    @asynccontextmanager
+    async def take(self, owner: str) -> AsyncIterator[_Piece]:
+        """Wait for a turn; the time in it is the owner's, unless the piece says what it was."""
         piece = _Piece(owner)
         await self._await_turn(piece)
+        began = trio.current_time()
         try:
             await trio.sleep_until(self._rested)
-            return await trio.to_thread.run_sync(piece.run, work, *arguments, limiter=self._limiter)
+            began = trio.current_time()
+            yield piece
         finally:
+            piece.seconds = piece.seconds or trio.current_time() - began
             self._end(piece)
 
     async def _await_turn(self, piece: _Piece) -> None:
@@ -125,6 +127,21 @@ class Workers:
         else:
             self._used.clear()  # nobody is owed anything
             self._now = 0.0
+
+
+class Workers:
+    """The threads."""
+
+    def __init__(self, threads: int = THREADS, patience: float = PATIENCE) -> None:
+        self._turns = Turns(threads, patience)
+        self._limiter = trio.CapacityLimiter(threads)
+
+    async def run(self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
+        """Do `work` for `owner`, where its `cost` in microseconds says; raises what it raises."""
+        if cost <= ON_LOOP:
+            return work(*arguments)
+        async with self._turns.take(owner) as piece:
+            return await trio.to_thread.run_sync(piece.run, work, *arguments, limiter=self._limiter)
 
 
 def _busy() -> Refused:

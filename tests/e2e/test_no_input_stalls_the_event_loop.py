@@ -44,8 +44,12 @@ def target(tmp_path_factory: pytest.TempPathFactory, watch: Path) -> Iterator[Ta
 def test_no_step_takes_long(target: Target, watch: Path, name: str) -> None:
     """The longest step while this input is answered is within the limit, and the server goes on."""
     send: Input = {**STRANGERS, **SENDERS, **SUBMITTERS}[name]
-    seen = [_longest(target, watch, send) for _ in range(TRIES)]
-    assert min(seen)[0] <= LONGEST, f"{name}: {seen}"
+    seen = []
+    for _ in range(TRIES):
+        seen.append(_longest(target, watch, send))
+        if seen[-1][0] <= LONGEST:
+            break
+    assert seen[-1][0] <= LONGEST, f"{name}: {seen}"
     assert target.get("/healthz") is not None
 
 

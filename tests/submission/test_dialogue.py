@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.submission import limits
-from appliance.submission.actions import Phase, Submit, WrongLogin
-from tests.submission.talk import MESSAGE, Talk, credential, logged_in, ready, talk
+from appliance.errors import Code, Refused
+from appliance.submission import limits, replies
+from appliance.submission.actions import Phase, ReadRecipient, Submit, WrongLogin
+from appliance.submission.intake import BadAddress, address
+from tests.submission.talk import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
 
 # ---- who may do what
 
@@ -122,6 +124,51 @@ def test_endless_recipients_end_the_session() -> None:
     replies = made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(1_100)))
     assert len(replies) == limits.RCPTS + 1
     assert replies[-1].startswith(b"421 4.7.0 ")
+
+
+def test_many_commands_at_once_are_read_in_turns() -> None:
+    """After so many commands the dialogue lets other connections go first, and loses none of its own."""
+    made = logged_in()
+    made.say(b"MAIL FROM:<a@example.com>")
+    count = 3 * limits.TURN
+    heard = made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(count)))
+    assert [reply[:3] for reply in heard] == [b"250"] * 50 + [b"452"] * (count - 50)
+    assert made.yields == 2
+
+
+def test_a_costly_recipient_is_read_elsewhere() -> None:
+    """An address outside ASCII is not read on the event loop, and one beyond the fiftieth is not read at all."""
+    made = logged_in()
+    made.say(b"MAIL FROM:<a@example.com> SMTPUTF8")
+    assert made.dialogue.receive("RCPT TO:<a@m\u00fcller.example>\r\nNOOP\r\n".encode()) == ReadRecipient(
+        CALLER.account_id, "a@m\u00fcller.example"
+    )
+    assert made.replies() == []
+    made.dialogue.recipient_read(address("a@m\u00fcller.example", "RCPT TO"))
+    assert made.dialogue.proceed() is None
+    assert made.replies() == [b"250 2.1.5 Recipient OK\r\n", b"250 2.0.0 OK\r\n"]
+    made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(49)))
+    assert made.dialogue.receive("RCPT TO:<b@m\u00fcller.example>\r\n".encode()) is None
+    assert made.replies() == [replies.TOO_MANY_RECIPIENTS]
+    assert made.dialogue.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode()) is None
+    assert made.replies() == [b"250 2.1.5 Recipient OK\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reply"),
+    [
+        (BadAddress("RCPT TO: no"), b"553 5.1.3 RCPT TO: no\r\n"),
+        (Refused(Code.TEMPORARY_FAILURE, "Busy.", retry_after=2), b"451 4.3.0 Busy.\r\n"),
+    ],
+)
+def test_a_recipient_that_could_not_be_read(outcome: BadAddress | Refused, reply: bytes) -> None:
+    """A bad address is refused for good; when too much work waits, the client is told to come back."""
+    made = logged_in()
+    made.say(b"MAIL FROM:<a@example.com> SMTPUTF8")
+    made.dialogue.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode())
+    made.dialogue.recipient_read(outcome)
+    assert made.replies() == [reply]
+    assert made.say(b"DATA").startswith(b"503 ")
 
 
 def test_the_order_of_commands() -> None:
