@@ -144,7 +144,7 @@ async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
     async with open_store(tmp_path, outside, inline=True) as store:
         dispatch = station.build(made, outside, store, bytes(32), Inbox())
     assert dispatch.sessions == 7
-    assert dispatch.gates.pools.others == Limits(1)
+    assert dispatch.gates.proofs.pools.others == Limits(1)
     assert dispatch.routes.router.relays.default == Relay("smart.example")
     assert made.delivery.own_addresses[0] in dispatch.routes.router.own
     assert dispatch.warmups is None  # unless it is on

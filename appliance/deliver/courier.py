@@ -8,7 +8,8 @@ import trio
 
 from appliance.deliver.connections import Connections, Place
 from appliance.deliver.gate import Gate
-from appliance.deliver.outcome import DELIVERED, Fault, Judgement, Result, judge, judge_no_route
+from appliance.deliver.gates import Slot
+from appliance.deliver.outcome import DELIVERED, Fault, Judgement, Result, is_before_mail, judge, judge_no_route
 from appliance.deliver.report import Contact, Retries, outcome
 from appliance.deliver.route import Host, NoRoute, Route
 from appliance.deliver.smtp.commands import Credentials
@@ -59,6 +60,7 @@ class _Reached(NamedTuple):
     results: tuple[RecipientResult, ...]
     contact: Contact
     final: bool  # no other server need be asked
+    gate: Gate  # of that server
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Courier:
         self,
         parcel: Parcel,
         route: Route,
-        gate: Gate,
+        slot: Slot,
         signature: bytes,
         mime: bytes | None = None,
         permit: Permit | None = None,
@@ -112,22 +114,27 @@ class Courier:
             payload = await trio.to_thread.run_sync(prepare, signature + mime, limiter=self.preparing)
             transaction = _transaction(parcel, sender, payload, mime)
         del mime  # the payload is enough to keep for as long as a server takes
-        reached = await self._try_hosts(route, transaction, gate, started_at, permit)
-        return [] if reached is None else self._outcomes(parcel, reached, gate, signature)
+        reached = await self._try_hosts(route, transaction, slot, started_at, permit)
+        return [] if reached is None else self._outcomes(parcel, reached, slot, signature)
 
     # ---- one server after the other
 
     async def _try_hosts(
-        self, route: Route, transaction: Transaction, gate: Gate, started_at: int, permit: Permit | None
+        self, route: Route, transaction: Transaction, slot: Slot, started_at: int, permit: Permit | None
     ) -> _Reached | None:
         reached: _Reached | None = None
         for host in route.hosts:
             for address, dialled in zip(host.addresses, host.dialled, strict=True):
-                if permit is not None and not permit.dials(address):
+                if not slot.move(route, host.name, dialled):
                     continue
-                reached = await self._try(route, host, dialled, transaction, gate, started_at)
+                if permit is not None and not permit.dials(address, slot.gate.pool):
+                    continue
+                reached = await self._try(route, host, dialled, transaction, slot, started_at)
                 if reached.final:
+                    if permit is not None:
+                        permit.reached(reached.gate.pool)
                     return reached
+                self._tell(reached, slot)
                 if permit is not None:
                     permit.failed(address)
         if permit is not None:
@@ -137,24 +144,30 @@ class Courier:
         return reached
 
     async def _try(
-        self, route: Route, host: Host, dialled: str, transaction: Transaction, gate: Gate, started_at: int
+        self, route: Route, host: Host, dialled: str, transaction: Transaction, slot: Slot, started_at: int
     ) -> _Reached:
         demand = await self.tls.demand(route, host)
-        contact = Contact(started_at, gate.pool, host.name, dialled)
+        contact = Contact(started_at, slot.gate.pool, host.name, dialled)
         if demand.level is Level.NOT_NOW:
             refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
-            return _Reached(refused.results(transaction.recipients), contact, final=False)
+            return _Reached(refused.results(transaction.recipients), contact, False, slot.gate)
         place = Place(host.name, dialled, route.port, demand.reason, route.relay)
         if (idle := self.connections.take(place)) is not None:
-            reached = await self._send(idle, place, transaction, gate, contact)
+            reached = await self._send(idle, place, transaction, slot.gates.at(route, host.name, dialled), contact)
             if reached is not None:
                 return reached
         try:
             connection = await self._open(route, place, self.tls.plan(demand, route, host))
         except NotOpened as failure:
-            contact = contact._replace(dialogue=failure.transcript)
-            return _Reached(failure.results(transaction.recipients), contact, final=False)
-        fresh = await self._send(connection, place, transaction, gate, contact)
+            gate = slot.gates.at(route, host.name, dialled)
+            if failure.verdict.kind is Kind.LOST and failure.verdict.stage is Stage.GREETING:
+                slot.gates.proofs.silent(dialled)
+            contact = contact._replace(dialogue=failure.transcript, pool=gate.pool)
+            return _Reached(failure.results(transaction.recipients), contact, False, gate)
+        if route.relay is None:
+            verified = connection.tls is not None and connection.tls.verified
+            slot.gates.proofs.answered(host.name, dialled, verified=verified)
+        fresh = await self._send(connection, place, transaction, slot.gates.at(route, host.name, dialled), contact)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale
         return fresh
 
@@ -199,20 +212,39 @@ class Courier:
         self.connections.give_back(place, connection, gate.limits.messages_per_connection)
         lines = (connection.transcript + sent.transcript) if connection.transactions == 1 else sent.transcript
         tls = str(connection.tls) if connection.tls else None
-        full = Contact(contact.started_at, contact.pool, contact.host, contact.address, tls, lines)
-        return _Reached(sent.recipients, full, final=not all(_may_ask_another(each) for each in sent.recipients))
+        full = Contact(contact.started_at, gate.pool, contact.host, contact.address, tls, lines)
+        final = not all(_may_ask_another(each) for each in sent.recipients)
+        return _Reached(sent.recipients, full, final, gate)
 
     # ---- what it means
 
-    def _outcomes(self, parcel: Parcel, reached: _Reached, gate: Gate, signature: bytes) -> list[Outcome]:
-        now, count = self.outside.now(), len(parcel.recipients)
-        verdicts = [result.verdict for result in reached.results]
-        judgements = [judge(verdict, count) for verdict in verdicts]
-        _tell_gate(gate, list(zip(judgements, verdicts, strict=True)), now)
+    def _outcomes(self, parcel: Parcel, reached: _Reached, slot: Slot, signature: bytes) -> list[Outcome]:
+        now, verdicts = self.outside.now(), [result.verdict for result in reached.results]
+        judgements = self._tell(reached, slot) if reached.final else _judge(verdicts)
+        if slot.probes is not None:
+            judgements = [_of_probe(judgement) for judgement in judgements]
         return [
             outcome(recipient, judgement, verdict.code, verdict.text, reached.contact, now, self.retries, signature)
             for recipient, judgement, verdict in zip(parcel.recipients, judgements, verdicts, strict=True)
         ]
+
+    def _tell(self, reached: _Reached, slot: Slot) -> list[Judgement]:
+        """Judge what a server said, and tell the gate of that server."""
+        verdicts = [result.verdict for result in reached.results]
+        judgements = _judge(verdicts)
+        _tell_gate(reached.gate, slot, list(zip(judgements, verdicts, strict=True)), self.outside.now())
+        return judgements
+
+
+def _judge(verdicts: Sequence[Verdict]) -> list[Judgement]:
+    return [judge(verdict, len(verdicts)) for verdict in verdicts]
+
+
+def _of_probe(judgement: Judgement) -> Judgement:
+    """A message that went to see whether we are still refused is not to be lost by it."""
+    if judgement.fault is Fault.SENDER and judgement.result is Result.BOUNCED:
+        return judgement._replace(result=Result.DEFERRED)
+    return judgement
 
 
 def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> Transaction:
@@ -221,20 +253,25 @@ def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> 
     return Transaction(sender, recipients, payload, needs_smtputf8=eight_bit_header)
 
 
-def _tell_gate(gate: Gate, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:
+def _tell_gate(gate: Gate, slot: Slot, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:
     """What one transaction says of the pool, each thing once: a message refused for ten recipients is one refusal."""
     if all(judgement is DELIVERED for judgement, _ in told):  # as nearly always
-        gate.delivered()
+        slot.answers, slot.delivered = gate, True
+        gate.delivered(slot.account)
         return
-    delivered = any(judgement.result is Result.DELIVERED for judgement, _ in told)
-    wishes = [verdict.text for judgement, verdict in told if judgement.throttle]
-    refusals = [verdict.text for judgement, verdict in told if judgement.fault is Fault.SENDER]
-    if delivered:
-        gate.delivered()
+    if all(verdict.code is None for _, verdict in told):  # nobody said anything
+        return
+    slot.answers = gate
+    slot.delivered = any(judgement.result is Result.DELIVERED for judgement, _ in told)
+    wishes = [verdict for judgement, verdict in told if judgement.throttle]
+    refusals = [verdict for judgement, verdict in told if judgement.fault is Fault.SENDER]
+    if slot.delivered:
+        gate.delivered(slot.account)
     elif refusals:
-        gate.refused_as_sender(refusals[0][:200])
+        about_us = is_before_mail(refusals[0])
+        gate.refused_as_sender(now, refusals[0].text[:200], slot.sender, about_us=about_us)
     if wishes:
-        gate.slow_down(now, wishes[0][:200])
+        gate.slow_down(now, wishes[0].text[:200], slot.sender, about_us=is_before_mail(wishes[0]))
 
 
 def _is_about_tls(verdict: Verdict) -> bool:

@@ -82,6 +82,7 @@ class Dispatch:
             if self.warmups is not None:
                 self._ground.start_soon(self.warmups.keep)
             self._ground.start_soon(self.courier.watch.run)
+            self._ground.start_soon(self.gates.proofs.run)
             for _ in range(self.signer.threads):
                 self._ground.start_soon(self._preparing.sign)
             while True:
@@ -180,7 +181,9 @@ class Dispatch:
         if self.warmups is not None:
             most = min(most, self.warmups.in_hand(pool))
         room = self._in_hand[pool] < most or self._in_hand.of(pool, account) < OF_ONE
-        if room and pool not in self.gates.held:
+        if room and not self.gates.is_held(pool):
+            return True
+        if not self._in_hand[pool] and self.gates.may_probe(pool, account):
             return True
         self._passed_over.setdefault(pool, set()).add(account)
         return False
@@ -214,7 +217,7 @@ class Dispatch:
 
     def _has_room(self, pool: str) -> bool:
         """Whether a pool of which something was left has little in hand by now."""
-        return pool in self._passed_over and pool not in self.gates.held and self._in_hand[pool] < FEW
+        return pool in self._passed_over and not self.gates.is_held(pool) and self._in_hand[pool] < FEW
 
     # ---- looks into the store
 

@@ -11,7 +11,7 @@ import trio
 
 from appliance.deliver.courier import Courier, Parcel
 from appliance.deliver.gate import Gate
-from appliance.deliver.gates import Gates
+from appliance.deliver.gates import Gates, Slot
 from appliance.deliver.in_hand import InHand
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.selection import Turns
@@ -100,25 +100,31 @@ class Flights:
     def _let_go(self, pool: str) -> None:
         turns = self._ready[pool]
         waiting = len(turns)
-        while turns and self._may_go(turns.peek()):
-            self._take_off(self._next(turns))
+        while turns and (account := self._whose_turn(turns)) is not None:
+            self._take_off(self._next(turns, account))
         if not turns:
             del self._ready[pool]
         elif len(turns) < waiting:
             self._ready[pool] = self._ready.pop(pool)  # now it is the other pools' turn
+
+    def _whose_turn(self, turns: Turns[Ready]) -> str | None:
+        """The account whose parcel goes next, if the gate is open to anybody's."""
+        if self._flying >= self.sessions or not turns.peek().routed.gate.is_open(self.outside.now()):
+            return None
+        return turns.first(self._may_go)
 
     def _may_go(self, ready: Ready) -> bool:
         gate = ready.routed.gate
         busy = self._ending.is_set() or self._flying >= self.sessions
         if ready.routed.large and self._large >= LARGE_SESSIONS:
             busy = True
-        if busy or gate.pool in self.gates.held or not gate.is_open(self.outside.now()):
+        if busy or not self.gates.is_open(gate, ready.routed.parcel.account_id):
             return False
         return self.warmups is None or self.warmups.lets_go(gate.pool, ready.routed.route)
 
-    def _next(self, turns: Turns[Ready]) -> Ready:
-        """The next that may go; of its recipients only as many as the warm-up allows, the others stay in line."""
-        ready = turns.next()
+    def _next(self, turns: Turns[Ready], account: str) -> Ready:
+        """An account's next; of its recipients only as many as the warm-up allows, the others stay in line."""
+        ready = turns.next(account)
         if self.warmups is None:
             return ready
         routed, parcel = ready.routed, ready.routed.parcel
@@ -131,53 +137,65 @@ class Flights:
         return Ready(routed, ready.signature, permit)
 
     def _take_off(self, ready: Ready) -> None:
-        self._enter(ready.routed)
-        self._air.start_soon(self._carry, ready)
+        self._air.start_soon(self._carry, ready, self._enter(ready.routed))
 
-    def _enter(self, routed: Routed) -> None:
-        self.in_hand.remove(routed.gate.pool, routed.parcel.account_id)
+    def _enter(self, routed: Routed) -> Slot:
+        parcel = routed.parcel
+        self.in_hand.remove(routed.gate.pool, parcel.account_id)
         self._flying += 1
         self._large += routed.large
-        routed.gate.enter(self.outside.now())
+        return self.gates.slot(routed.gate, parcel.account_id, parcel.domain)
 
-    def _leave(self, routed: Routed) -> None:
+    def _leave(self, routed: Routed, slot: Slot) -> None:
         if self._ready and (self._flying >= self.sessions or self._large >= LARGE_SESSIONS):
             self._has_room = True
             self.on_room()
         self._flying -= 1
         self._large -= routed.large
-        routed.gate.leave()
+        slot.leave()
 
-    def _next_of(self, gate: Gate) -> Ready | None:
+    def _next_of(self, gate: Gate) -> tuple[Ready, Slot] | None:
         """The next parcel of a pool, with its slot."""
         turns = self._ready.get(gate.pool)
-        if turns is None or self._has_room or not self._may_go(turns.peek()):
+        if turns is None or self._has_room or (account := self._whose_turn(turns)) is None:
             return None
-        ready = self._next(turns)
+        ready = self._next(turns, account)
         if not turns:
             del self._ready[gate.pool]
-        self._enter(ready.routed)
-        return ready
+        return ready, self._enter(ready.routed)
+
+    def _sort_anew(self, gate: Gate) -> None:
+        """What waits at the gate of a host that has proved to be a provider's waits at that one's from now on."""
+        if (turns := self._ready.pop(gate.pool, None)) is None:
+            return
+        for account, ready in turns.drain():
+            routed = ready.routed._replace(gate=self.gates.of_route(ready.routed.route))
+            self.in_hand.move(gate.pool, routed.gate.pool, account)
+            self._ready.setdefault(routed.gate.pool, Turns()).add(account, ready._replace(routed=routed))
+        self.let_go()
 
     # ---- on the way
 
-    async def _carry(self, first: Ready) -> None:
+    async def _carry(self, first: Ready, slot: Slot) -> None:
         """Deliver a parcel, and then the next of its pool for as long as there is one that may go."""
-        ready: Ready | None = first
+        following: tuple[Ready, Slot] | None = first, slot
         gate = first.routed.gate
-        while ready is not None:
+        while following is not None:
+            ready, slot = following
             try:
-                outcomes = await self._deliver(ready, gate)
+                outcomes = await self._deliver(ready, slot)
             finally:
-                self._leave(ready.routed)
-            self.on_landed(ready.routed.parcel, outcomes, gate)
-            if gate.hold_reason is not None:
-                self._air.start_soon(self.gates.hold, gate)
+                self._leave(ready.routed, slot)
+            self.on_landed(ready.routed.parcel, outcomes, slot.gate)
+            if slot.has_news:
+                self._air.start_soon(self.gates.write_down, slot)
+            if self.gates.has_moved(gate, ready.routed.route):
+                self._sort_anew(gate)
             if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye
                 self._air.start_soon(self.courier.connections.take_leave)
-            ready = self._next_of(gate)
+            following = self._next_of(gate)
 
-    async def _deliver(self, ready: Ready, gate: Gate) -> list[Outcome]:
+    async def _deliver(self, ready: Ready, slot: Slot) -> list[Outcome]:
         """Its failure is its own: it is tried again like any other deferral."""
         routed = ready.routed
         parcel = self._still_wanted(routed)
@@ -187,7 +205,7 @@ class Flights:
             return []
         self.store.queue_control.on_the_way.set_out([recipient.id for recipient in parcel.recipients])
         try:
-            return await self.courier.deliver(parcel, routed.route, gate, ready.signature, routed.mime, ready.permit)
+            return await self.courier.deliver(parcel, routed.route, slot, ready.signature, routed.mime, ready.permit)
         except Exception as error:
             return self.courier.failed(parcel, error)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from appliance.config import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
 from appliance.config_settings import OTHERS, place_of
-from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_suffix
+from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_reverse, by_suffix
 from appliance.deliver.route import Relay, Relays, RelayTls
 
 
@@ -34,7 +34,7 @@ def pools(config: Config) -> Pools:
             known[name] = _provider(config, name, table, known.get(name), others)
     # The operator's last, because the last row for a suffix counts.
     rows = sorted(known.values(), key=lambda provider: provider.name in tables)
-    return Pools(by_suffix(rows), others)
+    return Pools(by_suffix(rows), others, by_reverse(rows))
 
 
 def _provider(config: Config, name: str, table: PoolSettings, built_in: Provider | None, others: Limits) -> Provider:
@@ -43,7 +43,13 @@ def _provider(config: Config, name: str, table: PoolSettings, built_in: Provider
         reason = f"missing: {name} is no built-in pool ({names})"
         raise ConfigError(str(config.source), f"{place_of('delivery.pools', name)}.suffixes", reason)
     start = built_in or Provider(name, (), others)
-    return replace(start, suffixes=table.suffixes or start.suffixes, limits=_limits(table, start.limits))
+    # The operator's own suffixes need no proof: whoever names them has reasons to believe these names.
+    return replace(
+        start,
+        suffixes=table.suffixes or start.suffixes,
+        limits=_limits(table, start.limits),
+        proof=built_in is not None and not table.suffixes,
+    )
 
 
 def _limits(table: PoolSettings, start: Limits) -> Limits:

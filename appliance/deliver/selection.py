@@ -162,12 +162,22 @@ class Turns(Generic[Item]):
         """What `next` will give."""
         return next(iter(self._waiting.values()))[0]
 
-    def next(self) -> Item:
-        """The first of the account whose turn it is, which then stands behind all others."""
-        account = next(iter(self._waiting))
+    def first(self, may_go: Callable[[Item], bool]) -> str | None:
+        """The first account whose next may go; None: nobody's may."""
+        return next((account for account, waiting in self._waiting.items() if may_go(waiting[0])), None)
+
+    def drain(self) -> list[tuple[str, Item]]:
+        """Everything, in turns, with whose it is; nothing waits any more."""
+        return [self._taken(next(iter(self._waiting))) for _ in range(self._count)]
+
+    def next(self, account: str | None = None) -> Item:
+        """The first of an account, by default the one whose turn it is, which then stands behind all others."""
+        return self._taken(next(iter(self._waiting)) if account is None else account)[1]
+
+    def _taken(self, account: str) -> tuple[str, Item]:
         waiting = self._waiting.pop(account)
         item = waiting.popleft()
         if waiting:
             self._waiting[account] = waiting
         self._count -= 1
-        return item
+        return account, item

@@ -8,6 +8,7 @@ from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.gates import Gates
 from appliance.deliver.observed import name_pools
 from appliance.deliver.policy_fetch import PolicyFetcher
+from appliance.deliver.proofs import Proofs
 from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
 from appliance.deliver.selection import Selection
@@ -36,6 +37,7 @@ def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inb
     )
     trusting = trusting_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
+    proofs = Proofs(resolver, pools(config))
     courier = Courier(
         store,
         outside,
@@ -49,10 +51,10 @@ def build(config: Config, outside: Outside, store: Store, key: bytes, inbox: Inb
         outside,
         inbox,
         SharedRoutes(router),
-        Gates(store, outside, pools(config)),
+        Gates(store, outside, proofs),
         Signer(SigningKeys(store, outside, key), outside),
         courier,
         Selection(store, outside, inbox),
         delivery.sessions,
-        warmups=Warmups(config.warmup, store, outside) if config.warmup.enabled else None,
+        warmups=Warmups(config.warmup, store, outside, proofs.known_as) if config.warmup.enabled else None,
     )
