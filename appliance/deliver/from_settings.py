@@ -1,5 +1,6 @@
 """In charge of what the operator's settings make of delivery: its relays and its pools. PURE."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from appliance.config import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
@@ -28,13 +29,20 @@ def pools(config: Config) -> Pools:
     """The built-in pools with what the operator changed, and those that the operator added."""
     tables = config.delivery.pools
     others = _limits(tables.get(OTHERS, PoolSettings()), Limits())
-    known = {provider.name: provider for provider in PROVIDERS}
+    known = {provider.name: _without(provider, tables.values()) for provider in PROVIDERS}
     for name, table in tables.items():
         if name != OTHERS:
             known[name] = _provider(config, name, table, known.get(name), others)
     # The operator's last, because the last row for a suffix counts.
     rows = sorted(known.values(), key=lambda provider: provider.name in tables)
     return Pools(by_suffix(rows), others, by_reverse(rows))
+
+
+def _without(provider: Provider, tables: Iterable[PoolSettings]) -> Provider:
+    """A built-in row without the hosts that the operator counts as another pool's."""
+    taken = tuple(f".{suffix}" for table in tables for suffix in table.suffixes)
+    left = tuple(suffix for suffix in provider.suffixes if not f".{suffix}".endswith(taken))
+    return replace(provider, suffixes=left)
 
 
 def _provider(config: Config, name: str, table: PoolSettings, built_in: Provider | None, others: Limits) -> Provider:

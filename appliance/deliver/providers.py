@@ -73,7 +73,12 @@ PROVIDERS = (
         Limits(10, 50),
         reverse=("inbound.protection.outlook.com",),
     ),
-    Provider("microsoft365", ("protection.outlook.com", "mx.microsoft", "protection.office365.us"), _BIG),
+    Provider(
+        "microsoft365",
+        ("protection.outlook.com", "mx.microsoft", "protection.office365.us"),
+        _BIG,
+        reverse=("inbound.protection.outlook.com",),
+    ),
     Provider("yahoo", ("yahoodns.net", "mx.aol.com"), Limits(10, 20), reverse=("mail.*.yahoo.com",)),
     Provider("yahoo-japan", ("mail.yahoo.co.jp",), _CAREFUL),
     Provider("apple", ("mail.icloud.com", "mail.me.com"), Limits(10, 50), reverse=("apple.com", "icloud.com")),
@@ -183,8 +188,8 @@ class Pools:
         return Pool(organisation(host), self.others)
 
     def by_reverse_name(self, name: str, claimed: str) -> str | None:
-        """The provider whose host has this reverse name: the claimed one, if it may be that one."""
+        """The provider whose host has this reverse name; of several the claimed one, or none can be told."""
         for suffix in _suffixes(name):
             if names := self.reverse.get(suffix):
-                return claimed if claimed in names else names[0]
+                return claimed if claimed in names else names[0] if len(names) == 1 else None
         return None

@@ -1,6 +1,15 @@
 """How much one pool may take: slots, rate, slowing down and coming back, and when to stop."""
 
-from appliance.deliver.gate import FIRST_PAUSE, LONGEST_PAUSE, SECOND, SENDER_FAULTS, Gate, Sender
+from appliance.deliver.gate import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    OF_ONE_ACCOUNT,
+    OF_ONE_DOMAIN,
+    SECOND,
+    SENDER_FAULTS,
+    Gate,
+    Sender,
+)
 from appliance.deliver.providers import Limits
 
 NOW = 1_750_000_000 * SECOND
@@ -20,6 +29,11 @@ def refuse(gate: Gate, reason: str, sender: Sender = ONLY, *, about_us: bool = F
     """A server refuses mail, so many times."""
     for _ in range(times):
         gate.refused_as_sender(NOW, reason, sender, about_us=about_us)
+
+
+def holds(gate: Gate) -> bool:
+    """Whether the pool should be held."""
+    return gate.hold_reason is not None
 
 
 def entered(gate: Gate, now: int = NOW) -> int:
@@ -158,3 +172,110 @@ def test_results_that_wait_for_the_disk_shut_the_gate() -> None:
     assert gate.is_open(NOW)
     gate.recorded()
     assert gate.is_at_rest(NOW)
+
+
+# ---- as far as the evidence reaches
+
+MINE, YOURS = Sender("acc_1", "a.test"), Sender("acc_2", "b.test")  # of an installation with several accounts
+
+
+def test_a_wish_about_one_accounts_mail_slows_that_account() -> None:
+    """A 421 within a transaction shuts the gate for the account whose mail it was, and nobody else."""
+    gate = Gate("pool", Limits(concurrency=8))
+    slow_down(gate, NOW, "421 4.7.26 unauthenticated", MINE)
+    assert gate.is_open(NOW)
+    assert not gate.lets_pass("acc_1", NOW)
+    assert gate.lets_pass("acc_2", NOW)
+    assert gate.throttle.slots == 8
+    assert gate.slowed_accounts(NOW) == {"acc_1": (NOW + FIRST_PAUSE, "421 4.7.26 unauthenticated")}
+    later = NOW + FIRST_PAUSE
+    assert gate.lets_pass("acc_1", later)
+    for _ in range(4):
+        gate.enter("acc_1", later)
+    assert not gate.lets_pass("acc_1", later)  # half the slots are its share
+    assert gate.lets_pass("acc_2", later)
+
+
+def test_a_wish_about_two_accounts_mail_slows_the_pool() -> None:
+    """A second account that hears the same while the first waits makes it a wish about all mail."""
+    gate = Gate("pool", Limits(concurrency=8))
+    slow_down(gate, NOW, "421", MINE)
+    slow_down(gate, NOW, "421", YOURS)
+    assert not gate.is_open(NOW)
+    assert gate.throttle.slots == 4
+
+
+def test_a_wish_before_mail_slows_the_pool() -> None:
+    """What a server says before it knows whose mail comes is about this machine."""
+    gate = Gate("pool", Limits(concurrency=8))
+    slow_down(gate, NOW, "421 too many connections", MINE, about_us=True)
+    assert not gate.is_open(NOW)
+
+
+def test_an_account_is_forgiven_with_its_deliveries() -> None:
+    """What is delivered for an account brings its slots back, and then nothing is remembered of it."""
+    gate = Gate("pool", Limits(concurrency=2))
+    slow_down(gate, NOW, "421", MINE)
+    assert not gate.is_at_rest(NOW)
+    gate.delivered("acc_2")
+    assert not gate.lets_pass("acc_1", NOW)
+    gate.delivered("acc_1")
+    gate.delivered("acc_1")
+    assert gate.lets_pass("acc_1", NOW)
+    assert gate.is_at_rest(NOW)
+
+
+def test_refusals_of_one_account_among_several_hold_nothing() -> None:
+    """However many there are, only that account waits, a quarter of an hour for each further message."""
+    gate = Gate("pool", Limits(concurrency=8), shared=True)
+    refuse(gate, "550 5.7.1 no", MINE, times=SENDER_FAULTS - 1)
+    assert gate.lets_pass("acc_1", NOW)
+    refuse(gate, "550 5.7.1 no", MINE, times=100)
+    assert gate.hold_reason is None
+    assert gate.is_open(NOW)
+    assert gate.lets_pass("acc_2", NOW)
+    assert not gate.lets_pass("acc_1", NOW + LONGEST_PAUSE - 1)
+    after = NOW + LONGEST_PAUSE
+    assert gate.lets_pass("acc_1", after)
+    gate.enter("acc_1", after)
+    assert not gate.lets_pass("acc_1", after)
+
+
+def test_refusals_of_several_accounts_hold_the_pool() -> None:
+    """Five from each of two are enough; one from a second account beside a hundred of the first are not."""
+    gate = Gate("pool", Limits(), shared=True)
+    refuse(gate, "550 5.7.1 no", MINE, times=100)
+    refuse(gate, "550 5.7.1 no", YOURS, times=OF_ONE_ACCOUNT - 1)
+    assert gate.hold_reason is None
+    refuse(gate, "550 5.7.1 no", YOURS)
+    assert gate.hold_reason == "10 refusals of us as a sender in a row, the last: 550 5.7.1 no"
+
+
+def test_refusals_before_mail_hold_the_pool() -> None:
+    """A server that refuses our address in its greeting speaks of us, whoever's mail it would have been."""
+    gate = Gate("pool", Limits(), shared=True)
+    refuse(gate, "554 5.7.1 blocked", MINE, about_us=True, times=SENDER_FAULTS)
+    assert gate.hold_reason is not None
+
+
+def test_one_domain_of_a_provider_is_not_the_provider() -> None:
+    """For the only account, ten refusals hold a provider's pool if two domains are among them, else thirty do."""
+    gate = Gate("pool", Limits(), shared=True)
+    refuse(gate, "550 5.7.1 no", times=OF_ONE_DOMAIN - 1)
+    assert not holds(gate)
+    refuse(gate, "550 5.7.1 no")
+    assert holds(gate)
+    gate.reopen()
+    assert not holds(gate)
+    refuse(gate, "550 5.7.1 no", times=SENDER_FAULTS - 1)
+    refuse(gate, "550 5.7.1 no", Sender(ACCOUNT, "b.test", only=True))
+    assert holds(gate)
+
+
+def test_slots_to_begin_with() -> None:
+    """A gate may begin with few slots, and has all of them after some deliveries."""
+    gate = Gate("pool", Limits(concurrency=8), start=2)
+    assert entered(gate) == 2
+    for _ in range(50):
+        gate.delivered(ACCOUNT)
+    assert gate.throttle.slots == 8
