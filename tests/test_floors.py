@@ -74,6 +74,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {
             "supervisor",
+            "deliver",
             "first_start",
             "provisioning",
             "store",

@@ -38,6 +38,11 @@ def pools(config: Config) -> Pools:
     return Pools(by_suffix(rows), others, by_reverse(rows))
 
 
+def pool_names(config: Config) -> frozenset[str]:
+    """The pools that are known by name before any mail has gone: built in, or the operator's."""
+    return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {OTHERS}
+
+
 def _without(provider: Provider, tables: Iterable[PoolSettings]) -> Provider:
     """A built-in row without the hosts that the operator counts as another pool's."""
     taken = tuple(f".{suffix}" for table in tables for suffix in table.suffixes)
