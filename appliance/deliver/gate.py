@@ -109,6 +109,7 @@ class Gate:
     limits: Limits
     shared: bool = False
     start: int | None = None  # slots to begin with, if not all
+    provider: str | None = None  # whose host this is named like, without a proof; None: the pool is what it says
     in_use: int = 0
     unrecorded: int = 0  # transactions that are over, and whose results are not on disk yet
     hold_reason: str | None = None  # why the pool should be held, once it should

@@ -75,7 +75,8 @@ class Slot:
         gate = self.gates.at(route, host, address)
         if gate is self.gate:
             return True
-        if not self.gates.is_open(gate, self.account):
+        held = self.gates.is_held(gate.pool) and self.probes != (gate.provider or gate.pool)
+        if held or not self.gates.has_slot(gate, self.account):
             return False
         self.gate.go_elsewhere(self.account)
         gate.enter(self.account, self.gates.outside.now())
@@ -129,13 +130,12 @@ class Gates:
             if len(self._pool_of) >= DESTINATIONS_KEPT:
                 self._pool_of.clear()
             self._pool_of[route.domain] = gate.pool
-            self._learnt[route.domain] = self.proofs.known_as(gate.pool)
+            self._learnt[route.domain] = gate.provider or gate.pool
         return gate
 
     def has_moved(self, gate: Gate, route: Route) -> bool:
         """Whether a gate was a host's own, and the host has proved to be its provider's since."""
-        own = self.proofs.known_as(gate.pool) != gate.pool
-        return own and self.at(route, route.hosts[0].name, route.hosts[0].dialled[0]) is not gate
+        return gate.provider is not None and self.at(route, route.hosts[0].name, route.hosts[0].dialled[0]) is not gate
 
     def at(self, route: Route, host: str, address: str) -> Gate:
         """The gate of one server of a route."""
@@ -144,7 +144,9 @@ class Gates:
         if proved is not None:
             claim = self.proofs.named(proved)
         elif claim.proof and route.relay is None:  # a relay was named by the operator, who is believed
-            return self._gates.get(host) or self._add(Gate(host, claim.limits, start=UNPROVED_SLOTS))
+            return self._gates.get(host) or self._add(
+                Gate(host, claim.limits, start=UNPROVED_SLOTS, provider=claim.name)
+            )
         return self._gates.get(claim.name) or self._add(Gate(claim.name, claim.limits, claim.proof))
 
     def _add(self, gate: Gate) -> Gate:
@@ -155,13 +157,16 @@ class Gates:
 
     def is_open(self, gate: Gate, account: str) -> bool:
         """Whether an account's transaction may begin at a gate, as a probe if the pool is held."""
+        may_go = not self.is_held(gate.pool) or self.may_probe(gate.pool, account)
+        return may_go and self.has_slot(gate, account)
+
+    def has_slot(self, gate: Gate, account: str) -> bool:
+        """Whether neither the gate nor the pool that it obeys keeps an account's transaction waiting."""
         now = self.outside.now()
         if not gate.is_open(now) or not gate.lets_pass(account, now):
             return False
-        provider = self._gates.get(self.proofs.known_as(gate.pool), gate)
-        if provider is not gate and (provider.throttle.is_slowed(now) or not provider.lets_pass(account, now)):
-            return False
-        return not self.is_held(gate.pool) or self.may_probe(gate.pool, account)
+        provider = None if gate.provider is None else self._gates.get(gate.provider)
+        return provider is None or (not provider.throttle.is_slowed(now) and provider.lets_pass(account, now))
 
     def is_held(self, pool: str) -> bool:
         """Whether a pool's mail waits for a hold to end, or for that of all mail."""
@@ -183,8 +188,8 @@ class Gates:
         """Take a slot for a transaction that may begin."""
         gate.enter(account, self.outside.now())
         probes = None
-        if self.is_held(gate.pool) and (probe := self._probes.get(self.proofs.known_as(gate.pool))) is not None:
-            probes, probe.under_way = self.proofs.known_as(gate.pool), True
+        if self.is_held(gate.pool) and (probe := self._probes.get(gate.provider or gate.pool)) is not None:
+            probes, probe.under_way = gate.provider or gate.pool, True
         return Slot(self, gate, account, domain, probes)
 
     @property
@@ -223,7 +228,7 @@ class Gates:
         """
         pool, reason, now = gate.pool, gate.hold_reason or "", self.outside.now()
         gate.reopen()
-        if self.proofs.known_as(pool) != pool:
+        if gate.provider is not None:
             gate.throttle.shut(now, reason)
             return
         if pool in self._holds:
@@ -288,9 +293,10 @@ class Gates:
         """Each pool as operators know it; hosts that prove nothing are told of only where their provider's is not."""
         now, told = self.outside.now(), {}
         for gate in self._gates.values():
-            claimed = self.proofs.known_as(gate.pool)
-            if claimed == gate.pool or claimed not in self._gates:
-                told[claimed] = _state(claimed, gate, now)
+            if gate.provider is None:
+                told[gate.pool] = _state(gate.pool, gate, now)
+            elif gate.provider not in self._gates:
+                told[gate.provider] = _state(gate.provider, gate, now)
         return list(told.values())
 
     def _forget_those_at_rest(self, in_hand: Container[str]) -> None:

@@ -26,7 +26,7 @@ LOOKUPS = 8  # at once
 WAITING = 1_000  # addresses that wait to be looked up; more are looked up when they answer again
 NAMES = 3  # reverse names of one address that are looked at
 ADDRESSES_KEPT = 20_000
-HOSTS_KEPT = 1_000
+HOSTS_KEPT = 10_000
 
 
 @dataclass(slots=True)

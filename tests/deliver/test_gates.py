@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.config_settings import Warmup
 from appliance.deliver import gates as gates_module
 from appliance.deliver.gate import LONGEST_PAUSE, SECOND, SENDER_FAULTS
 from appliance.deliver.gates import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import Pools
-from tests.deliver.stage import Stage, stage
+from appliance.warmup import begin
+from tests.deliver.stage import SOURCES, Stage, stage
 from tests.fakes.mx import FakeMx, silence
 
 GOOGLE, DEAD, EVIL = "127.0.0.10", "127.0.0.66", "127.0.0.13"
@@ -209,6 +212,23 @@ async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path
         assert deferred >= 80 - limit - UNPROVED_SLOTS  # their own server was dead: they are tried again
 
 
+async def test_a_second_server_of_a_held_pool_gets_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Mail whose own server is dead does not go on to a pool that is held, and is tried again later."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        mx = {"dead.test": {"MX": ["10 mx.dead.test.", "20 aspmx.l.google.com."]}, "mx.dead.test": {"A": [DEAD]}}
+        played.resolver.zone |= mx
+        await played.store.pools.hold("google", "I look into it")
+        await trio.sleep(2)
+        count = len(played.servers[GOOGLE].messages)
+        sent = await played.send("ada@dead.test")
+        await trio.sleep(5)
+        assert played.recipient(sent) == ("deferred", 1)
+        await played.store.pools.release("google")
+        await played.final(sent, within=600)
+        assert len(played.servers[GOOGLE].messages) == count + 1
+
+
 # ---- probes
 
 
@@ -298,3 +318,34 @@ async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: Mock
         assert hold(played) == before
         await played.final(*sent, within=5 * FIRST_PROBE / SECOND)
         assert played.store.pools.holds() == {}
+
+
+# ---- warm-up
+
+
+async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Before the proof a host has a warm-up of its own, on the provider's day; after it, mail counts as Google's."""
+    settings = Warmup(enabled=True)
+    source = str(SOURCES[4])
+    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False) as played:
+        begun = replace(begin("google", source, played.outside.now()), day=5)
+        await played.store.warmups.keep([begun])
+        played.nursery.start_soon(played.dispatch.run)
+        await played.final(await played.send("first@gmail.test"), within=60)
+        await trio.sleep(1)
+        await played.final(*[await played.send(f"user{number}@gmail.test") for number in range(5)], within=600)
+        await trio.sleep(5)
+        told = dict(played.rows("SELECT pool, day || ' ' || sent FROM warmups"))
+        assert told == {"google": "5 5", "aspmx.l.google.com": "5 1"}
+
+
+async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Mail that waits for hosts named like Google's uses none of what may go to Google in this hour."""
+    names = {GOOGLE: FakeMx(), DEAD: FakeMx(answers={"greeting": silence})}
+    async with stage(tmp_path, zone(), names, warmup=Warmup(enabled=True, first_hour=40)) as played:
+        await played.final(await played.send("first@gmail.test"), within=60)
+        for number in range(50):
+            await played.send(*(f"user{number}{letter}@evil.test" for letter in "abcdefgh"), account="other")
+        await trio.sleep(200)
+        sent = [await played.send(f"user{number}@gmail.test") for number in range(4)]
+        await played.final(*sent, within=5)
