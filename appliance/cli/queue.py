@@ -27,6 +27,7 @@ COLUMNS = {
 }
 POOLS = 50  # shown unless asked for more
 DESTINATIONS = 5  # of each pool
+LIKE, LIKE_A_LITTLE = 0.8, 0.6  # how like a known pool's name another is, from which on it may be a slip
 NOT_LOOKED_UP = "(not looked up)"
 
 
@@ -152,7 +153,7 @@ def cancel(message: str, as_json: bool) -> None:
 @queue.command()
 @click.argument("pool", type=TEXT)
 @click.option("--reason", type=TEXT, default="paused by the operator", show_default=True, help="Shown to whoever asks.")
-@click.option("--force", is_flag=True, help="Also a pool that no mail has gone through yet.")
+@click.option("--force", is_flag=True, help="Even if there seems to be no such pool.")
 @common
 def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
     """Hold the mail of POOL until it is resumed; what is in a session already goes out.
@@ -161,7 +162,6 @@ def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
     Examples:
       appliance queue pause google
       appliance queue pause example.net --reason 'they move to new servers'
-      appliance queue pause new.example --force
     """
     settings = database.load_settings()
 
@@ -198,7 +198,7 @@ def resume(pool: str, as_json: bool) -> None:
 
 
 def _check_known(store: "Store", pool: str, settings: "Config") -> None:
-    """Refuse the name of a pool that nobody has heard of: most likely it is a slip."""
+    """Refuse a name that is most likely a slip: nobody has heard of such a pool."""
     from difflib import get_close_matches
 
     from appliance.deliver.from_settings import pool_names
@@ -209,8 +209,13 @@ def _check_known(store: "Store", pool: str, settings: "Config") -> None:
         return
     if (through := store.pools.destination(pool.lower())) is not None:
         raise Refused(Code.NOT_FOUND, f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
-    near = "".join(f" Did you mean {name}?" for name in get_close_matches(pool, sorted(known), n=1))
-    raise Refused(Code.NOT_FOUND, f"There is no pool {pool}.{near} With --force it is held all the same.")
+    # Any domain may come to be a pool, so one that looks like none of those known is believed.
+    cutoff = LIKE if "." in pool else LIKE_A_LITTLE
+    near = get_close_matches(pool, sorted(known), n=1, cutoff=cutoff)
+    if "." in pool and not near:
+        return
+    meant = "".join(f" Did you mean {name}?" for name in near)
+    raise Refused(Code.NOT_FOUND, f"There is no pool {pool}.{meant} With --force it is held all the same.")
 
 
 async def _retry(store: "Store", named: Mapping[str, str]) -> int:

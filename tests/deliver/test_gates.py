@@ -15,6 +15,7 @@ from appliance.deliver import gates as gates_module
 from appliance.deliver.gate import LONGEST_PAUSE, SECOND, SENDER_FAULTS
 from appliance.deliver.gates import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import Pools
+from appliance.measures import OPEN
 from appliance.warmup import begin
 from tests.deliver.stage import SOURCES, Stage, stage
 from tests.fakes.mx import FakeMx, silence
@@ -190,7 +191,7 @@ async def test_dead_hosts_with_a_providers_name_take_none_of_its_slots(
         sent = [await played.send(f"user{number}@gmail.test", account="demo") for number in range(40)]
         await played.final(*sent, within=5)
         assert trio.current_time() - began < 5
-        assert played.dispatch._flights._flying >= len(hosts)  # they all still wait for a greeting
+        assert OPEN["deliver"]() >= len(hosts)  # they all still wait for a greeting
 
 
 async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -335,8 +336,11 @@ async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path
         await trio.sleep(1)
         await played.final(*[await played.send(f"user{number}@gmail.test") for number in range(5)], within=600)
         await trio.sleep(5)
-        told = dict(played.rows("SELECT pool, day || ' ' || sent FROM warmups"))
-        assert told == {"google": "5 5", "aspmx.l.google.com": "5 1"}
+        days = {pool: day for pool, day, _ in played.rows("SELECT pool, day, sent FROM warmups")}
+        sent = {pool: sent for pool, _, sent in played.rows("SELECT pool, day, sent FROM warmups")}
+        assert days == {"google": 5, "aspmx.l.google.com": 5}
+        assert sum(sent.values()) == 6
+        assert sent["google"] >= 5  # the reverse name may have been found before the first message was through
 
 
 async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
