@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from appliance.model import Attempt, PoolHold, PoolState, RecipientStatus, TriedRecipient
+from appliance.model import Attempt, PoolHold, PoolState, RecipientStatus, SlowedAccount, TriedRecipient
 from appliance.warmup import Warming
 
 SECOND = 1_000_000  # microseconds
@@ -24,6 +24,7 @@ class PoolView:
     pause: PoolHold | None = None  # of all mail
     warmups: tuple[Warming, ...] = ()  # under way at this pool
     for_operator: bool = True  # else without what concerns other accounts' mail, our addresses and the shell
+    slowed: SlowedAccount | None = None  # the account whose mail it is, if that alone is slowed down
 
 
 # ---- times
@@ -94,7 +95,7 @@ _FINAL = {
 def _deferred(tried: TriedRecipient, at: int, pool: PoolView, now: int, allowed: int) -> str:
     number = tried.recipient.attempt_count + 1
     words = f"deferred: try {number} of {allowed} at {clock(at, now)} (in {span(at - now)}){_because(tried)}"
-    held = _held(pool)
+    held = _held(pool, now)
     return f"{words}; it will wait then, for {held}" if held else words
 
 
@@ -102,18 +103,19 @@ def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: i
     number = tried.recipient.attempt_count + 1
     before = f"; it is try {number} of {allowed}{_because(tried)}" if tried.attempts else ""
     if tried.simulated:
-        return f"waiting: {_held(PoolView(pause=pool.pause)) or 'the sandbox takes it next'}{before}"
+        return f"waiting: {_held(PoolView(pause=pool.pause), now) or 'the sandbox takes it next'}{before}"
     return f"waiting: {_why(pool, now)}{before}"
 
 
-def _held(pool: PoolView) -> str | None:
+def _held(pool: PoolView, now: int) -> str | None:
     """That mail may not go at all, and who can change that."""
     if pool.pause is not None:
         hint = " (`appliance resume` lets it go)" if pool.for_operator else ""
         return f"all mail is paused: {pool.pause.reason}{hint}"
     if pool.hold is None:
         return None
-    return f"pool {pool.name} is held: {pool.hold.reason if pool.for_operator else public_reason(pool.hold)}"
+    reason = pool.hold.reason if pool.for_operator else public_reason(pool.hold)
+    return f"pool {pool.name} is held: {reason}{_next_probe(pool.hold, now)}"
 
 
 def public_reason(hold: PoolHold) -> str:
@@ -121,10 +123,21 @@ def public_reason(hold: PoolHold) -> str:
     return hold.reason.partition(QUOTED_REPLY)[0]
 
 
+def hold_reason(hold: PoolHold, now: int) -> str:
+    """Why a pool is held, and when it is tried again whether it still has to be."""
+    return f"{hold.reason}{_next_probe(hold, now)}"
+
+
+def _next_probe(hold: PoolHold, now: int) -> str:
+    if hold.probe_at is None:
+        return ""
+    return f"; next probe {f'at {clock(hold.probe_at, now)}' if hold.probe_at > now else 'now'}"
+
+
 def _why(pool: PoolView, now: int) -> str:
     """What a due recipient waits for, the greatest obstacle first."""
     state, name = pool.state, f"pool {pool.name}"
-    if held := _held(pool):
+    if held := _held(pool, now):
         return held
     if pool.name is None:
         return "its mail servers have not been looked up yet"
@@ -133,6 +146,9 @@ def _why(pool: PoolView, now: int) -> str:
     if state.slowed_until is not None and state.slowed_until > now:
         because = state.slowed_by if pool.for_operator else "its servers ask for less mail"
         return f"{name} slowed down until {clock(state.slowed_until, now)} because {because}"
+    if pool.slowed is not None and pool.slowed.until > now:
+        until = clock(pool.slowed.until, now)
+        return f"this account's mail to {name} is slowed down until {until} because {pool.slowed.reason}"
     used = f"{state.in_use} of {state.allowed} in use"
     if state.in_use >= state.allowed:
         return f"{name} {used}"

@@ -374,6 +374,7 @@ class MessageRecord:
     account_name: str
     message: Message
     recipients: tuple[TriedRecipient, ...]
+    account_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,11 +403,22 @@ class AllWaiting:
 
 @dataclass(frozen=True, slots=True)
 class PoolHold:
-    """A pool whose mail is held, and why."""
+    """A pool whose mail is held, and why; one that holds itself has a time at which one message goes as a probe."""
 
     pool: str
     reason: str
     held_at: int
+    probe_at: int | None = None  # None: it is the operator's, and only the operator ends it
+    probes: int = 0  # that reached a server, and were not delivered
+
+
+@dataclass(frozen=True, slots=True)
+class SlowedAccount:
+    """An account whose mail to a pool waits, because the servers there asked that of its mail."""
+
+    account_id: str
+    until: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,3 +431,4 @@ class PoolState:
     slowed_until: int | None
     slowed_by: str | None
     updated_at: int
+    slowed_accounts: tuple[SlowedAccount, ...] = ()

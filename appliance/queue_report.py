@@ -27,7 +27,11 @@ class WaitingDestination(Struct):
 
 
 class WaitingPool(Struct):
-    """How much waits for a pool (null: for domains not looked up yet), and how the pool stands."""
+    """How much waits for a pool (null: for domains not looked up yet), and how the pool stands.
+
+    A pool that the server holds by itself has `next_probe_at`: when one message goes to see whether it still has to be
+    held. `slowed_accounts` are those whose mail alone waits, because servers of the pool asked that of it.
+    """
 
     pool: str | None
     waiting: int
@@ -38,8 +42,10 @@ class WaitingPool(Struct):
     allowed: int | None
     held_at: str | None
     held_because: str | None
+    next_probe_at: str | None
     slowed_until: str | None
     slowed_because: str | None
+    slowed_accounts: int
     destinations: list[WaitingDestination]
 
 
@@ -105,8 +111,10 @@ def _pool(
         state.allowed if state else None,
         rfc3339(hold.held_at) if hold else None,
         hold.reason if hold else None,
+        _time(hold.probe_at) if hold else None,
         _time(state.slowed_until) if state else None,
         state.slowed_by if state else None,
+        len(state.slowed_accounts) if state else 0,
         [],
     )
 

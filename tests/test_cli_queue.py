@@ -13,7 +13,7 @@ from appliance.cli import main
 from appliance.config_settings import Warmup
 from appliance.events import rfc3339
 from appliance.explain import clock
-from appliance.model import NewMessage, PoolState, RecipientStatus
+from appliance.model import NewMessage, PoolState, RecipientStatus, SlowedAccount
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.warmup import begin
@@ -144,6 +144,58 @@ def test_a_held_pool_is_shown_without_any_mail(acme: Shell) -> None:
     acme.json("queue", "pause", "google")
     (pool,) = acme.json("queue")["pools"]
     assert (pool["pool"], pool["waiting"], pool["held_because"]) == ("google", 0, "paused by the operator")
+    assert " ".join(acme.text("queue").splitlines()[1].split()) == "google 0 0 held: paused by the operator"
+
+
+def test_a_pool_that_holds_itself_tells_when_it_is_probed(acme: Shell) -> None:
+    """In the table, in JSON and in the explanation of a message; not when the operator wants it held as well."""
+    soon = OUTSIDE.now() + 600_000_000
+    say(acme, gmail_com="google")
+    changed(acme, lambda store, _: store.pools.hold("google", "they refuse us", soon))
+    message = accept(acme, "u@gmail.com")
+    (line,) = (line for line in acme.text("queue").splitlines() if line.startswith("google"))
+    assert line.endswith(f"held: they refuse us; next probe at {rfc3339(soon)[11:19]}")
+    (pool,) = acme.json("queue")["pools"]
+    assert pool["next_probe_at"] == rfc3339(soon)
+    (recipient,) = acme.json("explain", message.id)["recipients"]
+    told = f"waiting: pool google is held: they refuse us; next probe at {clock(soon, OUTSIDE.now())}"
+    assert recipient["explanation"] == told
+    assert acme.json("queue", "pause", "google")["reason"] == "they refuse us"
+    (pool,) = acme.json("queue")["pools"]
+    assert pool["next_probe_at"] is None
+
+
+def test_accounts_whose_mail_alone_is_slowed_are_told(acme: Shell) -> None:
+    """The table and JSON count them; the explanation of such an account's message says until when and why."""
+    message = accept(acme, "u@gmail.com")
+    account, soon = acme.json("account", "show", "acme"), OUTSIDE.now() + 60_000_000
+    (account_id,) = acme.stored(
+        lambda store: [each.id for each in store.accounts.all() if each.name == account["name"]]
+    )
+    slowed = (SlowedAccount(account_id, soon, "421 too fast"), SlowedAccount("acc_other", soon, "421 too fast"))
+    say(acme, PoolState("google", 0, 20, None, None, 0, slowed), gmail_com="google")
+    (line,) = (line for line in acme.text("queue").splitlines() if line.startswith("google"))
+    assert line.endswith("0 of 20 in use; 2 accounts' mail slowed down")
+    assert acme.json("queue")["pools"][0]["slowed_accounts"] == 2
+    (recipient,) = acme.json("explain", message.id)["recipients"]
+    until = clock(soon, OUTSIDE.now())
+    told = f"waiting: this account's mail to pool google is slowed down until {until} because 421 too fast"
+    assert recipient["explanation"] == told
+
+
+def test_a_pool_nobody_knows_is_not_held_by_a_slip(acme: Shell) -> None:
+    """The name that was meant is told, or the pool of a domain; with --force it is held all the same."""
+    say(acme, gmail_com="google", example_net="example.net")
+    assert "Did you mean google?" in acme.refused("queue", "pause", "gogle")
+    assert "Did you mean example.net?" in acme.refused("queue", "pause", "exmaple.net")
+    assert "goes through pool google" in acme.refused("queue", "pause", "gmail.com")
+    assert "There is no pool zzz. With --force" in acme.refused("queue", "pause", "zzz")
+    assert acme.json("queue")["pools"] == []
+    assert acme.json("queue", "pause", "zzz", "--force")["held"] is True
+    assert acme.json("queue", "pause", "exmaple.net", "--force")["held"] is True
+    assert acme.json("queue", "pause", "new.test")["held"] is True  # mail may go there one day
+    acme.config.write_text(f'{acme.config.read_text()}[delivery.pools.partner]\nsuffixes = ["partner.example"]\n')
+    assert acme.json("queue", "pause", "partner")["held"] is True
 
 
 def test_a_long_queue_is_cut(acme: Shell) -> None:

@@ -87,7 +87,7 @@ def test_a_built_in_pool_is_changed_key_by_key() -> None:
     made = pools(config("[delivery.pools.orange]\nper_minute = 0")).of("smtp-in.orange.fr").limits
     assert made == Limits(before.concurrency, before.messages_per_connection, None)
     text = "[delivery.pools.orange]\nconcurrency = 7\nmessages_per_connection = 3"
-    assert pools(config(text)).of("mx.orange.fr").limits == Limits(7, 3, before.per_minute)
+    assert pools(config(text)).of("smtp-in.orange.fr").limits == Limits(7, 3, before.per_minute)
 
 
 def test_the_default_is_for_all_other_organisations() -> None:
@@ -107,11 +107,24 @@ def test_the_default_is_for_all_other_organisations() -> None:
 def test_a_new_pool_may_take_a_suffix_from_a_built_in_one() -> None:
     """The operator's row for a suffix counts, whatever its name sorts like."""
     made = pools(config('[delivery.pools.aaa]\nsuffixes = ["corp.google.com", "psmtp.com"]'))
-    assert [made.of(f"mx.{each}").name for each in ("corp.google.com", "psmtp.com", "google.com")] == [
-        "aaa",
-        "aaa",
-        "google",
-    ]
+    hosts = ("mx.corp.google.com", "mx.psmtp.com", "smtp.google.com")
+    assert [made.of(host).name for host in hosts] == ["aaa", "aaa", "google"]
+
+
+def test_a_new_pool_may_take_all_hosts_below_a_name() -> None:
+    """A shorter suffix of the operator's counts before the longer ones of a built-in pool below it."""
+    made = pools(config('[delivery.pools.aaa]\nsuffixes = ["google.com"]'))
+    hosts = ("aspmx.l.google.com", "www.google.com", "mx.psmtp.com")
+    assert [made.of(host).name for host in hosts] == ["aaa", "aaa", "google"]
+
+
+def test_only_built_in_suffixes_need_a_proof() -> None:
+    """A host belongs to the operator's own pool by its name; to a built-in one, also with other limits, by proof."""
+    text = '[delivery.pools.google]\nconcurrency = 3\n[delivery.pools.partner]\nsuffixes = ["partner.example"]'
+    made = pools(config(text))
+    assert made.of("smtp.google.com").proof
+    assert not made.of("mx.partner.example").proof
+    assert not pools(config('[delivery.pools.google]\nsuffixes = ["google.com"]')).of("smtp.google.com").proof
 
 
 def test_suffixes_of_a_built_in_pool_are_replaced() -> None:
@@ -144,7 +157,7 @@ async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
     async with open_store(tmp_path, outside, inline=True) as store:
         dispatch = station.build(made, outside, store, bytes(32), Inbox())
     assert dispatch.sessions == 7
-    assert dispatch.gates.pools.others == Limits(1)
+    assert dispatch.gates.proofs.pools.others == Limits(1)
     assert dispatch.routes.router.relays.default == Relay("smart.example")
     assert made.delivery.own_addresses[0] in dispatch.routes.router.own
     assert dispatch.warmups is None  # unless it is on

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from appliance.config import parse
 from appliance.config_settings import Warmup
-from appliance.deliver.gate import FIRST_PAUSE, LONGEST_PAUSE, SECOND, SENDER_FAULTS
+from appliance.deliver.gate import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SECOND, SENDER_FAULTS
+from appliance.deliver.gates import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import PROVIDERS, Limits, Provider
 from appliance.deliver.selection import RECIPIENTS_PER_VISIT
 from appliance.deliver.smtp.transcript import FIRST_LINES, LAST_LINES
@@ -56,7 +57,10 @@ def test_the_document_has_the_numbers_of_the_program() -> None:
     text = " ".join(DOCUMENT.read_text().split())
     assert f"for {FIRST_PAUSE // SECOND} seconds" in text
     assert f"up to {LONGEST_PAUSE // SECOND // 60} minutes" in text
-    assert SENDER_FAULTS == 10
+    assert (SENDER_FAULTS, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, UNPROVED_SLOTS) == (10, 5, 30, 2)
+    assert f"after {FIRST_PROBE // SECOND // 60} minutes one message goes" in text
+    assert f"twice as long, up to {LONGEST_PROBE // SECOND // 3600} hours" in text
+    assert PROBE_AGAIN == 60 * SECOND
     assert "Ten refusals of us as a sender in a row" in text
     assert f"up to {RECIPIENTS_PER_VISIT}, each with its own result" in text
     assert f"up to {FIRST_LINES + LAST_LINES} lines" in text

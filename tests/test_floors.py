@@ -81,6 +81,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {
             "supervisor",
+            "deliver",
             "first_start",
             "provisioning",
             "store",

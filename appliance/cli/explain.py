@@ -47,7 +47,7 @@ def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageReco
     record = store.records.of(message)
     if record is None:
         raise Refused(Code.NOT_FOUND, f"there is no message {message!r}")
-    return record, store.pools.views({tried.domain for tried in record.recipients}, warmup)
+    return record, store.pools.views({tried.domain for tried in record.recipients}, warmup, record.account_id)
 
 
 def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:

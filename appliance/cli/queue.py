@@ -10,6 +10,7 @@ from appliance.cli.options import TEXT, common, config_option, json_option
 from appliance.cli.output import show, show_list
 
 if TYPE_CHECKING:
+    from appliance.config import Config
     from appliance.model import PoolHold, PoolState, WaitingMail
     from appliance.store import Store
     from appliance.warmup import Warming
@@ -26,6 +27,7 @@ COLUMNS = {
 }
 POOLS = 50  # shown unless asked for more
 DESTINATIONS = 5  # of each pool
+LIKE, LIKE_A_LITTLE = 0.8, 0.6  # how like a known pool's name another is, from which on it may be a slip
 NOT_LOOKED_UP = "(not looked up)"
 
 
@@ -151,8 +153,9 @@ def cancel(message: str, as_json: bool) -> None:
 @queue.command()
 @click.argument("pool", type=TEXT)
 @click.option("--reason", type=TEXT, default="paused by the operator", show_default=True, help="Shown to whoever asks.")
+@click.option("--force", is_flag=True, help="Even if there seems to be no such pool.")
 @common
-def pause(pool: str, reason: str, as_json: bool) -> None:
+def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
     """Hold the mail of POOL until it is resumed; what is in a session already goes out.
 
     \b
@@ -160,12 +163,15 @@ def pause(pool: str, reason: str, as_json: bool) -> None:
       appliance queue pause google
       appliance queue pause example.net --reason 'they move to new servers'
     """
+    settings = database.load_settings()
 
     async def work(store: "Store") -> str:
+        if not force:
+            _check_known(store, pool, settings)
         await store.pools.hold(pool, reason)
         return store.pools.holds()[pool].reason
 
-    kept = database.run(work)
+    kept = database.run(work, settings=settings)
     show(as_json, {"pool": pool, "held": True, "reason": kept}, f"Pool {pool} is held: {kept}")
 
 
@@ -189,6 +195,27 @@ def resume(pool: str, as_json: bool) -> None:
 
 
 # ---- what the commands share
+
+
+def _check_known(store: "Store", pool: str, settings: "Config") -> None:
+    """Refuse a name that is most likely a slip: nobody has heard of such a pool."""
+    from difflib import get_close_matches
+
+    from appliance.deliver.from_settings import pool_names
+    from appliance.errors import Code, Refused
+
+    known = pool_names(settings) | set(store.pools.names())
+    if pool in known:
+        return
+    if (through := store.pools.destination(pool.lower())) is not None:
+        raise Refused(Code.NOT_FOUND, f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
+    # Any domain may come to be a pool, so one that looks like none of those known is believed.
+    cutoff = LIKE if "." in pool else LIKE_A_LITTLE
+    near = get_close_matches(pool, sorted(known), n=1, cutoff=cutoff)
+    if "." in pool and not near:
+        return
+    meant = "".join(f" Did you mean {name}?" for name in near)
+    raise Refused(Code.NOT_FOUND, f"There is no pool {pool}.{meant} With --force it is held all the same.")
 
 
 async def _retry(store: "Store", named: Mapping[str, str]) -> int:
@@ -229,8 +256,11 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
     def since(time: str) -> int:
         return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
 
-    following = line["next_attempt_at"]
-    return {"oldest": span(since(line["oldest_at"])), "next": f"in {span(-since(following))}" if following else ""}
+    oldest, following = line["oldest_at"], line["next_attempt_at"]
+    return {
+        "oldest": span(since(oldest)) if oldest else "",
+        "next": f"in {span(-since(following))}" if following else "",
+    }
 
 
 def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
@@ -238,8 +268,12 @@ def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
     from appliance.explain import warmup_wait
 
     if pool["held_because"] is not None:
-        return f"held: {pool['held_because']}"
+        probe = pool["next_probe_at"]
+        return f"held: {pool['held_because']}" + (f"; next probe at {probe[11:19]}" if probe else "")
     # Both are UTC and of one form, so they compare as text.
     if pool["slowed_until"] is not None and pool["slowed_until"] > rfc3339(now):
         return f"slowed until {pool['slowed_until'][11:19]}: {pool['slowed_because']}"
+    if pool["slowed_accounts"]:
+        count = pool["slowed_accounts"]
+        return "1 account's mail slowed down" if count == 1 else f"{count} accounts' mail slowed down"
     return warmup_wait([each for each in warmups if each.pool == pool["pool"]], now) or ""

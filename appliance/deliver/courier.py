@@ -8,7 +8,17 @@ import trio
 
 from appliance.deliver.connections import Connections, Place
 from appliance.deliver.gate import Gate
-from appliance.deliver.outcome import DELIVERED, TEMPORARY, Fault, Judgement, Result, judge, judge_no_route
+from appliance.deliver.gates import Slot
+from appliance.deliver.outcome import (
+    DELIVERED,
+    TEMPORARY,
+    Fault,
+    Judgement,
+    Result,
+    is_before_mail,
+    judge,
+    judge_no_route,
+)
 from appliance.deliver.report import Contact, Retries, outcome
 from appliance.deliver.route import Host, NoRoute, Route
 from appliance.deliver.slow_servers import SlowServers
@@ -61,6 +71,7 @@ class _Reached(NamedTuple):
     results: tuple[RecipientResult, ...]
     contact: Contact
     final: bool  # no other server need be asked
+    gate: Gate  # of that server
 
 
 class _Trip(NamedTuple):
@@ -68,7 +79,7 @@ class _Trip(NamedTuple):
 
     route: Route
     transaction: Transaction
-    gate: Gate
+    slot: Slot
     started_at: int
     progress: Progress
 
@@ -105,7 +116,7 @@ class Courier:
         self,
         parcel: Parcel,
         route: Route,
-        gate: Gate,
+        slot: Slot,
         signature: bytes,
         mime: bytes | None = None,
         permit: Permit | None = None,
@@ -126,9 +137,9 @@ class Courier:
             payload = await trio.to_thread.run_sync(prepare, signature + mime, limiter=self.preparing)
             transaction = _transaction(parcel, sender, payload, mime)
         del mime  # the payload is enough to keep for as long as a server takes
-        trip = _Trip(route, transaction, gate, started_at, progress or Progress(trio.current_time()))
+        trip = _Trip(route, transaction, slot, started_at, progress or Progress(trio.current_time()))
         reached = await self._try_hosts(trip, permit)
-        return [] if reached is None else self._outcomes(parcel, reached, gate, signature)
+        return [] if reached is None else self._outcomes(parcel, reached, slot, signature)
 
     def gave_way(self, parcel: Parcel, gate: Gate, progress: Progress, started_at: int) -> list[Outcome]:
         """What it means for a parcel that its session was ended because its server did nothing and others waited."""
@@ -145,14 +156,20 @@ class Courier:
     # ---- one server after the other
 
     async def _try_hosts(self, trip: _Trip, permit: Permit | None) -> _Reached | None:
+        slot = trip.slot
         reached: _Reached | None = None
         for host in trip.route.hosts:
             for address, dialled in zip(host.addresses, host.dialled, strict=True):
-                if permit is not None and not permit.dials(address):
+                if not slot.move(trip.route, host.name, dialled):
+                    continue
+                if permit is not None and not permit.dials(address, slot.gate.pool):
                     continue
                 reached = await self._try(trip, host, dialled)
                 if reached.final:
+                    if permit is not None:
+                        permit.reached(reached.gate.pool)
                     return reached
+                self._tell(reached, slot)
                 if permit is not None:
                     permit.failed(address)
         if permit is not None:
@@ -162,16 +179,16 @@ class Courier:
         return reached
 
     async def _try(self, trip: _Trip, host: Host, dialled: str) -> _Reached:
-        route, recipients = trip.route, trip.transaction.recipients
+        route, slot, recipients = trip.route, trip.slot, trip.transaction.recipients
         trip.progress.host, trip.progress.address = host.name, dialled
         demand = await self.tls.demand(route, host)
-        contact = Contact(trip.started_at, trip.gate.pool, host.name, dialled)
+        contact = Contact(trip.started_at, slot.gate.pool, host.name, dialled)
         if demand.level is Level.NOT_NOW:
             refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
-            return _Reached(refused.results(recipients), contact, final=False)
+            return _Reached(refused.results(recipients), contact, False, slot.gate)
         place = Place(host.name, dialled, route.port, demand.reason, route.relay)
         if (idle := self.connections.take(place)) is not None:
-            reached = await self._send(idle, place, trip, contact)
+            reached = await self._send(idle, place, trip, slot.gates.at(route, host.name, dialled), contact)
             if reached is not None:
                 return reached
         try:
@@ -179,9 +196,15 @@ class Courier:
         except NotOpened as failure:
             if failure.verdict.cause is Cause.TIMEOUT:
                 self.slow.add(dialled)
-            contact = contact._replace(dialogue=failure.transcript)
-            return _Reached(failure.results(recipients), contact, final=False)
-        fresh = await self._send(connection, place, trip, contact)
+            gate = slot.gates.at(route, host.name, dialled)
+            if failure.verdict.kind is Kind.LOST and failure.verdict.stage is Stage.GREETING:
+                slot.gates.proofs.silent(dialled)
+            contact = contact._replace(dialogue=failure.transcript, pool=gate.pool)
+            return _Reached(failure.results(recipients), contact, False, gate)
+        if route.relay is None:
+            verified = connection.tls is not None and connection.tls.verified
+            slot.gates.proofs.answered(host.name, dialled, verified=verified)
+        fresh = await self._send(connection, place, trip, slot.gates.at(route, host.name, dialled), contact)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale
         return fresh
 
@@ -223,7 +246,9 @@ class Courier:
             reason = f"no connection: {error.strerror or error}"
             raise NotOpened(lost(Stage.GREETING, Cause.CONNECTION_LOST, reason), ()) from error
 
-    async def _send(self, connection: Connection, place: Place, trip: _Trip, contact: Contact) -> _Reached | None:
+    async def _send(
+        self, connection: Connection, place: Place, trip: _Trip, gate: Gate, contact: Contact
+    ) -> _Reached | None:
         """Hand over; None when a reused connection turned out to be closed and nothing was tried."""
         sent = await connection.send(trip.transaction, trip.progress)
         if sent.stale:
@@ -233,23 +258,42 @@ class Courier:
         else:
             self.slow.remove(place.address)
             connection.allow(self.slow.usual)
-        self.connections.give_back(place, connection, trip.gate.limits.messages_per_connection)
+        self.connections.give_back(place, connection, gate.limits.messages_per_connection)
         lines = (connection.transcript + sent.transcript) if connection.transactions == 1 else sent.transcript
         tls = str(connection.tls) if connection.tls else None
-        full = Contact(contact.started_at, contact.pool, contact.host, contact.address, tls, lines)
-        return _Reached(sent.recipients, full, final=not all(_may_ask_another(each) for each in sent.recipients))
+        full = Contact(contact.started_at, gate.pool, contact.host, contact.address, tls, lines)
+        final = not all(_may_ask_another(each) for each in sent.recipients)
+        return _Reached(sent.recipients, full, final, gate)
 
     # ---- what it means
 
-    def _outcomes(self, parcel: Parcel, reached: _Reached, gate: Gate, signature: bytes) -> list[Outcome]:
-        now, count = self.outside.now(), len(parcel.recipients)
-        verdicts = [result.verdict for result in reached.results]
-        judgements = [judge(verdict, count) for verdict in verdicts]
-        _tell_gate(gate, list(zip(judgements, verdicts, strict=True)), now)
+    def _outcomes(self, parcel: Parcel, reached: _Reached, slot: Slot, signature: bytes) -> list[Outcome]:
+        now, verdicts = self.outside.now(), [result.verdict for result in reached.results]
+        judgements = self._tell(reached, slot) if reached.final else _judge(verdicts)
+        if slot.probes is not None:
+            judgements = [_of_probe(judgement) for judgement in judgements]
         return [
             outcome(recipient, judgement, verdict.code, verdict.text, reached.contact, now, self.retries, signature)
             for recipient, judgement, verdict in zip(parcel.recipients, judgements, verdicts, strict=True)
         ]
+
+    def _tell(self, reached: _Reached, slot: Slot) -> list[Judgement]:
+        """Judge what a server said, and tell the gate of that server."""
+        verdicts = [result.verdict for result in reached.results]
+        judgements = _judge(verdicts)
+        _tell_gate(reached.gate, slot, list(zip(judgements, verdicts, strict=True)), self.outside.now())
+        return judgements
+
+
+def _judge(verdicts: Sequence[Verdict]) -> list[Judgement]:
+    return [judge(verdict, len(verdicts)) for verdict in verdicts]
+
+
+def _of_probe(judgement: Judgement) -> Judgement:
+    """A message that went to see whether we are still refused is not to be lost by it."""
+    if judgement.fault is Fault.SENDER and judgement.result is Result.BOUNCED:
+        return judgement._replace(result=Result.DEFERRED)
+    return judgement
 
 
 def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> Transaction:
@@ -258,20 +302,25 @@ def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> 
     return Transaction(sender, recipients, payload, needs_smtputf8=eight_bit_header)
 
 
-def _tell_gate(gate: Gate, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:
+def _tell_gate(gate: Gate, slot: Slot, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:
     """What one transaction says of the pool, each thing once: a message refused for ten recipients is one refusal."""
     if all(judgement is DELIVERED for judgement, _ in told):  # as nearly always
-        gate.delivered()
+        slot.answers, slot.delivered = gate, True
+        gate.delivered(slot.account)
         return
-    delivered = any(judgement.result is Result.DELIVERED for judgement, _ in told)
-    wishes = [verdict.text for judgement, verdict in told if judgement.throttle]
-    refusals = [verdict.text for judgement, verdict in told if judgement.fault is Fault.SENDER]
-    if delivered:
-        gate.delivered()
+    if all(verdict.code is None for _, verdict in told):  # nobody said anything
+        return
+    slot.answers = gate
+    slot.delivered = any(judgement.result is Result.DELIVERED for judgement, _ in told)
+    wishes = [verdict for judgement, verdict in told if judgement.throttle]
+    refusals = [verdict for judgement, verdict in told if judgement.fault is Fault.SENDER]
+    if slot.delivered:
+        gate.delivered(slot.account)
     elif refusals:
-        gate.refused_as_sender(refusals[0][:200])
+        about_us = is_before_mail(refusals[0])
+        gate.refused_as_sender(now, refusals[0].text[:200], slot.sender, about_us=about_us)
     if wishes:
-        gate.slow_down(now, wishes[0][:200])
+        gate.slow_down(now, wishes[0].text[:200], slot.sender, about_us=is_before_mail(wishes[0]))
 
 
 def _is_about_tls(verdict: Verdict) -> bool:

@@ -86,6 +86,7 @@ class Dispatch:
             if self.warmups is not None:
                 self._ground.start_soon(self.warmups.keep)
             self._ground.start_soon(self.courier.watch.run)
+            self._ground.start_soon(self.gates.proofs.run)
             for _ in range(self.signer.threads):
                 self._ground.start_soon(self._preparing.sign)
             while True:
@@ -187,7 +188,9 @@ class Dispatch:
         free, own = most - self._in_hand[pool], self._in_hand.of(pool, account)
         # What is being routed waits for the domain's own name servers: one account's must not take all the room.
         room = own < OF_ONE or (may_take(own, free) if pool == UNROUTED else free > 0)
-        if room and pool not in self.gates.held:
+        if room and not self.gates.is_held(pool):
+            return True
+        if not self._in_hand[pool] and self.gates.may_probe(pool, account):
             return True
         self._passed_over.setdefault(pool, set()).add(account)
         return False
@@ -222,7 +225,7 @@ class Dispatch:
     def _has_room(self, pool: str, account: str) -> bool:
         """Whether a pool of which something was left has little in hand by now, or one whose mail that was has."""
         passed_over = self._passed_over.get(pool)
-        if passed_over is None or pool in self.gates.held:
+        if passed_over is None or self.gates.is_held(pool):
             return False
         return self._in_hand[pool] < FEW or (account in passed_over and self._in_hand.of(pool, account) < OF_ONE)
 

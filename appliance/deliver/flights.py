@@ -13,7 +13,7 @@ import trio
 
 from appliance.deliver.courier import Courier, Parcel
 from appliance.deliver.gate import Gate
-from appliance.deliver.gates import Gates
+from appliance.deliver.gates import Gates, Slot
 from appliance.deliver.in_hand import InHand
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.shares import Shares
@@ -45,6 +45,7 @@ class _Flight:
     """One parcel under way."""
 
     ready: Ready
+    slot: Slot
     started_at: int
     progress: Progress
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -159,13 +160,15 @@ class Flights:
             self._ready[pool] = self._ready.pop(pool)  # now it is the other pools' turn
 
     def _is_open(self, gate: Gate) -> bool:
-        """Whether a pool may have one more transaction."""
-        return not self._ending.is_set() and gate.pool not in self.gates.held and gate.is_open(self.outside.now())
+        """Whether a pool may have one more transaction, of an account that has nothing against it."""
+        return not self._ending.is_set() and gate.is_open(self.outside.now())
 
     def _may_go(self, ready: Ready) -> bool:
         """Whether there is a slot for a parcel of an open pool."""
         routed = ready.routed
         account = routed.parcel.account_id
+        if not self.gates.is_open(routed.gate, account):
+            return False
         if not self._slots.have_room(account):
             self._blocked.add(account)
             return False
@@ -199,9 +202,8 @@ class Flights:
         self._slots.take(account)
         if routed.large:
             self._large.take(account)
-        now = self.outside.now()
-        routed.gate.enter(now)
-        flight = _Flight(ready, now, Progress(trio.current_time()))
+        slot = self.gates.slot(routed.gate, account, routed.parcel.domain)
+        flight = _Flight(ready, slot, self.outside.now(), Progress(trio.current_time()))
         self._under_way.add(flight)
         return flight
 
@@ -211,7 +213,7 @@ class Flights:
         self._slots.give_back(account)
         if routed.large:
             self._large.give_back(account)
-        routed.gate.leave()
+        flight.slot.leave()
         if self._ready and (
             any(self._slots.have_room(blocked) for blocked in self._blocked)
             or (routed.large and any(self._large.have_room(blocked) for blocked in self._blocked_large))
@@ -227,6 +229,16 @@ class Flights:
         if not waiting:
             del self._ready[gate.pool]
         return self._enter(ready)
+
+    def _sort_anew(self, gate: Gate) -> None:
+        """What waits at the gate of a host that has proved to be a provider's waits at that one's from now on."""
+        if (waiting := self._ready.pop(gate.pool, None)) is None:
+            return
+        for ready in waiting.drain():
+            routed = ready.routed._replace(gate=self.gates.of_route(ready.routed.route))
+            self.in_hand.move(gate.pool, routed.gate.pool, routed.parcel.account_id)
+            self._waiting_for(routed.gate).add(ready._replace(routed=routed))
+        self.let_go()
 
     # ---- sessions that make no progress
 
@@ -258,9 +270,9 @@ class Flights:
     def _lack(self, ready: Ready) -> str | None:
         """What a parcel waits for that another session could give up: a slot of its pool, or one of all slots."""
         gate, account = ready.routed.gate, ready.routed.parcel.account_id
-        if gate.pool in self.gates.held:
+        if self.gates.is_held(gate.pool) or not gate.lets_pass(account, self.outside.now()):
             return None
-        if gate.in_use >= gate.slots:
+        if gate.in_use >= gate.throttle.slots:
             return gate.pool
         if ready.routed.large and not self._large.have_room(account):
             return LARGE
@@ -270,10 +282,10 @@ class Flights:
         """Whether a stalled session should end for a parcel that waits."""
         routed, account = ready.routed, ready.routed.parcel.account_id
         own = flight.account == account
-        if routed.gate.in_use >= routed.gate.slots:
+        if routed.gate.in_use >= routed.gate.throttle.slots:
             # The next message would find the same server no better.
             same = any(flight.progress.address in host.dialled for host in routed.route.hosts)
-            return flight.ready.routed.gate is routed.gate and not own and not same
+            return flight.slot.gate is routed.gate and not own and not same
         if lack and not flight.ready.routed.large:
             return False
         if own:
@@ -295,10 +307,12 @@ class Flights:
         """Whether a shortage was met a moment ago, so that nothing begins but in the place of what has ended."""
         return self._short_at is not None and trio.current_time() < self._short_at + PAUSE
 
-    def _put_back(self, ready: Ready) -> None:
+    def _put_back(self, flight: _Flight) -> None:
         """Let a parcel wait in its line as if it had never left."""
+        ready = flight.ready
         gate, parcel = ready.routed.gate, ready.routed.parcel
-        gate.recorded()
+        flight.slot.gate.recorded()
+        self._write_down(flight.slot)
         self.store.queue_control.on_the_way.arrived(recipient.id for recipient in parcel.recipients)
         if ready.permit is not None:
             ready.permit.keep_only(0)
@@ -325,25 +339,31 @@ class Flights:
         while flight is not None:
             shortage: Shortage | None = None
             try:
-                outcomes = await self._deliver(flight, gate)
+                outcomes = await self._deliver(flight)
             except Shortage as met:
                 shortage = met
             finally:
                 self._leave(flight)
             if shortage is not None:
-                self._put_back(flight.ready)
+                self._put_back(flight)
                 self.met_shortage(shortage)
                 return
-            self.on_landed(flight.ready.routed.parcel, outcomes, gate)
-            if gate.hold_reason is not None:
-                self._air.start_soon(self.gates.hold, gate)
+            self.on_landed(flight.ready.routed.parcel, outcomes, flight.slot.gate)
+            self._write_down(flight.slot)
+            if self.gates.has_moved(gate, flight.ready.routed.route):
+                self._sort_anew(gate)
             if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye
                 self._air.start_soon(self.courier.connections.take_leave)
             flight = self._next_of(gate)
 
-    async def _deliver(self, flight: _Flight, gate: Gate) -> list[Outcome]:
+    def _write_down(self, slot: Slot) -> None:
+        """Have a hold begin that a server gave reason for, and note what came of a probe."""
+        if slot.has_news:
+            self._air.start_soon(self.gates.write_down, slot)
+
+    async def _deliver(self, flight: _Flight) -> list[Outcome]:
         """Its failure is its own: it is tried again like any other deferral. Raises `Shortage` if it was not tried."""
-        ready, routed = flight.ready, flight.ready.routed
+        ready, routed, slot = flight.ready, flight.ready.routed, flight.slot
         parcel = self._still_wanted(routed)
         if ready.permit is not None:
             ready.permit.keep_only(0 if parcel is None else len(parcel.recipients))
@@ -354,7 +374,7 @@ class Flights:
         try:
             with flight.scope:
                 outcomes = await self.courier.deliver(
-                    parcel, routed.route, gate, ready.signature, routed.mime, ready.permit, flight.progress
+                    parcel, routed.route, slot, ready.signature, routed.mime, ready.permit, flight.progress
                 )
         except Shortage:
             raise
@@ -363,7 +383,7 @@ class Flights:
         if flight.scope.cancelled_caught:
             if ready.permit is not None:
                 ready.permit.keep_only(0)
-            return self.courier.gave_way(parcel, gate, flight.progress, flight.started_at)
+            return self.courier.gave_way(parcel, slot.gate, flight.progress, flight.started_at)
         return outcomes
 
     def _still_wanted(self, routed: Routed) -> Parcel | None:

@@ -1,10 +1,11 @@
 """In charge of what the operator's settings make of delivery: its relays and its pools. PURE."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from appliance.config import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
 from appliance.config_settings import OTHERS, place_of
-from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_suffix
+from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_reverse, by_suffix
 from appliance.deliver.route import Relay, Relays, RelayTls
 
 
@@ -28,13 +29,25 @@ def pools(config: Config) -> Pools:
     """The built-in pools with what the operator changed, and those that the operator added."""
     tables = config.delivery.pools
     others = _limits(tables.get(OTHERS, PoolSettings()), Limits())
-    known = {provider.name: provider for provider in PROVIDERS}
+    known = {provider.name: _without(provider, tables.values()) for provider in PROVIDERS}
     for name, table in tables.items():
         if name != OTHERS:
             known[name] = _provider(config, name, table, known.get(name), others)
     # The operator's last, because the last row for a suffix counts.
     rows = sorted(known.values(), key=lambda provider: provider.name in tables)
-    return Pools(by_suffix(rows), others)
+    return Pools(by_suffix(rows), others, by_reverse(rows))
+
+
+def pool_names(config: Config) -> frozenset[str]:
+    """The pools that are known by name before any mail has gone: built in, or the operator's."""
+    return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {OTHERS}
+
+
+def _without(provider: Provider, tables: Iterable[PoolSettings]) -> Provider:
+    """A built-in row without the hosts that the operator counts as another pool's."""
+    taken = tuple(f".{suffix}" for table in tables for suffix in table.suffixes)
+    left = tuple(suffix for suffix in provider.suffixes if not f".{suffix}".endswith(taken))
+    return replace(provider, suffixes=left)
 
 
 def _provider(config: Config, name: str, table: PoolSettings, built_in: Provider | None, others: Limits) -> Provider:
@@ -43,7 +56,13 @@ def _provider(config: Config, name: str, table: PoolSettings, built_in: Provider
         reason = f"missing: {name} is no built-in pool ({names})"
         raise ConfigError(str(config.source), f"{place_of('delivery.pools', name)}.suffixes", reason)
     start = built_in or Provider(name, (), others)
-    return replace(start, suffixes=table.suffixes or start.suffixes, limits=_limits(table, start.limits))
+    # The operator's own suffixes need no proof: whoever names them has reasons to believe these names.
+    return replace(
+        start,
+        suffixes=table.suffixes or start.suffixes,
+        limits=_limits(table, start.limits),
+        proof=built_in is not None and not table.suffixes,
+    )
 
 
 def _limits(table: PoolSettings, start: Limits) -> Limits:

@@ -1,16 +1,33 @@
-"""In charge of how much one pool may take at the moment: slots, rate, slowing down when asked, when to stop. PURE.
+"""How much mail one pool takes at the moment: slots, rate, slowing down when asked, and when to stop. PURE.
 
-Rules:
+Slots and rate:
 - a transaction takes a slot and, where the pool has a rate, a token;
 - as many results as there are slots may wait for the disk, so that a crash repeats no more than two for each slot;
-- a server that asks for less (421, 4.7.x) halves the slots and closes the gate for a while, twice as long each time;
-- every delivery opens it a little: one slot more for each full round of slots, and the next closing starts small again
-  once all slots are back;
-- SENDER_FAULTS refusals of us as a sender in a row, with no delivery between them, are a reason to hold the pool, and
-  nothing passes until somebody has seen to that.
+- a request for less halves the slots and lets nothing pass for a while, twice as long each time;
+- every delivery opens it a little: one slot more for each full round of slots, and the next pause is a short one again
+  once all slots are back.
+
+What a server says counts for the gate of that server (`Gates.at`), and reaches as far as the evidence does, because
+one account can bring about any answer to its own mail:
+
+| the server says | of mail from | what waits |
+|---|---|---|
+| 421, 4.7.x, 5.7.x before MAIL: about this machine | anybody | the pool |
+| 421, 4.7.x later: about this mail | one account of several | that account's mail to the pool |
+| | a second account while the first one waits for that | the pool |
+| | the only account there is | the pool |
+| 5.7.x, 10 in a row | several accounts, each counted up to 5 times | the pool is held |
+| | one account of several | that account's mail: one transaction every 15 minutes |
+| | the only account, to one organisation's own servers | the pool is held |
+| | the only account, to two domains or more of a provider | the pool is held |
+| 5.7.x, 30 in a row | the only account, to one domain of a provider | the pool is held |
+
+In a row means without a delivery between them: in the pool, or of the account.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from appliance.deliver.providers import Limits
 from appliance.explain import QUOTED_REPLY
@@ -19,96 +36,217 @@ SECOND = 1_000_000  # microseconds
 FIRST_PAUSE = 15 * SECOND
 LONGEST_PAUSE = 15 * 60 * SECOND
 SENDER_FAULTS = 10  # in a row: one wrong message is bad luck, ten are a blocked server
+OF_ONE_ACCOUNT = 5  # of them count from one account of several
+OF_ONE_DOMAIN = 30  # in a row from one domain of a provider: it may be that domain's opinion alone
+
+
+class Sender(NamedTuple):
+    """Whose mail a server has judged."""
+
+    account: str
+    domain: str  # the recipients'
+    only: bool = False  # there is no other account
 
 
 @dataclass(slots=True)
-class Gate:
-    """One pool's gate."""
+class Throttle:
+    """Slots that shrink when less is asked for, and grow again with deliveries."""
 
-    pool: str
-    limits: Limits
-    in_use: int = 0
-    unrecorded: int = 0  # transactions that are over, and whose results are not on disk yet
-    allowed: float = 0.0  # slots we dare to use now; set to the limit at the start
+    limit: int
+    allowed: float  # slots we dare to use now
     slowed_until: int = 0
     slowed_by: str | None = None
-    hold_reason: str | None = None  # why the pool should be held, once it should
     _pause: int = FIRST_PAUSE
-    _faults: int = 0
-    _tokens: float = 0.0
-    _tokens_at: int = 0
-
-    def __post_init__(self) -> None:
-        self.allowed = float(self.limits.concurrency)
-        self._tokens = float(self.limits.per_minute or 0)
 
     @property
     def slots(self) -> int:
         """How many transactions may run at once at the moment."""
         return max(1, int(self.allowed))
 
-    def is_open(self, now: int) -> bool:
-        """Whether one more transaction may begin."""
-        return (
-            self.in_use < self.slots
-            and self.unrecorded < self.slots
-            and self.hold_reason is None
-            and not self._is_slowed(now)
-            and self._has_token(now)
-        )
-
-    def is_at_rest(self, now: int) -> bool:
-        """Whether nothing would be lost if this gate were forgotten and made anew."""
-        slowed = self.slowed_by is not None and abs(now - self.slowed_until) < LONGEST_PAUSE
-        used = self.limits.per_minute is not None and self._has_token(now) and self._tokens < self.limits.per_minute
-        return not (self.in_use or self.unrecorded or self._faults or slowed or used)
-
-    def enter(self, now: int) -> None:
-        """Take a slot."""
-        self.in_use += 1
-        if self.limits.per_minute is not None and self._has_token(now):
-            self._tokens -= 1
-
-    def leave(self) -> None:
-        """Give the slot back; what came of it is still to be recorded."""
-        self.in_use -= 1
-        self.unrecorded += 1
-
-    def recorded(self) -> None:
-        """A result is on disk, or nobody waits for that any more."""
-        self.unrecorded -= 1
-
-    def delivered(self) -> None:
-        """A server took a message: dare a little more."""
-        self._faults = 0
-        if self.allowed < self.limits.concurrency:
-            self.allowed = min(self.limits.concurrency, self.allowed + 1 / self.slots)
-        else:
-            self._pause, self.slowed_by = FIRST_PAUSE, None
+    def is_slowed(self, now: int) -> bool:
+        """Not if that would be for longer than any pause: then it is the clock that was set back."""
+        return now < self.slowed_until <= now + LONGEST_PAUSE
 
     def slow_down(self, now: int, reason: str) -> None:
-        """A server asked for less. What was said while we already wait counts once."""
+        """Less was asked for. What was said while we already wait counts once."""
         self.slowed_by = reason
-        if self._is_slowed(now):
+        if self.is_slowed(now):
             return
         self.allowed = max(1.0, self.allowed / 2)
         self.slowed_until = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def refused_as_sender(self, reason: str) -> None:
-        """A server does not want mail from us."""
-        self._faults += 1
-        if self._faults >= SENDER_FAULTS:
-            self.hold_reason = f"{self._faults} refusals of us as a sender in a row{QUOTED_REPLY}{reason}"
+    def shut(self, now: int, reason: str) -> None:
+        """Let one transaction pass after the longest pause, and the next after another one."""
+        self.slowed_by, self.slowed_until = reason, now + LONGEST_PAUSE
+        self.allowed, self._pause = 1.0, LONGEST_PAUSE
+
+    def delivered(self) -> None:
+        """A server took a message: dare a little more."""
+        if self.allowed < self.limit:
+            self.allowed = min(self.limit, self.allowed + 1 / self.slots)
+        else:
+            self._pause, self.slowed_by = FIRST_PAUSE, None
+
+    def is_at_rest(self, now: int) -> bool:
+        """Whether nothing would be lost if it were forgotten."""
+        return self.slowed_by is None or abs(now - self.slowed_until) >= LONGEST_PAUSE
+
+
+@dataclass(slots=True)
+class _Standing:
+    """An account whose mail the servers of the pool do not like."""
+
+    throttle: Throttle
+    faults: int = 0  # in a row
+    domains: set[str] = field(default_factory=set)  # of these faults
+
+
+@dataclass(slots=True)
+class Gate:
+    """One pool's gate. `shared`: a provider stands behind it, with the domains of many."""
+
+    pool: str
+    limits: Limits
+    shared: bool = False
+    start: int | None = None  # slots to begin with, if not all
+    provider: str | None = None  # whose host this is named like, without a proof; None: the pool is what it says
+    in_use: int = 0
+    unrecorded: int = 0  # transactions that are over, and whose results are not on disk yet
+    hold_reason: str | None = None  # why the pool should be held, once it should
+    throttle: Throttle = field(init=False)
+    _of_account: Counter[str] = field(default_factory=Counter)  # slots in use
+    _standings: dict[str, _Standing] = field(default_factory=dict)  # of accounts with something to remember
+    _faults: Counter[str] = field(default_factory=Counter)  # refusals in a row, by account; "" is about this machine
+    _tokens: float = 0.0
+    _tokens_at: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with all slots, unless told otherwise, and a minute's tokens."""
+        self.throttle = Throttle(self.limits.concurrency, float(self.start or self.limits.concurrency))
+        self._tokens = float(self.limits.per_minute or 0)
+
+    # ---- slots
+
+    def is_open(self, now: int) -> bool:
+        """Whether one more transaction may begin, of an account that has nothing against it."""
+        slots = self.throttle.slots
+        return (
+            self.in_use < slots
+            and self.unrecorded < slots
+            and self.hold_reason is None
+            and not self.throttle.is_slowed(now)
+            and self._has_token(now)
+        )
+
+    def lets_pass(self, account: str, now: int) -> bool:
+        """Whether an account's transaction may begin, if the gate is open."""
+        standing = self._standings.get(account)
+        if standing is None:
+            return True
+        return not standing.throttle.is_slowed(now) and self._of_account[account] < standing.throttle.slots
+
+    def is_at_rest(self, now: int) -> bool:
+        """Whether nothing would be lost if this gate were forgotten and made anew."""
+        used = self.limits.per_minute is not None and self._has_token(now) and self._tokens < self.limits.per_minute
+        at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or self._faults or used)
+        return at_rest and all(
+            standing.throttle.is_at_rest(now) and not standing.faults for standing in self._standings.values()
+        )
+
+    def enter(self, account: str, now: int) -> None:
+        """Take a slot."""
+        self.in_use += 1
+        self._of_account[account] += 1
+        if self.limits.per_minute is not None and self._has_token(now):
+            self._tokens -= 1
+
+    def leave(self, account: str) -> None:
+        """Give the slot back; what came of it is still to be recorded."""
+        self.go_elsewhere(account)
+        self.unrecorded += 1
+
+    def go_elsewhere(self, account: str) -> None:
+        """Give the slot back: nothing will be recorded."""
+        self.in_use -= 1
+        self._of_account[account] -= 1
+        if not self._of_account[account]:
+            del self._of_account[account]
+
+    def recorded(self) -> None:
+        """A result is on disk, or nobody waits for that any more."""
+        self.unrecorded -= 1
+
+    def slowed_accounts(self, now: int) -> dict[str, tuple[int, str]]:
+        """The accounts whose mail waits, until when and why."""
+        return {
+            account: (standing.throttle.slowed_until, standing.throttle.slowed_by or "")
+            for account, standing in self._standings.items()
+            if standing.throttle.is_slowed(now)
+        }
+
+    # ---- what servers say
+
+    def delivered(self, account: str) -> None:
+        """A server took a message."""
+        if self._faults:
+            self._faults.clear()
+        if (standing := self._standings.get(account)) is not None:
+            standing.faults = 0
+            standing.domains.clear()
+            standing.throttle.delivered()
+            if standing.throttle.slowed_by is None:
+                del self._standings[account]
+        self.throttle.delivered()
+
+    def slow_down(self, now: int, reason: str, sender: Sender, *, about_us: bool) -> None:
+        """A server asked for less; `about_us`: before it knew whose mail it would get."""
+        others = any(
+            account != sender.account and standing.throttle.is_slowed(now)
+            for account, standing in self._standings.items()
+        )
+        if about_us or sender.only or others:
+            self.throttle.slow_down(now, reason)
+        else:
+            self._standing(sender.account).throttle.slow_down(now, reason)
+
+    def refused_as_sender(self, now: int, reason: str, sender: Sender, *, about_us: bool) -> None:
+        """A server does not want mail from us, or from this sender."""
+        self._faults["" if about_us else sender.account] += 1
+        count = self._faults_of_several()
+        if not about_us and self._is_at_fault(sender):
+            if sender.only:
+                count = self._standings[sender.account].faults
+            else:
+                self._standings[sender.account].throttle.shut(now, reason)
+        if count >= SENDER_FAULTS:
+            self.hold_reason = f"{count} refusals of us as a sender in a row{QUOTED_REPLY}{reason}"
 
     def reopen(self) -> None:
-        """Somebody has looked into it and lets the pool's mail go again."""
-        self._faults = 0
+        """Whatever the reason to hold it was, it is no more."""
+        self._faults.clear()
+        self._standings.clear()
         self.hold_reason = None
 
-    def _is_slowed(self, now: int) -> bool:
-        """Not if that would be for longer than any pause: then it is the clock that was set back."""
-        return now < self.slowed_until <= now + LONGEST_PAUSE
+    def _faults_of_several(self) -> int:
+        return sum(count if account == "" else min(count, OF_ONE_ACCOUNT) for account, count in self._faults.items())
+
+    def _is_at_fault(self, sender: Sender) -> bool:
+        """Whether an account by itself has been refused often enough."""
+        standing = self._standing(sender.account)
+        standing.faults += 1
+        if len(standing.domains) < 2:  # more than one is all that matters
+            standing.domains.add(sender.domain)
+        alone = sender.only and self.shared and len(standing.domains) == 1
+        return standing.faults >= (OF_ONE_DOMAIN if alone else SENDER_FAULTS)
+
+    def _standing(self, account: str) -> _Standing:
+        if (standing := self._standings.get(account)) is None:
+            limit = self.limits.concurrency
+            standing = self._standings[account] = _Standing(Throttle(limit, float(limit)))
+        return standing
+
+    # ---- the rate
 
     def _has_token(self, now: int) -> bool:
         rate = self.limits.per_minute

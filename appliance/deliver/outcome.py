@@ -136,6 +136,11 @@ def judge(verdict: Verdict, recipients: int = 1) -> Judgement:
             return TEMPORARY
 
 
+def is_before_mail(verdict: Verdict) -> bool:
+    """Whether it was said before the server knew anything of the mail: then it is about this machine."""
+    return verdict.stage not in _DIALOGUE
+
+
 def judge_no_route(no_route: NoRoute) -> Judgement:
     """What it means that there is nowhere to send to.
 

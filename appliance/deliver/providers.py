@@ -1,11 +1,17 @@
-"""In charge of provider pools: which destinations share limits because one provider stands behind them. PURE.
+"""Provider pools: which destinations share limits because one provider stands behind them. PURE.
 
-A pool is found by the name of the MX host: thousands of domains have their mail at Google, and Google counts them
-together. Every other host belongs to a pool of its organisation, the registered domain of its name.
+A destination's pool is found by the name of its MX host: thousands of domains have their mail at Google, and Google
+counts them together. Every other host belongs to the pool of its organisation, the registered domain of its name.
+
+Anybody can write a provider's host name into the MX records of his own domain, so a name alone proves nothing: it
+subjects a destination to the limits and holds of that pool, and no more. What a server says counts for a provider's
+pool only if the server has proved to be the provider's (`proofs.py`), by names nobody else can have. Hence the rule for
+this table: no suffix under which a provider's customers have names for machines of their own (`compute.amazonaws.com`,
+`abo.wanadoo.fr`, `hsd1.il.comcast.net`, `vps.ovh.net`); there only the provider's own mail hosts are named.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -24,15 +30,21 @@ class Pool:
 
     name: str
     limits: Limits = Limits()
+    proof: bool = False  # a server belongs to it only once it has proved that it does
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A row of the table: the suffixes of a provider's MX hosts, and the limits its pool starts with."""
+    """A row of the table: the suffixes of a provider's MX hosts, and the limits its pool starts with.
+
+    A label of a suffix may be `*`, for any one label. `reverse` are further suffixes, of its hosts' reverse names.
+    """
 
     name: str
     suffixes: tuple[str, ...]
     limits: Limits = Limits()
+    reverse: tuple[str, ...] = ()
+    proof: bool = True  # False: the operator's own suffixes, whose names are believed
 
 
 # The limits are where to start, not what a provider promises: those that publish figures have theirs (Yahoo: few
@@ -42,44 +54,76 @@ _BIG = Limits(concurrency=20)
 _STRICT = Limits(concurrency=2, messages_per_connection=50, per_minute=120)
 _CAREFUL = Limits(concurrency=5, messages_per_connection=50)
 
+_IONOS = tuple(
+    f"{host}.{domain}"
+    for domain in ("kundenserver.de", "ionos.com", "ionos.de", "ionos.co.uk", "ionos.fr", "ionos.es", "1and1.com")
+    for host in ("mx00", "mx01")
+)
+
 PROVIDERS = (
-    Provider("google", ("google.com", "googlemail.com", "psmtp.com"), _BIG),
-    Provider("outlook", ("olc.protection.outlook.com", "hotmail.com"), Limits(10, 50)),  # outlook.com, hotmail, live
-    Provider("microsoft365", ("protection.outlook.com", "mx.microsoft", "protection.office365.us"), _BIG),
-    Provider("yahoo", ("yahoodns.net", "yahoo.com", "aol.com"), Limits(10, 20)),
-    Provider("yahoo-japan", ("yahoo.co.jp",), _CAREFUL),
-    Provider("apple", ("icloud.com", "me.com", "apple.com"), Limits(10, 50)),
+    Provider(
+        "google",
+        ("aspmx.l.google.com", "gmail-smtp-in.l.google.com", "smtp.google.com", "googlemail.com", "psmtp.com"),
+        _BIG,
+        reverse=("1e100.net",),
+    ),
+    Provider(  # outlook.com, hotmail, live
+        "outlook",
+        ("olc.protection.outlook.com", "hotmail.com"),
+        Limits(10, 50),
+        reverse=("inbound.protection.outlook.com",),
+    ),
+    Provider(
+        "microsoft365",
+        ("protection.outlook.com", "mx.microsoft", "protection.office365.us"),
+        _BIG,
+        reverse=("inbound.protection.outlook.com",),
+    ),
+    Provider("yahoo", ("yahoodns.net", "mx.aol.com"), Limits(10, 20), reverse=("mail.*.yahoo.com",)),
+    Provider("yahoo-japan", ("mail.yahoo.co.jp",), _CAREFUL),
+    Provider("apple", ("mail.icloud.com", "mail.me.com"), Limits(10, 50), reverse=("apple.com", "icloud.com")),
     Provider("zoho", ("zoho.com", "zoho.eu", "zoho.in", "zoho.com.au", "zoho.jp", "zohomail.com")),
     Provider("proton", ("protonmail.ch", "proton.me"), _CAREFUL),
     Provider("fastmail", ("messagingengine.com",)),
     Provider("mimecast", ("mimecast.com", "mimecast.co.za", "mimecast-offshore.com")),
     Provider("proofpoint", ("pphosted.com", "ppe-hosted.com")),
-    Provider("barracuda", ("barracudanetworks.com",)),
+    Provider("barracuda", ("ess.barracudanetworks.com",)),
     Provider("cisco", ("iphmx.com",)),
     Provider("messagelabs", ("messagelabs.com",)),
-    Provider("trendmicro", ("trendmicro.com", "trendmicro.eu")),
+    Provider("trendmicro", ("tmes.trendmicro.com", "tmes.trendmicro.eu", "hes.trendmicro.com", "hes.trendmicro.eu")),
     Provider("hornetsecurity", ("hornetsecurity.com", "antispameurope.com")),
     Provider("spamexperts", ("antispamcloud.com",)),
     Provider("rackspace", ("emailsrvr.com",)),
-    Provider("amazon", ("amazonaws.com",)),
-    Provider("godaddy", ("secureserver.net",), _CAREFUL),
-    Provider("ionos", ("kundenserver.de", "ionos.com", "ionos.de", "ionos.co.uk", "1and1.com"), _CAREFUL),
+    Provider("amazon", ("inbound-smtp.*.amazonaws.com",)),
+    Provider(
+        "godaddy",
+        (
+            "smtp.secureserver.net",
+            "mailstore1.secureserver.net",
+            "smtp.europe.secureserver.net",
+            "mailstore1.europe.secureserver.net",
+            "smtp.asia.secureserver.net",
+            "mailstore1.asia.secureserver.net",
+        ),
+        _CAREFUL,
+    ),
+    Provider("ionos", _IONOS, _CAREFUL, reverse=("mx00.perfora.net", "mx01.perfora.net")),
     Provider("gmx", ("gmx.net", "web.de", "mail.com"), _CAREFUL),  # one house, with one opinion of us
-    Provider("t-online", ("t-online.de",), _CAREFUL),
-    Provider("strato", ("rzone.de",)),
-    Provider("ovh", ("ovh.net",)),
-    Provider("gandi", ("gandi.net",)),
-    Provider("orange", ("orange.fr", "wanadoo.fr"), _STRICT),
-    Provider("free", ("free.fr",), _STRICT),
-    Provider("sfr", ("sfr.fr",), _STRICT),
+    Provider("t-online", tuple(f"mx0{number}.t-online.de" for number in range(4)), _CAREFUL),
+    Provider("strato", ("smtpin.rzone.de", "smtp.rzone.de")),
+    Provider("ovh", ("mail.ovh.net",)),
+    Provider("gandi", ("mail.gandi.net",)),
+    Provider("orange", ("smtp-in.orange.fr", "smtp-in.wanadoo.fr"), _STRICT),
+    Provider("free", ("mx1.free.fr", "mx2.free.fr"), _STRICT, reverse=("mx1-g20.free.fr", "mx2-g20.free.fr")),
+    Provider("sfr", ("smtp-in.sfr.fr",), _STRICT),
     Provider("laposte", ("laposte.net",), _STRICT),
-    Provider("comcast", ("comcast.net",), Limits(10, 50)),
-    Provider("att", ("prodigy.net",), _CAREFUL),
-    Provider("charter", ("charter.net", "rr.com"), _CAREFUL),
-    Provider("bt", ("bt.com", "btinternet.com"), _CAREFUL),
-    Provider("libero", ("libero.it", "iol.it"), _CAREFUL),
-    Provider("yandex", ("yandex.ru", "yandex.net", "yandex.com")),
-    Provider("mailru", ("mail.ru",), _CAREFUL),
+    Provider("comcast", ("mxge.comcast.net", "mxcm.comcast.net", "mx1.comcast.net", "mx2.comcast.net"), Limits(10, 50)),
+    Provider("att", tuple(f"{site}-ip4-mx-vip{n}.prodigy.net" for site in ("al", "ff") for n in (1, 2)), _CAREFUL),
+    Provider("charter", ("mx0.charter.net", "mx1.charter.net", "msg.*.co.charter.net", "email.rr.com"), _CAREFUL),
+    Provider("bt", ("mx.bt.*.cpcloud.co.uk", "mx.btinternet.com"), _CAREFUL),
+    Provider("libero", ("smtp-in.libero.it", "smtp-in.iol.it"), _CAREFUL),
+    Provider("yandex", ("mx.yandex.ru", "mx.yandex.net", "mx.yandex.com"), reverse=("mail.yandex.net",)),
+    Provider("mailru", ("mxs.mail.ru", "emx.mail.ru"), _CAREFUL),
     Provider("seznam", ("seznam.cz",), _CAREFUL),
     Provider("qq", ("qq.com",), _CAREFUL),
     Provider("netease", ("163.com", "126.com", "netease.com"), _CAREFUL),
@@ -102,7 +146,30 @@ def organisation(host: str) -> str:
 
 def by_suffix(providers: Iterable[Provider]) -> dict[str, Pool]:
     """The pools of a table of providers, by each suffix; a later row for a suffix replaces an earlier one."""
-    return {suffix: Pool(provider.name, provider.limits) for provider in providers for suffix in provider.suffixes}
+    return {
+        suffix: Pool(provider.name, provider.limits, provider.proof)
+        for provider in providers
+        for suffix in provider.suffixes
+    }
+
+
+def by_reverse(providers: Iterable[Provider]) -> dict[str, tuple[str, ...]]:
+    """The names of the pools to which a host with a reverse name below each suffix may belong."""
+    names: dict[str, tuple[str, ...]] = {}
+    for provider in providers:
+        for suffix in (*provider.suffixes, *provider.reverse) if provider.proof else ():
+            names[suffix] = (*names.get(suffix, ()), provider.name)
+    return names
+
+
+def _suffixes(host: str) -> Iterator[str]:
+    """The keys under which a host may stand in the table, the longest first; each also with `*` for one inner label."""
+    labels = host.lower().rstrip(".").split(".")
+    for at in range(len(labels)):
+        rest = labels[at:]
+        yield ".".join(rest)
+        for star in range(1, len(rest) - 2):
+            yield ".".join((*rest[:star], "*", *rest[star + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +178,18 @@ class Pools:
 
     providers: Mapping[str, Pool] = field(default_factory=lambda: by_suffix(PROVIDERS))
     others: Limits = Limits()
+    reverse: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: by_reverse(PROVIDERS))
 
     def of(self, host: str) -> Pool:
-        """The pool of an MX host; the longest suffix decides."""
-        labels = host.lower().rstrip(".").split(".")
-        for at in range(len(labels)):
-            if pool := self.providers.get(".".join(labels[at:])):
+        """The pool that an MX host's name claims; the longest suffix decides."""
+        for suffix in _suffixes(host):
+            if pool := self.providers.get(suffix):
                 return pool
         return Pool(organisation(host), self.others)
+
+    def by_reverse_name(self, name: str, claimed: str) -> str | None:
+        """The provider whose host has this reverse name; of several the claimed one, or none can be told."""
+        for suffix in _suffixes(name):
+            if names := self.reverse.get(suffix):
+                return claimed if claimed in names else names[0] if len(names) == 1 else None
+        return None

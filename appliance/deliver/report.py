@@ -103,5 +103,5 @@ def _decision(status: RecipientStatus, judgement: Judgement, count: int, again: 
         return f"bounced: {_FAULTS[judgement.fault]}"
     if again is None:
         return f"failed: {count} attempts are used up"
-    slowed = "; the pool slows down" if judgement.throttle else ""
+    slowed = "; mail to this pool slows down" if judgement.throttle else ""
     return f"deferred: attempt {count + 1} of {retries.attempts} at {rfc3339(again)}{slowed}"

@@ -173,6 +173,10 @@ class Turns(Generic[Item]):
                 return self._take(account)
         return None
 
+    def drain(self) -> list[Item]:
+        """Everything, in turns; nothing waits any more."""
+        return [self.next() for _ in range(self._count)]
+
     def next(self) -> Item:
         """The first of the account whose turn it is."""
         return self._take(next(iter(self._waiting)))

@@ -11,6 +11,7 @@ from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.gates import Gates
 from appliance.deliver.observed import name_pools
 from appliance.deliver.policy_fetch import PolicyFetcher
+from appliance.deliver.proofs import Proofs
 from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
 from appliance.deliver.selection import Selection
@@ -41,6 +42,7 @@ def build(
     )
     trusting = trusting_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
+    proofs = Proofs(resolver, pools(config))
     courier = Courier(
         store,
         outside,
@@ -54,11 +56,11 @@ def build(
         outside,
         inbox,
         SharedRoutes(router),
-        Gates(store, outside, pools(config)),
+        Gates(store, outside, proofs),
         Signer(SigningKeys(store, outside, key), outside),
         courier,
         Selection(store, outside, inbox),
         delivery.sessions,
         stop_by=stop_by,
-        warmups=Warmups(config.warmup, store, outside) if config.warmup.enabled else None,
+        warmups=Warmups(config.warmup, store, outside, proofs.known_as) if config.warmup.enabled else None,
     )

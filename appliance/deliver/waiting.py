@@ -41,6 +41,10 @@ class Waiting:
         """The first of every account and kind."""
         return self._first[1].heads() + self._second[1].heads()
 
+    def drain(self) -> list[Ready]:
+        """Everything; nothing waits any more."""
+        return self._first[1].drain() + self._second[1].drain()
+
     def _of(self, ready: Ready) -> Turns[Ready]:
         large, queue = self._first
         return queue if large == ready.routed.large else self._second[1]

@@ -7,7 +7,7 @@ attempt. What did not answer is passed over for a while, so that such a parcel w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
@@ -40,6 +40,7 @@ class Warmups:
     settings: Warmup
     store: Store
     outside: Outside
+    known_as: Callable[[str], str] = str  # the pool as operators know it, of one under a host's name
     source_of: Callable[[Address], Address | None] = leaving_from
     _paces: dict[tuple[str, str], Pace] = field(default_factory=dict)
     _unsaved: set[tuple[str, str]] = field(default_factory=set)
@@ -129,11 +130,16 @@ class Warmups:
     def _pace(self, pool: str, source: str) -> Pace:
         pace, now = self._paces.get((pool, source)), self.outside.now()
         if pace is None:
-            pace = self.store.warmups.of(pool, source) or begin(pool, source, now)
+            pace = self.store.warmups.of(pool, source) or self._as_at_its_provider(pool, source, now)
             self._paces[pool, source] = pace
         if (current := pace.at(now)) is not pace:
             self._put(current)
         return current
+
+    def _as_at_its_provider(self, pool: str, source: str, now: int) -> Pace:
+        """A new warm-up; at a host that is only named like a provider's, on the day that this one has come to."""
+        known, pace = self.known_as(pool), begin(pool, source, now)
+        return pace if known == pool else replace(pace, day=self._pace(known, source).day)
 
     def _put(self, pace: Pace) -> None:
         key = pace.pool, pace.source
@@ -180,18 +186,29 @@ class Permit:
     taken_at: int
     is_short: bool = False  # an address was left out because its source may send no more for now
 
-    def dials(self, address: Address) -> bool:
-        """Whether to try an address; if that leaves from another source, the permit is that one's from now on."""
+    def dials(self, address: Address, pool: str) -> bool:
+        """Whether to try an address of a pool; if it is another pool's, or mail leaves for it from another source,
+        the permit is for that one from now on.
+        """
         source = self.warmups.source(address)
-        if address not in self.addresses or source in (self.source, None):
+        same = pool == self.pool and source == self.source
+        if address not in self.addresses or same or source is None:
             return address in self.addresses
-        if self.warmups.room(self.pool, source) < self.count:
+        if self.warmups.room(pool, source) < self.count:
             self.is_short = True
             return False
-        self.warmups.give_back(self.pool, self.source, self.taken_at, self.count)
-        self.source, self.taken_at = source, self.warmups.outside.now()
-        self.warmups.take(self.pool, source, self.count)
+        self._use(pool, source)
         return True
+
+    def reached(self, pool: str) -> None:
+        """The server is this pool's, as it has proved: what it gets is counted there, even beyond the room."""
+        if pool != self.pool:
+            self._use(pool, self.source)
+
+    def _use(self, pool: str, source: str | None) -> None:
+        self.warmups.give_back(self.pool, self.source, self.taken_at, self.count)
+        self.pool, self.source, self.taken_at = pool, source, self.warmups.outside.now()
+        self.warmups.take(pool, source, self.count)
 
     def failed(self, address: Address) -> None:
         """No server took anything there."""

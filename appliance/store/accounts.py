@@ -31,6 +31,7 @@ _CHANGE_CREDITS = """
 UPDATE accounts SET credits = credits + :amount
 WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits
 """
+_IS_ONLY_ONE = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2)"
 _CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
 _SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
@@ -131,6 +132,11 @@ class Accounts:
     def all(self) -> list[Account]:
         """Every account, by name."""
         return self.engine.read(lambda c: [_account(row) for row in rows(c, _ACCOUNTS + "ORDER BY a.name", {})])
+
+    def is_only_one(self) -> bool:
+        """Whether there is no second account that may send."""
+        row = self.engine.read(lambda c: first(c, _IS_ONLY_ONE, {}))
+        return row is None or row[0] < 2
 
     def page(self, after: str, most: int) -> list[Account]:
         """Accounts by name, from the one after `after`."""

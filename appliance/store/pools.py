@@ -1,13 +1,15 @@
 """In charge of what is known of provider pools across processes: holds, the server's last word, who goes where."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import apsw
+import msgspec
 
 from appliance.config_settings import Warmup
 from appliance.explain import PoolView
-from appliance.model import PoolHold, PoolState
+from appliance.model import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner
@@ -16,18 +18,29 @@ from appliance.store.warmups import Warmups
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
 
-_HOLDS = "SELECT pool, reason, held_at FROM pool_holds ORDER BY pool"
-_PAUSE = "SELECT pool, reason, held_at FROM pool_holds WHERE pool = :pool"
+_HOLDS = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds ORDER BY pool"
+_PAUSE = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds WHERE pool = :pool"
+# A hold keeps its reason, but becomes the operator's when the operator wants it, too.
 _HOLD = """
-INSERT INTO pool_holds (pool, reason, held_at) VALUES (:pool, :reason, :now) ON CONFLICT (pool) DO NOTHING
+INSERT INTO pool_holds (pool, reason, held_at, probe_at) VALUES (:pool, :reason, :now, :probe_at)
+ON CONFLICT (pool) DO UPDATE SET probe_at = NULL WHERE excluded.probe_at IS NULL
+"""
+_PROBED = """
+UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
+WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL
 """
 _RELEASE = "DELETE FROM pool_holds WHERE pool = :pool RETURNING pool"
-_STATES = "SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at FROM pool_states ORDER BY pool"
+_RELEASE_AUTOMATIC = "DELETE FROM pool_holds WHERE pool = :pool AND probe_at IS NOT NULL RETURNING pool"
+_NAMES = """
+SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNION SELECT pool FROM pool_holds WHERE pool <> '*'
+UNION SELECT pool FROM warmups ORDER BY 1
+"""
+_STATES = """
+SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts FROM pool_states ORDER BY pool
+"""
 _SAY = """
-INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at)
-VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at)
-ON CONFLICT (pool) DO UPDATE SET in_use = excluded.in_use, allowed = excluded.allowed,
-    slowed_until = excluded.slowed_until, slowed_by = excluded.slowed_by, updated_at = excluded.updated_at
+INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts)
+VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :slowed_accounts)
 """
 _FORGET = "DELETE FROM pool_states"
 _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
@@ -65,18 +78,32 @@ class Pools:
         row = self.engine.read(lambda c: first(c, _PAUSE, {"pool": EVERY}))
         return None if row is None else PoolHold(*row)
 
-    async def hold(self, pool: str, reason: str) -> None:
-        """Hold a pool's mail until somebody releases it; a hold that is there keeps its reason."""
-        row = {"pool": pool, "reason": reason, "now": self.outside.now()}
+    async def hold(self, pool: str, reason: str, probe_at: int | None = None) -> None:
+        """Hold a pool's mail until somebody releases it; with `probe_at`, until a probe from then on is delivered.
+
+        A hold that is there keeps its reason.
+        """
+        row = {"pool": pool, "reason": reason, "now": self.outside.now(), "probe_at": probe_at}
         await self.engine.write(lambda c: run(c, _HOLD, row))
 
-    async def release(self, pool: str) -> bool:
-        """Let a pool's mail go again; whether it was held."""
-        return bool(await self.engine.write(lambda c: rows(c, _RELEASE, {"pool": pool})))
+    async def probed(self, hold: PoolHold) -> None:
+        """A probe was not delivered: note when the next goes, if this hold is still there and no operator's."""
+        row = {"pool": hold.pool, "held_at": hold.held_at, "probe_at": hold.probe_at, "probes": hold.probes}
+        await self.engine.write(lambda c: run(c, _PROBED, row))
+
+    async def release(self, pool: str, *, automatic: bool = False) -> bool:
+        """Let a pool's mail go again; whether it was held. `automatic`: only if no operator held it."""
+        query = _RELEASE_AUTOMATIC if automatic else _RELEASE
+        return bool(await self.engine.write(lambda c: rows(c, query, {"pool": pool})))
+
+    def names(self) -> list[str]:
+        """The pools that have been seen, or are held."""
+        return [str(name) for (name,) in self.engine.read(lambda c: rows(c, _NAMES, {}))]
 
     def states(self) -> list[PoolState]:
         """What the server last said of its pools."""
-        return [PoolState(*row) for row in self.engine.read(lambda c: rows(c, _STATES, {}))]
+        found = self.engine.read(lambda c: rows(c, _STATES, {}))
+        return [replace(PoolState(*row), slowed_accounts=_slowed_accounts(told)) for *row, told in found]
 
     async def say(self, states: Iterable[PoolState], destinations: dict[str, str]) -> None:
         """Write down how the pools stand, and which pools domains were found to belong to."""
@@ -85,21 +112,28 @@ class Pools:
         def work(c: apsw.Connection) -> None:
             run(c, _FORGET, {})
             for state in states:
-                row = {"pool": state.pool, "in_use": state.in_use, "allowed": state.allowed, "updated_at": now}
-                run(c, _SAY, row | {"slowed_until": state.slowed_until, "slowed_by": state.slowed_by})
+                accounts = [(each.account_id, each.until, each.reason) for each in state.slowed_accounts]
+                row: dict[str, Any] = {"pool": state.pool, "in_use": state.in_use, "allowed": state.allowed}
+                row |= {"slowed_until": state.slowed_until, "slowed_by": state.slowed_by, "updated_at": now}
+                run(c, _SAY, row | {"slowed_accounts": msgspec.json.encode(accounts).decode() if accounts else None})
             for domain, pool in destinations.items():
                 run(c, _LEARN, {"domain": domain, "pool": pool, "now": now})
 
         await self.engine.write(work)
 
-    def views(self, domains: Iterable[str], warmup: Warmup) -> dict[str, PoolView]:
-        """By domain, the pool its mail goes through, as far as it is known, and whether all mail is paused."""
+    def views(self, domains: Iterable[str], warmup: Warmup, account_id: str) -> dict[str, PoolView]:
+        """By domain, the pool an account's mail goes through, as far as it is known, and whether all mail is paused."""
         holds, states = self.holds(), {state.pool: state for state in self.states()}
         names = {domain: self.destination(domain) for domain in domains}
         paces = {name: tuple(self.warmups.told_of(warmup, name)) for name in set(names.values()) if name is not None}
         return {
             domain: PoolView(
-                name, holds.get(name or ""), states.get(name or ""), holds.get(EVERY), paces.get(name or "", ())
+                name,
+                holds.get(name or ""),
+                state := states.get(name or ""),
+                holds.get(EVERY),
+                paces.get(name or "", ()),
+                slowed=_wait_of(account_id, state),
             )
             for domain, name in names.items()
         }
@@ -116,6 +150,16 @@ class Pools:
         """The pool a domain's mail went through last."""
         row = self.engine.read(lambda c: first(c, _DESTINATION, {"domain": domain}))
         return None if row is None else str(row[0])
+
+
+def _slowed_accounts(text: str | None) -> tuple[SlowedAccount, ...]:
+    told = msgspec.json.decode(text or "[]", type=list[tuple[str, int, str]])
+    return tuple(SlowedAccount(*each) for each in told)
+
+
+def _wait_of(account_id: str, state: PoolState | None) -> SlowedAccount | None:
+    waiting = () if state is None else state.slowed_accounts
+    return next((each for each in waiting if each.account_id == account_id), None)
 
 
 def _is_waiting(c: apsw.Connection, account_id: str, pool: str) -> bool:

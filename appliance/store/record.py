@@ -39,7 +39,7 @@ def _record(c: apsw.Connection, message_id: str, account_id: str | None) -> Mess
     message = read_message(c, row[0], message_id)
     if message is None:
         return None
-    return MessageRecord(row[1], message, _recipients(c, message))
+    return MessageRecord(row[1], message, _recipients(c, message), row[0])
 
 
 def _recipients(c: apsw.Connection, message: Message) -> tuple[TriedRecipient, ...]:

@@ -239,7 +239,9 @@ CREATE TABLE dkim_keys (
 CREATE TABLE pool_holds (
     pool TEXT PRIMARY KEY,
     reason TEXT NOT NULL,
-    held_at INTEGER NOT NULL
+    held_at INTEGER NOT NULL,
+    probe_at INTEGER,                           -- when one message goes as a probe; none: it is the operator's
+    probes INTEGER NOT NULL DEFAULT 0           -- that were refused
 ) STRICT, WITHOUT ROWID;
 
 -- What the running server last said of its pools: for `appliance queue` and `appliance explain` in another process.
@@ -249,7 +251,8 @@ CREATE TABLE pool_states (
     allowed INTEGER NOT NULL,
     slowed_until INTEGER,
     slowed_by TEXT,
-    updated_at INTEGER NOT NULL
+    updated_at INTEGER NOT NULL,
+    slowed_accounts TEXT                        -- whose mail alone waits, as JSON: [[account, until, reason], …]
 ) STRICT, WITHOUT ROWID;
 
 -- Which pool a domain's mail goes through, as its MX records were when last looked up.

@@ -82,7 +82,7 @@ def blueprint(services: Services, attempts: int, warmup: Warmup) -> Blueprint:
         facts = store.mail_log.facts(user.account_id, message_id)
         if record is None or facts is None:
             raise _unknown()
-        pools = store.pools.views({tried.domain for tried in record.recipients}, warmup)
+        pools = store.pools.views({tried.domain for tried in record.recipients}, warmup, user.account_id)
         return answer(details(record, facts, pools, services.outside.now(), attempts, request_id()))
 
     @routes.get("/v1/emails/<not_test:message_id>/body")

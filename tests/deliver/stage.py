@@ -20,6 +20,7 @@ from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import Dispatch
 from appliance.deliver.gates import Gates
 from appliance.deliver.policy_fetch import NoPolicy
+from appliance.deliver.proofs import Proofs
 from appliance.deliver.providers import Limits, Pools
 from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
@@ -216,12 +217,13 @@ async def stage(
             choice = TlsChoice(TlsPolicies(resolver, no_policy), trusting())
             retries = Retries(DELAYS, outside.random)
             courier = Courier(store, outside, Connections(), choice, "mail.example.com", retries)
-            gates = Gates(store, outside, Pools(others=limits or Limits()))
+            gates = Gates(store, outside, Proofs(resolver, Pools(others=limits or Limits())))
             inbox, routes = Inbox(), SharedRoutes(router)
             selection = Selection(store, outside, inbox)
             dispatch = Dispatch(store, outside, inbox, routes, gates, signer, courier, selection)  # type: ignore[arg-type]  # a fake
             if warmup is not None:
-                dispatch.warmups = Warmups(warmup, store, outside, lambda target: SOURCES[target.version])
+                source_of, known_as = lambda target: SOURCES[target.version], gates.proofs.known_as
+                dispatch.warmups = Warmups(warmup, store, outside, known_as, source_of)
             async with trio.open_nursery() as inner:
                 if running:
                     inner.start_soon(dispatch.run)

@@ -14,7 +14,6 @@ POOLS = Pools()
         ("alt1.aspmx.l.google.com", "google"),
         ("smtp.google.com", "google"),
         ("ASPMX2.GoogleMail.com.", "google"),
-        ("google.com", "google"),
         ("hotmail-com.olc.protection.outlook.com", "outlook"),
         ("contoso-com.mail.protection.outlook.com", "microsoft365"),
         ("contoso-com.o-v1.mx.microsoft", "microsoft365"),
@@ -32,6 +31,18 @@ POOLS = Pools()
         ("smtp-in.orange.fr", "orange"),
         ("mx1.mxge.comcast.net", "comcast"),
         ("inbound-smtp.eu-west-1.amazonaws.com", "amazon"),
+        ("mx1.mail.ovh.net", "ovh"),
+        ("mx00.ionos.de", "ionos"),
+        # Names that providers' customers have are none of the provider's mail hosts.
+        ("www.google.com", "google.com"),
+        ("ec2-198-51-100-1.eu-west-1.compute.amazonaws.com", "amazonaws.com"),
+        ("inbound-smtp.amazonaws.com", "amazonaws.com"),
+        ("vps-1234abcd.vps.ovh.net", "ovh.net"),
+        ("c-198-51-100-1.hsd1.il.comcast.net", "comcast.net"),
+        ("me.hd.free.fr", "free.fr"),
+        ("lfbn-1-2-3.abo.wanadoo.fr", "wanadoo.fr"),
+        ("ip-198-51-100-1.ip.secureserver.net", "secureserver.net"),
+        ("cpe-198-51-100-1.res.rr.com", "rr.com"),
         # Others have a pool of their organisation.
         ("mx1.example.com", "example.com"),
         ("mx2.deep.inside.example.com", "example.com"),
@@ -61,7 +72,7 @@ def test_limits_come_with_the_pool() -> None:
 
 def test_the_operators_table_replaces() -> None:
     """A later row for the same suffix wins, so an operator's own rows go after ours."""
-    ours = Provider("mine", ("google.com", "mx.example.com"), Limits(1, 1, 1))
+    ours = Provider("mine", ("smtp.google.com", "mx.example.com"), Limits(1, 1, 1))
     pools = Pools(by_suffix((*PROVIDERS, ours)))
     assert pools.of("smtp.google.com").name == "mine"
     assert pools.of("a.mx.example.com").limits.per_minute == 1
@@ -79,6 +90,23 @@ def test_the_table_is_sane() -> None:
         assert limits.concurrency >= 1
         assert limits.messages_per_connection >= 1
         assert limits.per_minute is None or limits.per_minute >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "claimed", "provider"),
+    [
+        ("fra24s01-in-f27.1e100.net", "google", "google"),
+        ("fra24s01-in-f27.1e100.net", "evil.test", "google"),
+        ("mail-am6eur05.inbound.protection.outlook.com", "outlook", "outlook"),
+        ("mail-am6eur05.inbound.protection.outlook.com", "microsoft365", "microsoft365"),
+        ("mx.1e100.net.evil.test", "google", None),
+        ("ec2-198-51-100-1.compute.amazonaws.com", "amazon", None),
+        ("198-51-100-1.bc.googleusercontent.com", "google", None),
+    ],
+)
+def test_provider_by_reverse_name(name: str, claimed: str, provider: str | None) -> None:
+    """A reverse name tells the provider, the claimed one where two share it; customers' machines have nobody's."""
+    assert POOLS.by_reverse_name(name, claimed) == provider
 
 
 @pytest.mark.parametrize(("host", "name"), [("A.B.Example.COM.", "example.com"), ("x.go.jp", "x.go.jp"), ("a", "a")])

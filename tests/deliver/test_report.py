@@ -50,7 +50,7 @@ def test_a_deferral_says_when_and_keeps_the_signature() -> None:
 def test_a_throttled_deferral_says_so() -> None:
     """The pool's slowing down is part of the decision."""
     slowed = made(Judgement(Result.DEFERRED, throttle=True))
-    assert (slowed.attempts[0].decision or "").endswith("Z; the pool slows down")
+    assert (slowed.attempts[0].decision or "").endswith("Z; mail to this pool slows down")
 
 
 def test_after_the_last_delay_it_has_failed() -> None:

@@ -56,7 +56,7 @@ async def explanation(played: Stage, message: str, settings: Warmup = ON) -> str
     record = played.store.records.of(message)
     assert record is not None
     tried = record.recipients[0]
-    view = played.store.pools.views([tried.domain], settings)[tried.domain]
+    view = played.store.pools.views([tried.domain], settings, record.account_id)[tried.domain]
     return standing(tried, view, played.outside.now(), 12)
 
 

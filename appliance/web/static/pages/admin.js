@@ -65,8 +65,9 @@ function newAccount(page) {
 }
 
 function poolState(pool, warmups) {
-  if (pool.held_at) return fragment(badge("failed", "held"), " ", h("span", { class: "quiet small" }, pool.held_because));
+  if (pool.held_at) return fragment(badge("failed", "held"), " ", h("span", { class: "quiet small" }, pool.held_because, pool.next_probe_at ? fragment("; next probe ", ago(pool.next_probe_at)) : ""));
   if (pool.slowed_until) return fragment(badge("deferred", "slowed"), " ", h("span", { class: "quiet small" }, pool.slowed_because));
+  if (pool.slowed_accounts) return fragment(badge("success", "open"), " ", h("span", { class: "quiet small" }, `slowed for ${number(pool.slowed_accounts)} of the accounts`));
   const waits = warmups.filter((each) => each.pool === pool.pool && each.next_at).sort((a, b) => (a.next_at < b.next_at ? -1 : 1))[0];
   if (waits) return fragment(badge("deferred", "warm-up"), " ", h("span", { class: "quiet small" }, `${number(waits.per_hour)} an hour from ${waits.address} on day ${waits.day}, next `, ago(waits.next_at)));
   return badge("success", "open");

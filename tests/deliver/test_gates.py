@@ -1,0 +1,355 @@
+"""Whose verdicts count for which pool, who may take its slots, and how a pool that is held comes back by itself."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.config_settings import Warmup
+from appliance.deliver import gates as gates_module
+from appliance.deliver.gate import LONGEST_PAUSE, SECOND, SENDER_FAULTS
+from appliance.deliver.gates import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
+from appliance.deliver.providers import Pools
+from appliance.measures import OPEN
+from appliance.warmup import begin
+from tests.deliver.stage import SOURCES, Stage, stage
+from tests.fakes.mx import FakeMx, silence
+
+GOOGLE, DEAD, EVIL = "127.0.0.10", "127.0.0.66", "127.0.0.13"
+REFUSED = b"550 5.7.1 Your address is on our list\r\n"
+MINUTE = 60 * SECOND
+
+
+@pytest.fixture(autouse=True)
+def rarely_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours have many seconds."""
+    monkeypatch.setattr(gates_module, "STATE_EVERY", 30.0)
+
+
+def zone() -> dict[str, dict[str, list[str]]]:
+    """Google with two customers' domains, and an attacker's domain that names a Google host where nobody listens."""
+    return {
+        "aspmx.l.google.com": {"A": [GOOGLE]},
+        "10.0.0.127.in-addr.arpa": {"PTR": ["fra-in-f27.1e100.net."]},
+        "fra-in-f27.1e100.net": {"A": [GOOGLE]},
+        "gmail.test": {"MX": ["10 aspmx.l.google.com."]},
+        "shop.test": {"MX": ["10 aspmx.l.google.com."]},
+        "alt4.aspmx.l.google.com": {"A": [DEAD]},
+        "evil.test": {"MX": ["10 alt4.aspmx.l.google.com.", "20 mx.evil.test."]},
+        "mx.evil.test": {"A": [EVIL]},
+    }
+
+
+@asynccontextmanager
+async def google(directory: Path, server: FakeMx, *others: tuple[str, FakeMx]) -> AsyncIterator[Stage]:
+    """A stage on which Google has proved itself with a first message."""
+    async with stage(directory, zone(), {GOOGLE: server, **dict(others)}) as played:
+        await played.final(await played.send("first@gmail.test"), within=60)
+        await trio.sleep(1)
+        assert pool_of(played, await delivered(played, "second@gmail.test")) == "google"
+        yield played
+
+
+async def delivered(played: Stage, address: str, account: str = "demo", within: float = 60) -> str:
+    """A message that is final within some seconds; its id."""
+    sent = await played.send(address, account=account)
+    await played.final(sent, within=within)
+    return sent
+
+
+def pool_of(played: Stage, message: str) -> str:
+    """The pool in the record of a message's last attempt."""
+    query = """SELECT a.pool FROM attempts a JOIN recipients r ON r.id = a.recipient_id
+        WHERE r.message_id = ? ORDER BY number DESC LIMIT 1"""
+    return str(played.rows(query, message)[0][0])
+
+
+def hold(played: Stage) -> tuple[int, int]:
+    """When the next probe of the pool google goes, from the start of the hold, and how many were refused."""
+    found = played.store.pools.holds()["google"]
+    assert found.probe_at is not None
+    return found.probe_at - found.held_at, found.probes
+
+
+async def held(played: Stage) -> None:
+    """Both accounts are refused until the pool is held."""
+    for number in range(SENDER_FAULTS):
+        await delivered(played, f"user{number}@gmail.test", "demo" if number % 2 else "other")
+    await played.until(lambda: "google" in played.store.pools.holds(), within=5)
+
+
+# ---- whose verdicts
+
+
+@pytest.mark.parametrize("answer", [b"421 4.7.0 slow down\r\n", REFUSED], ids=["421", "550"])
+@pytest.mark.parametrize("command", ["greeting", "MAIL", "."])
+async def test_a_strangers_server_says_nothing_of_a_provider(
+    tmp_path: Path, autojump_clock: MockClock, answer: bytes, command: str
+) -> None:
+    """Behind a dead host with a provider's name, what the next server says is of the next server's pool."""
+    evil = FakeMx(answers={command: answer})
+    async with google(tmp_path, FakeMx(), (EVIL, evil)) as played:
+        for number in range(2 * SENDER_FAULTS):
+            await played.send(f"user{number}@evil.test", account="other")
+        await trio.sleep(5)
+        assert evil.sessions > 0
+        for number in range(40):
+            await played.send(f"user{number}@gmail.test")
+        await trio.sleep(2)
+        assert len(played.servers[GOOGLE].messages) == 42
+        assert "google" not in played.store.pools.holds()
+        told = played.rows("SELECT DISTINCT pool FROM attempts WHERE mx_host = 'mx.evil.test'")
+        assert told in ([("evil.test",)], [])
+
+
+async def test_a_provider_under_a_strangers_name_is_the_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An address that is proved to be Google's is Google's also where a customer gives it a name of his own."""
+    async with google(tmp_path, FakeMx()) as played:
+        played.resolver.zone |= {"vanity.test": {"MX": ["10 mx.vanity.test."]}, "mx.vanity.test": {"A": [GOOGLE]}}
+        assert pool_of(played, await delivered(played, "ada@vanity.test")) == "google"
+
+
+async def test_one_account_does_not_slow_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A 421 by Google itself about one account's mail keeps that account waiting, and nobody else."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["."] = b"421 4.7.26 unauthenticated\r\n"
+        await played.send("ada@shop.test", account="other")
+        await trio.sleep(1)
+        script.clear()
+        waiting = await played.send("ada@gmail.test", account="other")
+        await delivered(played, "bob@gmail.test", within=3)
+        assert played.recipient(waiting) == ("queued", 0)
+        await trio.sleep(20)
+        assert played.recipient(waiting) == ("delivered", 1)
+
+
+async def test_a_greeting_slows_the_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A 421 in Google's greeting is about this machine: everybody's mail to Google waits."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        await trio.sleep(60)  # for the connection to be closed
+        script["greeting"] = b"421 4.7.0 too many connections\r\n"
+        await played.send("ada@shop.test", account="other")
+        await trio.sleep(1)
+        script.clear()
+        waiting = await played.send("ada@gmail.test")
+        await trio.sleep(5)
+        assert played.recipient(waiting) == ("queued", 0)
+
+
+async def test_refusals_of_one_account_hold_no_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Dozens of 5.7.1 by Google itself to one account of two hold nothing: the other's mail goes on."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["RCPT"] = REFUSED
+        for number in range(6 * SENDER_FAULTS):
+            await played.send(f"user{number}@shop.test", account="other")
+        await trio.sleep(60)
+        script.clear()
+        assert played.store.pools.holds() == {}
+        await delivered(played, "ada@gmail.test", within=3)
+        ((count,),) = played.rows("SELECT count(*) FROM recipients WHERE status = 'queued'")
+        assert count > 0  # the account that is refused waits between two messages
+        await trio.sleep(count * LONGEST_PAUSE / SECOND + 60)
+        assert played.rows("SELECT count(*) FROM recipients WHERE status = 'queued'") == [(0,)]
+
+
+async def test_refusals_of_several_accounts_hold_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Five each are enough: then mail to Google waits for everybody, also for domains not looked up before."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        waiting = [await played.send("ada@gmail.test"), await played.send("ada@shop.test")]
+        await trio.sleep(60)
+        assert [played.recipient(message) for message in waiting] == [("queued", 0)] * 2
+
+
+# ---- whose slots
+
+
+async def test_dead_hosts_with_a_providers_name_take_none_of_its_slots(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Hundreds of messages to hosts named like Google's that never greet leave Google's slots to Google's mail."""
+    hosts = {f"alt{number}.aspmx.l.google.com": f"127.0.1.{number}" for number in range(1, 41)}
+    async with google(
+        tmp_path, FakeMx(), *((each, FakeMx(answers={"greeting": silence})) for each in hosts.values())
+    ) as played:
+        for number, (host, address) in enumerate(hosts.items()):
+            played.resolver.zone |= {host: {"A": [address]}, f"evil{number}.test": {"MX": [f"10 {host}."]}}
+            for user in range(10):
+                await played.send(f"user{user}@evil{number}.test", account="other")
+        await trio.sleep(5)
+        began = trio.current_time()
+        sent = [await played.send(f"user{number}@gmail.test", account="demo") for number in range(40)]
+        await played.final(*sent, within=5)
+        assert trio.current_time() - began < 5
+        assert OPEN["deliver"]() >= len(hosts)  # they all still wait for a greeting
+
+
+async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Mail that goes on to Google because its own server is dead finds no more slots there than Google has."""
+    server = FakeMx(answers={"RCPT": silence})
+    async with stage(tmp_path, zone(), {GOOGLE: server}) as played:
+        limit = Pools().of("aspmx.l.google.com").limits.concurrency
+        for number in range(8):
+            name = f"dead{number}.test"
+            played.resolver.zone |= {
+                name: {"MX": [f"10 mx.{name}.", "20 aspmx.l.google.com."]},
+                f"mx.{name}": {"A": [f"127.0.2.{number + 1}"]},
+            }
+            for user in range(10):
+                await played.send(f"user{user}@{name}")
+        await trio.sleep(60)
+        assert 0 < server.sessions <= limit + UNPROVED_SLOTS  # before it had proved to be Google's
+        ((deferred,),) = played.rows("SELECT count(*) FROM recipients WHERE status = 'deferred'")
+        assert deferred >= 80 - limit - UNPROVED_SLOTS  # their own server was dead: they are tried again
+
+
+async def test_a_second_server_of_a_held_pool_gets_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Mail whose own server is dead does not go on to a pool that is held, and is tried again later."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        mx = {"dead.test": {"MX": ["10 mx.dead.test.", "20 aspmx.l.google.com."]}, "mx.dead.test": {"A": [DEAD]}}
+        played.resolver.zone |= mx
+        await played.store.pools.hold("google", "I look into it")
+        await trio.sleep(2)
+        count = len(played.servers[GOOGLE].messages)
+        sent = await played.send("ada@dead.test")
+        await trio.sleep(5)
+        assert played.recipient(sent) == ("deferred", 1)
+        await played.store.pools.release("google")
+        await played.final(sent, within=600)
+        assert len(played.servers[GOOGLE].messages) == count + 1
+
+
+# ---- probes
+
+
+async def test_a_held_pool_comes_back_by_itself(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """One message goes after a quarter of an hour, is not bounced when refused, and the next one opens the pool."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        began = trio.current_time()
+        sent = [await played.send(f"later{number}@gmail.test") for number in range(20)]
+        sessions = len([each for each in played.servers[GOOGLE].commands if each.startswith("RCPT")])
+        await trio.sleep(FIRST_PROBE / SECOND - 60)
+        assert [played.recipient(message) for message in sent] == [("queued", 0)] * 20
+        await trio.sleep(120)
+        tried = [each for each in played.servers[GOOGLE].commands if each.startswith("RCPT")]
+        assert len(tried) == sessions + 1
+        assert [played.recipient(message)[0] for message in sent].count("deferred") == 1
+        at, count = hold(played)
+        assert at == pytest.approx(3 * FIRST_PROBE, abs=5 * SECOND)
+        assert count == 1
+        script.clear()
+        await played.final(*sent, within=2 * FIRST_PROBE / SECOND)
+        assert played.store.pools.holds() == {}
+        assert 3 * FIRST_PROBE / SECOND <= trio.current_time() - began <= 3 * FIRST_PROBE / SECOND + 120
+
+
+async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Each waits twice as long as the one before, and none longer than the longest."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        for number in range(40):
+            await played.send(f"later{number}@gmail.test")
+        times = [0]
+        for number in range(1, 8):
+            await played.until(lambda: hold(played)[1] == number, within=2 * LONGEST_PROBE / SECOND)  # noqa: B023
+            times.append(hold(played)[0])
+        waits = [(after - before) / MINUTE for before, after in pairwise(times[1:])]
+        assert waits == pytest.approx([60, 120, 240, 240, 240, 240], rel=0.05)
+
+
+async def test_a_probe_that_reaches_nobody_is_tried_with_another_account(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A dead host with the provider's name uses up no probe: a minute later somebody else's mail goes."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        script.clear()
+        for number in range(30):
+            await played.send(f"user{number}@evil.test", account="other")
+        await trio.sleep(1)
+        good = await played.send("ada@gmail.test")
+        await played.final(good, within=(FIRST_PROBE + 3 * PROBE_AGAIN) / SECOND)
+        assert played.store.pools.holds() == {}
+
+
+async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Neither one that the operator made, nor one of ours that the operator wants as well."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        script.clear()
+        await played.store.pools.hold("google", "I look into it")
+        sent = await played.send("ada@gmail.test")
+        await trio.sleep(2 * LONGEST_PROBE / SECOND)
+        assert played.recipient(sent) == ("queued", 0)
+        assert await played.store.pools.release("google")
+        await played.final(sent, within=5)
+
+
+async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The time of the next one and the count are kept; nothing is known then of whose addresses are whose."""
+    script: dict[str, bytes] = {}
+    async with google(tmp_path, FakeMx(answers=script)) as played:
+        script["RCPT"] = REFUSED
+        await held(played)
+        sent = [await played.send(f"later{number}@gmail.test") for number in range(3)]
+        await played.until(lambda: hold(played)[1] == 1, within=2 * FIRST_PROBE / SECOND)
+        before = hold(played)
+    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}) as played:
+        await trio.sleep(60)
+        assert hold(played) == before
+        await played.final(*sent, within=5 * FIRST_PROBE / SECOND)
+        assert played.store.pools.holds() == {}
+
+
+# ---- warm-up
+
+
+async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Before the proof a host has a warm-up of its own, on the provider's day; after it, mail counts as Google's."""
+    settings = Warmup(enabled=True)
+    source = str(SOURCES[4])
+    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False) as played:
+        begun = replace(begin("google", source, played.outside.now()), day=5)
+        await played.store.warmups.keep([begun])
+        played.nursery.start_soon(played.dispatch.run)
+        await played.final(await played.send("first@gmail.test"), within=60)
+        await trio.sleep(1)
+        await played.final(*[await played.send(f"user{number}@gmail.test") for number in range(5)], within=600)
+        await trio.sleep(5)
+        days = {pool: day for pool, day, _ in played.rows("SELECT pool, day, sent FROM warmups")}
+        sent = {pool: sent for pool, _, sent in played.rows("SELECT pool, day, sent FROM warmups")}
+        assert days == {"google": 5, "aspmx.l.google.com": 5}
+        assert sum(sent.values()) == 6
+        assert sent["google"] >= 5  # the reverse name may have been found before the first message was through
+
+
+async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Mail that waits for hosts named like Google's uses none of what may go to Google in this hour."""
+    names = {GOOGLE: FakeMx(), DEAD: FakeMx(answers={"greeting": silence})}
+    async with stage(tmp_path, zone(), names, warmup=Warmup(enabled=True, first_hour=40)) as played:
+        await played.final(await played.send("first@gmail.test"), within=60)
+        for number in range(50):
+            await played.send(*(f"user{number}{letter}@evil.test" for letter in "abcdefgh"), account="other")
+        await trio.sleep(200)
+        sent = [await played.send(f"user{number}@gmail.test") for number in range(4)]
+        await played.final(*sent, within=5)
