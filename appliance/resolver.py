@@ -80,7 +80,7 @@ class NotAsked(LookupFailed):
     """
 
     def __init__(self, lack: str) -> None:
-        super().__init__(Fault.TEMPORARY, f"the resolver could not be asked: {lack}")
+        super().__init__(Fault.TEMPORARY, f"the resolver could not be asked: {lack}", public=NO_ANSWER)
         self.lack = lack
 
     def again(self) -> "NotAsked":
