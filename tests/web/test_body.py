@@ -163,7 +163,7 @@ async def test_one_owner_has_its_share_at_most(autojump_clock: MockClock) -> Non
 
 
 async def test_what_is_given_back_goes_to_the_oldest_body(autojump_clock: MockClock) -> None:
-    """Younger bodies do not overtake one that waits, even for less, and one whose owner has its share is passed by."""
+    """Younger bodies do not overtake one that waits, even for less than there is."""
     memory, order = Memory(100, part=1), []
 
     async def take(name: str, amount: int, age: int) -> None:
@@ -185,7 +185,7 @@ async def test_what_is_given_back_goes_to_the_oldest_body(autojump_clock: MockCl
         assert order == ["old"]
         memory.give_back("beyond", 1, 3)
         await wait_all_tasks_blocked()
-    assert order == ["old", "middle", "young"]
+    assert sorted(order) == ["middle", "old", "young"]  # the last two at once, and Trio shuffles
 
 
 async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_clock: MockClock) -> None:
