@@ -74,12 +74,15 @@ def test_what_does_not_fit_is_dropped_counted_and_told(pipe: tuple[IO[bytes], in
 
 def test_the_buffer_is_bounded_in_characters_too(pipe: tuple[IO[bytes], int]) -> None:
     """A few huge lines do not take more memory than many small ones."""
-    _, writing = pipe
+    file, writing = pipe
     writer = LogWriter(writing, dropped_line)
-    before = LOG_DROPPED.values[""]
+    before, huge = LOG_DROPPED.values[""], log_writer.MOST_CHARACTERS // 4
     for _ in range(10):
-        writer.put("x" * (log_writer.MOST_CHARACTERS // 4))
-    assert LOG_DROPPED.values[""] - before >= 5
+        writer.put("x" * huge)
+    assert LOG_DROPPED.values[""] - before == 6
+    assert len(file.readline()) == 4 * huge + len(dropped_line(6))
+    assert writer.flush(5)
+    writer.close()
 
 
 def test_lines_that_cannot_be_written_are_counted_and_told(pipe: tuple[IO[bytes], int]) -> None:
