@@ -21,7 +21,7 @@ from appliance.outside import Outside
 from appliance.store.accounts import ledger_line, write_ledger
 from appliance.store.engine import Engine
 from appliance.store.sql import Many, Row, first, rows, run
-from appliance.store.suppressions import ADD_SUPPRESSION
+from appliance.store.suppressions import suppress
 from appliance.store.webhook_posts import post_events
 
 # What every query for due mail selects; each adds its own WHERE.
@@ -258,7 +258,7 @@ def _write_what_is_rare(c: apsw.Connection, outside: Outside, result: Outcome) -
         _return_credit(c, outside, recipient)
     if result.suppress is not None:
         entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}
-        rows(c, ADD_SUPPRESSION, entry | {"reason": result.suppress.reason})
+        suppress(c, entry | {"reason": result.suppress.reason})
 
 
 def _return_credit(c: apsw.Connection, outside: Outside, recipient: DueRecipient) -> None:

@@ -14,7 +14,7 @@ CREATE TABLE accounts (
     daily_cap INTEGER CHECK (daily_cap >= 0),   -- NULL: no warm-up cap; recipients a day (UTC)
     suspended INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
-    stored_bytes INTEGER NOT NULL DEFAULT 0     -- of messages and templates, as store/stored.py counts them
+    stored_bytes INTEGER NOT NULL DEFAULT 0     -- of messages, templates and suppressions, see store/stored.py
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE users (

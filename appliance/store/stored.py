@@ -1,7 +1,7 @@
 """Counts the bytes each account keeps in the database, for the quota `limits.stored_bytes_per_account`.
 
 Invariant: at every commit `accounts.stored_bytes` is what migration 0007 would count. So whatever adds or deletes
-messages, their bytes or template versions changes it in the same transaction, by the figures below.
+messages, their bytes, template versions or suppressions changes it in the same transaction, by the figures below.
 """
 
 from collections import Counter
@@ -17,6 +17,7 @@ from appliance.store.sql import Many, Row, rows, run
 MESSAGE = 1_024  # bytes: the record and the idempotency key
 RECIPIENT = 2_048  # its record, attempts, event and webhook delivery; measured without a webhook: 1.0 KiB
 TEMPLATE_VERSION = 512
+SUPPRESSION = 512
 
 RETRY_AFTER = 600  # seconds; room is made slowly, as old messages are deleted
 

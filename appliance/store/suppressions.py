@@ -1,16 +1,23 @@
 """In charge of the suppression list in the store: the addresses an account no longer sends to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model import Suppression
 from appliance.outside import Outside
 from appliance.store.engine import Engine
-from appliance.store.sql import rows
+from appliance.store.sql import Row, first, rows
+from appliance.store.stored import SUPPRESSION, add, check_room
 
-ADD_SUPPRESSION = """
+_FIND = """
+SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address
+"""
+_ADD = """
 INSERT INTO suppressions (account_id, address, reason, created_at) VALUES (:account_id, :address, :reason, :now)
-ON CONFLICT (account_id, address) DO UPDATE SET reason = reason
 RETURNING address, reason, created_at
 """
 _LIST = """
@@ -20,6 +27,16 @@ WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 
 
+def suppress(c: apsw.Connection, entry: Mapping[str, Any], may_store: int | None = None) -> Row:
+    """List an address, as a step of a transaction; one that is listed already keeps its first reason."""
+    found = first(c, _FIND, entry)
+    if found is None:
+        check_room(c, entry["account_id"], SUPPRESSION, may_store)
+        add(c, entry["account_id"], SUPPRESSION)
+        (found,) = rows(c, _ADD, entry)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Suppressions:
     """The suppression lists of the accounts; addresses come and go in their key form."""
@@ -27,11 +44,13 @@ class Suppressions:
     engine: Engine
     outside: Outside
 
-    async def add(self, account_id: str, address: str, reason: str) -> Suppression:
-        """Suppress an address; one that is listed already keeps its first reason."""
+    async def add(self, account_id: str, address: str, reason: str, *, may_store: int | None = None) -> Suppression:
+        """Suppress an address; one that is listed already keeps its first reason.
+
+        `may_store` are the bytes the account may keep with it.
+        """
         row = {"account_id": account_id, "address": address, "reason": reason, "now": self.outside.now()}
-        (entry,) = await self.engine.write(lambda c: rows(c, ADD_SUPPRESSION, row))
-        return Suppression(*entry)
+        return Suppression(*await self.engine.write(lambda c: suppress(c, row, may_store)))
 
     def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
         """The suppressed addresses in order, from the one after `after`."""
@@ -41,5 +60,11 @@ class Suppressions:
     async def remove(self, account_id: str, address: str) -> None:
         """Let an address be sent to again."""
         row = {"account_id": account_id, "address": address}
-        if not await self.engine.write(lambda c: rows(c, _DELETE, row)):
+
+        def work(c: apsw.Connection) -> bool:
+            deleted = rows(c, _DELETE, row)
+            add(c, account_id, -SUPPRESSION * len(deleted))
+            return bool(deleted)
+
+        if not await self.engine.write(work):
             raise Refused(Code.NOT_FOUND, "This address is not on the suppression list.")

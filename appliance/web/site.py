@@ -82,7 +82,7 @@ def build(
         admin_queue.blueprint(services, config.warmup),
         templates.blueprint(services, door.quota),
         template_versions.blueprint(services),
-        suppressions.blueprint(services),
+        suppressions.blueprint(services, door.quota),
         webhook.blueprint(services, WebhookParts(WebhookSecrets(key, outside), check_webhook_url, attempts)),
         webhook_deliveries.blueprint(services, attempts),
         pages.blueprint(),

@@ -12,6 +12,7 @@ from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.message.fields import Mailbox
 from appliance.model import Suppression
+from appliance.quota import Quota
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING, for_customers, parameter
@@ -52,7 +53,7 @@ class SuppressionsAnswer(msgspec.Struct):
 BODY = msgspec.json.Decoder(SuppressionRequest)
 
 
-def blueprint(services: Services) -> Blueprint:
+def blueprint(services: Services, quota: Quota) -> Blueprint:
     """The routes."""
     routes = Blueprint("suppressions", __name__)
 
@@ -72,7 +73,8 @@ def blueprint(services: Services) -> Blueprint:
         if fault := fault_in_line(body.reason):
             raise invalid("reason", f"must not contain {fault}")
         key = parse(body.address, "address").key
-        entry = await services.store.suppressions.add(user.account_id, key, body.reason)
+        may_store = quota.bytes()
+        entry = await services.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
         return answer(SuppressionAnswer(*_fields(entry), request_id()), 201)
 
     @routes.delete("/v1/suppressions/<rest:address>")

@@ -15,7 +15,7 @@ from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store, stored
 from appliance.store.accepting import accept
 from appliance.store.clearing import START
-from appliance.store.stored import MESSAGE, RECIPIENT, RETRY_AFTER, TEMPLATE_VERSION, of_message
+from appliance.store.stored import MESSAGE, RECIPIENT, RETRY_AFTER, SUPPRESSION, TEMPLATE_VERSION, of_message
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
 from tests.store.test_clearing import BOUNCED, DEFERRED, DELIVERED, bodies, mail
@@ -61,7 +61,7 @@ async def tidied(store: Store, clock: Clock, age: int) -> None:
 def test_all_that_writes_what_is_counted_counts_it() -> None:
     """A module of the store that adds or deletes messages, their bytes or template versions uses the count."""
     changes = re.compile(
-        r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions)\b|message_bodies SET mime"
+        r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions|suppressions)\b|message_bodies SET mime"
     )
     modules = [each for each in Path(stored.__file__).parent.glob("*.py") if changes.search(each.read_text())]
     assert len(modules) >= 4
@@ -92,6 +92,10 @@ async def test_the_count_is_exact_whatever_happens(
         await store.templates.save(maker.account_id, alias, text or None, "text", None)
         if choose.random() < 0.5:
             await store.templates.delete(maker.account_id, alias)
+        await store.suppressions.add(maker.account_id, f"{choose.randint(0, 9)}@example.org", "manual")
+        if choose.random() < 0.5:
+            listed = store.suppressions.page(maker.account_id, "", 5)
+            await store.suppressions.remove(maker.account_id, listed[-1].address)
         clock.now += choose.choice((DAY // 2, DAY, 2 * DAY))
         await bodies(store, clock)
         if choose.random() < 0.3:
@@ -182,6 +186,18 @@ async def test_templates_count_and_are_capped(store: Store, account: Account) ->
     assert counted(store) == recounted(store)
 
 
+async def test_suppressions_count_and_are_capped(store: Store, account: Account) -> None:
+    """An address counts once, and no longer when it is removed; over the quota none is added, but one is found."""
+    for _ in range(3):
+        await store.suppressions.add(account.id, "a@example.net", "manual", may_store=SUPPRESSION)
+    assert counted(store) == recounted(store) == {account.id: SUPPRESSION}
+    with pytest.raises(Refused) as refused:
+        await store.suppressions.add(account.id, "b@example.net", "manual", may_store=SUPPRESSION)
+    assert refused.value.code is Code.RATE_LIMITED
+    await store.suppressions.remove(account.id, "a@example.net")
+    assert counted(store) == recounted(store) == {account.id: 0}
+
+
 async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:
     """A database from before the count has the right one after the upgrade, for every account."""
     outside, data_dir = Outside(now=clock), tmp_path / "data"
@@ -192,6 +208,7 @@ async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, 
         for size in (0, 100, 200_000):
             await store.messages.accept(maker.new("a@example.net", "b@example.net", size=size))
         await store.templates.save(account.id, "welcome", "ä", None, "<p>html</p>")
+        await store.suppressions.add(account.id, "a@example.net", "manual")
         expected = counted(store)
     old = apsw.Connection(str(data_dir / FILE_NAME))
     for statement in (

@@ -8,4 +8,5 @@ UPDATE accounts SET stored_bytes =
     FROM messages m WHERE m.account_id = accounts.id)
     + (SELECT coalesce(sum(512 + coalesce(octet_length(v.subject), 0) + coalesce(octet_length(v.text_body), 0)
         + coalesce(octet_length(v.html_body), 0)), 0)
-    FROM template_versions v WHERE v.account_id = accounts.id);
+    FROM template_versions v WHERE v.account_id = accounts.id)
+    + (SELECT 512 * count(*) FROM suppressions s WHERE s.account_id = accounts.id);
