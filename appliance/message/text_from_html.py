@@ -40,7 +40,7 @@ _LISTS: Final = 10  # levels that are indented
 
 
 def marks(markup: str) -> int:
-    """How many tags and entities there are, as far as they can be told without reading: what the time goes by."""
+    """What the work is measured by: each mark takes up to three microseconds."""
     return markup.count("<") + markup.count("&")
 
 
