@@ -1,6 +1,7 @@
 """In charge of the one front door: whatever comes in, over HTTP or SMTP or as a test, is accepted here or refused."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -29,7 +30,7 @@ from appliance.workers import Turns, Workers
 
 T = TypeVar("T")
 
-LARGE = 1024 * 1024  # bytes of a message whose writing takes so long that others notice
+LARGE = 1024 * 1024  # bytes of a message whose writing to disk takes so long that others notice
 KEY_LIFETIME = 24 * 3600 * 1_000_000  # microseconds, by the interface
 
 _ENCODER = msgspec.json.Encoder()
@@ -113,8 +114,8 @@ class FrontDoor:
         self._hostname = hostname
         self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
-        self._large_writes = Turns(1)
-        self.workers = Workers()  # large messages are made one at a time: that bounds memory as well as stalls
+        self._large = Turns(1, rest=2.0, longest_rest=1.0)
+        self.workers = Workers()
 
     def check_open(self, caller: Caller) -> None:
         """Refuse, before any body is read, what could not be accepted whatever it said."""
@@ -166,33 +167,34 @@ class FrontDoor:
         if template is not None:
             estimate += cost.of_template(template, request.variables or {})
         message_id, now = self._outside.identifier("msg"), self._outside.now()
-        drafted, mime = await self.workers.run(
-            caller.account_id, estimate, _build, request, template, message_id, now, caller, self._text_from_html
-        )
-        credits_needed = 0 if own_test else _credits(caller, drafted.recipients)
-        encoded = _ENCODER.encode(_receipt(drafted, message_id, request_id, credits_needed))
-        await self._accept(
-            NewMessage(
-                id=message_id,
-                account_id=caller.account_id,
-                request_id=request_id,
-                source=_TEST if caller.test or own_test else _API,
-                simulated=caller.test or self._sandbox,
-                sender=drafted.sender.text,
-                envelope_from=drafted.sender.wire,
-                subject=drafted.subject,
-                tags=drafted.tags,
-                template_alias=template.alias if template else None,
-                template_version=template.version if template else None,
-                mime=mime,
-                receipt=encoded,
-                recipients=self._recipients(drafted.recipients),
-                credits=credits_needed,
-                created_at=now,
-                idempotency=_claim(caller, key, print_of_body, now),
-                may_store=self.quota.bytes(),
+        async with self._turn(caller, estimate * cost.BYTES_PER_MICROSECOND):
+            drafted, mime = await self.workers.run(
+                caller.account_id, estimate, _build, request, template, message_id, now, caller, self._text_from_html
             )
-        )
+            credits_needed = 0 if own_test else _credits(caller, drafted.recipients)
+            encoded = _ENCODER.encode(_receipt(drafted, message_id, request_id, credits_needed))
+            await self._accept(
+                NewMessage(
+                    id=message_id,
+                    account_id=caller.account_id,
+                    request_id=request_id,
+                    source=_TEST if caller.test or own_test else _API,
+                    simulated=caller.test or self._sandbox,
+                    sender=drafted.sender.text,
+                    envelope_from=drafted.sender.wire,
+                    subject=drafted.subject,
+                    tags=drafted.tags,
+                    template_alias=template.alias if template else None,
+                    template_version=template.version if template else None,
+                    mime=mime,
+                    receipt=encoded,
+                    recipients=self._recipients(drafted.recipients),
+                    credits=credits_needed,
+                    created_at=now,
+                    idempotency=_claim(caller, key, print_of_body, now),
+                    may_store=self.quota.bytes(),
+                )
+            )
         return Accepted(encoded)
 
     async def send_test(self, caller: Caller, request: SendRequest, request_id: str) -> Receipt:
@@ -241,29 +243,30 @@ class FrontDoor:
             hostname=self._hostname,
             secure=secure,
         )
-        mime = await self.workers.run(caller.account_id, cost.of_size(len(submission.data)), finish)
-        await self._accept(
-            NewMessage(
-                id=message_id,
-                account_id=caller.account_id,
-                request_id=request_id,
-                source=_TEST if caller.test else _SMTP,
-                simulated=caller.test or self._sandbox,
-                sender=submission.sender.text,
-                envelope_from=submission.envelope_from.wire,
-                subject=submission.subject,
-                tags=submission.tags,
-                template_alias=None,
-                template_version=None,
-                mime=mime,
-                receipt=None,
-                recipients=self._recipients(submission.recipients),
-                credits=_credits(caller, submission.recipients),
-                created_at=now,
-                idempotency=_claim(caller, submission.key, submission.fingerprint, now),
-                may_store=self.quota.bytes(),
+        async with self._turn(caller, len(submission.data)):
+            mime = await self.workers.run(caller.account_id, cost.of_size(len(submission.data)), finish)
+            await self._accept(
+                NewMessage(
+                    id=message_id,
+                    account_id=caller.account_id,
+                    request_id=request_id,
+                    source=_TEST if caller.test else _SMTP,
+                    simulated=caller.test or self._sandbox,
+                    sender=submission.sender.text,
+                    envelope_from=submission.envelope_from.wire,
+                    subject=submission.subject,
+                    tags=submission.tags,
+                    template_alias=None,
+                    template_version=None,
+                    mime=mime,
+                    receipt=None,
+                    recipients=self._recipients(submission.recipients),
+                    credits=_credits(caller, submission.recipients),
+                    created_at=now,
+                    idempotency=_claim(caller, submission.key, submission.fingerprint, now),
+                    may_store=self.quota.bytes(),
+                )
             )
-        )
         return Submitted(message_id)
 
     # ---- either way
@@ -309,7 +312,7 @@ class FrontDoor:
         world, began = self._deliveries.world, perf_counter()
         world.expect(new.id)  # so that a look into the store between the commit and the offer passes it by
         try:
-            charged = await self._stored(new)
+            charged = await self._store.messages.accept(new)
         except BaseException:
             world.give_up(new.id)
             raise
@@ -324,12 +327,13 @@ class FrontDoor:
         if TRAIL.keep:
             _note(new)
 
-    async def _stored(self, new: NewMessage) -> int | None:
-        """Have it written; large ones one at a time, so that small ones need not wait for the sync of several."""
-        if len(new.mime) < LARGE:
-            return await self._store.messages.accept(new)
-        async with self._large_writes.take(new.account_id):
-            return await self._store.messages.accept(new)
+    def _turn(self, caller: Caller, size: int) -> AbstractAsyncContextManager[object]:
+        """A turn to make and store a message of about so many bytes, which a small one does not need.
+
+        Large ones are made and written one at a time, with a rest after each: memory holds one of them, and what small
+        ones wait for is the sync of one at most.
+        """
+        return nullcontext() if size < LARGE else self._large.take(caller.account_id)
 
     def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
         new = self._outside.identifier

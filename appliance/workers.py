@@ -53,8 +53,12 @@ class _Piece:
 class Turns:
     """Who is next for something of which there is little. Start-time fair queueing, by what each piece really cost."""
 
-    def __init__(self, at_once: int, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, at_once: int, *, patience: float = PATIENCE, rest: float = 1.0, longest_rest: float = LONGEST_REST
+    ) -> None:
         self._free = at_once
+        self._rest = rest  # times what a piece took
+        self._longest_rest = longest_rest  # seconds
         self._patience = patience
         self._waiting: dict[str, list[_Piece]] = {}  # by owner, oldest first
         self._queued = 0
@@ -117,7 +121,7 @@ class Turns:
     def _end(self, piece: _Piece) -> None:
         """Charge the owner for a piece that is done, and let the next one begin."""
         self._free += 1
-        self._rested = trio.current_time() + min(piece.seconds, LONGEST_REST)
+        self._rested = trio.current_time() + min(self._rest * piece.seconds, self._longest_rest)
         self._used[piece.owner] = max(self._now, self._used.get(piece.owner, 0.0)) + piece.seconds
         if self._waiting:
             owner = min(self._waiting, key=lambda each: self._used.get(each, 0.0))
@@ -133,7 +137,7 @@ class Workers:
     """The threads."""
 
     def __init__(self, threads: int = THREADS, patience: float = PATIENCE) -> None:
-        self._turns = Turns(threads, patience)
+        self._turns = Turns(threads, patience=patience)
         self._limiter = trio.CapacityLimiter(threads)
 
     async def run(self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hostile_inputs import SENDERS, STRANGERS, SUBMITTERS, Input, Target
+from tests.e2e.hostile_inputs import HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
 from tests.running import appliance
 from tests.watched import longest_step, program
 
@@ -40,10 +40,10 @@ def target(tmp_path_factory: pytest.TempPathFactory, watch: Path) -> Iterator[Ta
         yield target
 
 
-@pytest.mark.parametrize("name", [*STRANGERS, *SENDERS, *SUBMITTERS])
+@pytest.mark.parametrize("name", [*HEADS, *STRANGERS, *SENDERS, *SUBMITTERS])
 def test_no_step_takes_long(target: Target, watch: Path, name: str) -> None:
     """The longest step while this input is answered is within the limit, and the server goes on."""
-    send: Input = {**STRANGERS, **SENDERS, **SUBMITTERS}[name]
+    send: Input = {**HEADS, **STRANGERS, **SENDERS, **SUBMITTERS}[name]
     seen = []
     for _ in range(TRIES):
         seen.append(_longest(target, watch, send))
