@@ -274,6 +274,8 @@ class Flights:
             return None
         if gate.in_use >= gate.throttle.slots:
             return gate.pool
+        if not gate.is_open(self.outside.now()):  # for a reason of its own, such as a server that asked for less
+            return None
         if ready.routed.large and not self._large.have_room(account):
             return LARGE
         return None if self._slots.have_room(account) else ""
@@ -290,7 +292,8 @@ class Flights:
             return False
         if own:
             return now >= flight.progress.moved_at + STALLED_LONG
-        return self._slots.of(flight.account) > self._slots.of(account)
+        shares = self._large if lack else self._slots
+        return shares.of(flight.account) > shares.of(account)
 
     # ---- a machine that is short of something
 
@@ -300,7 +303,8 @@ class Flights:
             log.warning("mail waits: this machine is short", of=str(shortage), sessions=self._slots.used)
         self._short_at = trio.current_time()
         self._slots.places = max(1, min(self._slots.places, self._slots.used))
-        self._air.start_soon(self.courier.connections.drop_idle)
+        if not self._ending.is_set():
+            self._air.start_soon(self.courier.connections.drop_idle)
 
     @property
     def _pauses(self) -> bool:
