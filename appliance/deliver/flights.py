@@ -77,14 +77,23 @@ class Flights:
         if gate.pool not in self._ready and self.warmups is None and self._may_go(ready):
             self._take_off(ready)
         else:
-            self._ready.setdefault(gate.pool, Turns()).add(ready.routed.parcel.account_id, ready)
+            account = ready.routed.parcel.account_id
+            self._ready.setdefault(gate.pool, Turns()).add(account, ready)
             self._let_go(gate.pool)
+            if gate.pool in self._ready and not gate.lets_pass(account, self.outside.now()):
+                self.on_room()
+            self._mind(gate)
 
     def recorded(self, gate: Gate) -> None:
         """A result of this pool is on disk: another may take its place."""
         gate.recorded()
         if gate.pool in self._ready:
             self._let_go(gate.pool)
+
+    def _mind(self, gate: Gate) -> None:
+        """Have it looked at again soon when mail waits at a gate and no transaction there will end to let it go."""
+        if not gate.in_use and gate.pool in self._ready:
+            self.on_room()
 
     def let_go(self) -> None:
         """Start whatever is ready and whose gate has opened."""
@@ -194,6 +203,7 @@ class Flights:
             if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye
                 self._air.start_soon(self.courier.connections.take_leave)
             following = self._next_of(gate)
+        self._mind(gate)
 
     async def _deliver(self, ready: Ready, slot: Slot) -> list[Outcome]:
         """Its failure is its own: it is tried again like any other deferral."""
