@@ -119,12 +119,20 @@ class Flights:
         else:
             self._waiting_for(gate).add(ready)
             self._let_go(gate.pool)
+            if gate.pool in self._ready and not gate.lets_pass(ready.routed.parcel.account_id, self.outside.now()):
+                self.on_room()
+            self._mind(gate)
 
     def recorded(self, gate: Gate) -> None:
         """A result of this pool is on disk: another may take its place."""
         gate.recorded()
         if gate.pool in self._ready:
             self._let_go(gate.pool)
+
+    def _mind(self, gate: Gate) -> None:
+        """Have it looked at again soon when mail waits at a gate and no transaction there will end to let it go."""
+        if not gate.in_use and gate.pool in self._ready:
+            self.on_room()
 
     def let_go(self) -> None:
         """Start whatever is ready and whose gate has opened."""
@@ -359,6 +367,7 @@ class Flights:
             if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye
                 self._air.start_soon(self.courier.connections.take_leave)
             flight = self._next_of(gate)
+        self._mind(gate)
 
     def _write_down(self, slot: Slot) -> None:
         """Have a hold begin that a server gave reason for, and note what came of a probe."""

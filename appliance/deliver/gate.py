@@ -115,7 +115,7 @@ class Gate:
     unrecorded: int = 0  # transactions that are over, and whose results are not on disk yet
     hold_reason: str | None = None  # why the pool should be held, once it should
     throttle: Throttle = field(init=False)
-    _of_account: Counter[str] = field(default_factory=Counter)  # slots in use
+    _of_account: dict[str, int] = field(default_factory=dict)  # slots in use; none of 0
     _standings: dict[str, _Standing] = field(default_factory=dict)  # of accounts with something to remember
     _faults: Counter[str] = field(default_factory=Counter)  # refusals in a row, by account; "" is about this machine
     _tokens: float = 0.0
@@ -144,7 +144,7 @@ class Gate:
         standing = self._standings.get(account)
         if standing is None:
             return True
-        return not standing.throttle.is_slowed(now) and self._of_account[account] < standing.throttle.slots
+        return not standing.throttle.is_slowed(now) and self._of_account.get(account, 0) < standing.throttle.slots
 
     def is_at_rest(self, now: int) -> bool:
         """Whether nothing would be lost if this gate were forgotten and made anew."""
@@ -157,7 +157,7 @@ class Gate:
     def enter(self, account: str, now: int) -> None:
         """Take a slot."""
         self.in_use += 1
-        self._of_account[account] += 1
+        self._of_account[account] = self._of_account.get(account, 0) + 1
         if self.limits.per_minute is not None and self._has_token(now):
             self._tokens -= 1
 
@@ -169,9 +169,8 @@ class Gate:
     def go_elsewhere(self, account: str) -> None:
         """Give the slot back: nothing will be recorded."""
         self.in_use -= 1
-        self._of_account[account] -= 1
-        if not self._of_account[account]:
-            del self._of_account[account]
+        if left := self._of_account.pop(account) - 1:
+            self._of_account[account] = left
 
     def recorded(self) -> None:
         """A result is on disk, or nobody waits for that any more."""
