@@ -2,11 +2,9 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 import trio
 
 from appliance.measures import COUNTS, SPREADS, Counts
@@ -14,6 +12,7 @@ from appliance.metrics.page import Reading
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside
 from appliance.store import open_store
+from tests.programs import needs
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = (ROOT / "docs" / "monitoring.md").read_text()
@@ -76,7 +75,7 @@ def test_the_dashboard_can_be_imported_anywhere() -> None:
         taken |= cells
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is needed: apt-get install prometheus")
+@needs("promtool")
 def test_prometheus_takes_the_alert_rules(tmp_path: Path) -> None:
     """The rules can be copied into a file as they stand, and promtool finds no fault with one of them."""
     (rules,) = re.findall(r"^```yaml\n(groups:.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)

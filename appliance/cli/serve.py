@@ -167,7 +167,9 @@ async def _greet(settings: "Config", store: "Store", url: str) -> None:
     with trio.move_on_after(GREETING_TIMEOUT) as patience:
         try:
             # By its descriptor: Python's own buffer would be locked by a thread that is stuck, and abort the exit.
-            await trio.to_thread.run_sync(write_all, STDOUT, text.encode(), abandon_on_cancel=True)
+            await trio.to_thread.run_sync(
+                write_all, STDOUT, text.encode(), abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+            )
         except OSError as error:
             # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
             serving.warning("stdout cannot be written", reason=str(error))

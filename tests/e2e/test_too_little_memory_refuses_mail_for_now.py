@@ -3,7 +3,6 @@
 import base64
 import json
 import random
-import shutil
 import smtplib
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from tests.e2e.raw import MESSAGE, Answer, Client, check_error, request
 from tests.e2e.submission.client import endpoint
+from tests.programs import needs
 from tests.running import Provisioned, Running, add_account, appliance
 
 MIB = 1024 * 1024
@@ -20,7 +20,7 @@ ADDRESS_SPACE = 360 * MIB
 AT_ONCE = 30
 CONTENT = base64.encodebytes(random.Random(1).randbytes(6_800_000)).decode()  # 9 MiB
 
-pytestmark = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
+pytestmark = needs("prlimit")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Mail libraries keep pools of connections: all of a pool's sends succeed, from one address, up to the limit."""
 
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 
 from appliance.certificate_files import CERTIFICATE
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, smtp
+from tests.programs import needs, require
 from tests.running import Running, appliance
 
 CONNECTIONS = 40  # more than one address may have that have not logged in
@@ -55,9 +55,8 @@ def test_forty_connections_from_one_address_send_all_their_mail(running: Running
         list(pool.map(send, range(CONNECTIONS)))
 
 
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (NODE_MODULES / "nodemailer").exists(), reason="needs Node and nodemailer"
-)
+@needs("node")
+@needs("nodemailer")
 def test_a_pool_of_nodemailer_sends_all_its_mail(running: Running, tmp_path: Path) -> None:
     """Two hundred sends over forty connections, none of which fails."""
     (tmp_path / "pool.js").write_text(POOL)
@@ -65,7 +64,7 @@ def test_a_pool_of_nodemailer_sends_all_its_mail(running: Running, tmp_path: Pat
     account = running.account
     words = (host, str(port), str(CONNECTIONS), account.username, account.password)
     ran = subprocess.run(
-        ("node", str(tmp_path / "pool.js"), *words, str(running.data_dir / CERTIFICATE), str(SENDS)),
+        (require("node"), str(tmp_path / "pool.js"), *words, str(running.data_dir / CERTIFICATE), str(SENDS)),
         capture_output=True,
         timeout=120,
         check=False,
