@@ -10,7 +10,7 @@ import trio.testing
 
 from appliance import workers
 from appliance.errors import Code, Refused
-from appliance.workers import ON_LOOP, Workers
+from appliance.workers import ON_LOOP, Turns, Workers
 
 COSTLY = ON_LOOP + 1
 
@@ -69,15 +69,15 @@ async def test_owners_get_equal_shares_of_time() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run, "greedy", COSTLY, gate.work)
         await gate.has_begun()
-        for number in range(4):
-            nursery.start_soon(pool.run, "greedy", COSTLY, _noted(order, f"greedy{number}", 0.02))
+        for _ in range(4):
+            nursery.start_soon(pool.run, "greedy", COSTLY, _noted(order, "greedy", 0.02))
         await trio.testing.wait_all_tasks_blocked()
-        for number in range(3):
-            nursery.start_soon(pool.run, "modest", COSTLY, _noted(order, f"modest{number}", 0.001))
+        for _ in range(3):
+            nursery.start_soon(pool.run, "modest", COSTLY, _noted(order, "modest", 0.001))
         await trio.testing.wait_all_tasks_blocked()
         gate.open.set()
-    assert order.index("modest2") < order.index("greedy1")
-    assert sorted(order) == sorted([*(f"greedy{each}" for each in range(4)), *(f"modest{each}" for each in range(3))])
+    assert sorted(order) == ["greedy"] * 4 + ["modest"] * 3
+    assert order[4:] == ["greedy"] * 3  # all of the modest one's in front of the second of the greedy one's
 
 
 async def test_too_much_waiting_is_refused_for_now() -> None:
@@ -155,6 +155,26 @@ async def test_a_wait_without_end_is_refused() -> None:
             await pool.run("b", COSTLY, nothing)
         gate.open.set()
     assert await pool.run("b", COSTLY, nothing) == 0
+
+
+async def test_turns_for_what_is_no_thread() -> None:
+    """A turn that is taken by itself excludes others, costs its owner the time it took, and is followed by a rest."""
+    turns, inside, most = Turns(1, rest=2.0), 0, 0
+
+    async def hold(owner: str) -> None:
+        nonlocal inside, most
+        async with turns.take(owner):
+            inside += 1
+            most = max(most, inside)
+            await trio.sleep(0.02)
+            inside -= 1
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for owner in "aab":
+            nursery.start_soon(hold, owner)
+    assert most == 1
+    assert trio.current_time() - began >= 3 * 0.02 + 2 * 0.04
 
 
 async def test_the_thread_rests_as_long_as_it_worked() -> None:
