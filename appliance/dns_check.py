@@ -35,8 +35,13 @@ class Checked:
     spoiled: bool = False  # an SPF record that receivers give up on, whatever is put into it
 
 
-async def check(resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecord]) -> list[Checked]:
-    """Each record as DNS shows it now, in the order given; all are asked for at once."""
+async def check(
+    resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecord], *, for_operator: bool = False
+) -> list[Checked]:
+    """Each record as DNS shows it now, in the order given; all are asked for at once.
+
+    An operator is told what each resolver did, a customer only that there was no answer.
+    """
     wanted = list(wanted)
     checked: dict[DnsRecord, Checked] = {}
 
@@ -44,7 +49,8 @@ async def check(resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecor
         try:
             checked[record] = await _CHECKS[record.kind](resolver, sending_host, record)
         except LookupFailed as failed:
-            checked[record] = Checked(record, Status.UNKNOWN, note=failed.public)
+            note = failed.text if for_operator else failed.public
+            checked[record] = Checked(record, Status.UNKNOWN, note=note)
 
     async with trio.open_nursery() as nursery:
         for record in wanted:

@@ -152,20 +152,22 @@ def _why(pool: PoolView, now: int) -> str:
     used = f"{state.in_use} of {state.allowed} in use"
     if state.in_use >= state.allowed:
         return f"{name} {used}"
-    wait = warmup_wait(pool.warmups, now)
-    if wait is not None and not pool.for_operator:
-        wait = "the warm-up of a new sending address"
-    return wait or f"{name} takes it next, {used}"
+    return warmup_wait(pool.warmups, now, for_operator=pool.for_operator) or f"{name} takes it next, {used}"
 
 
-def warmup_wait(warmups: Iterable[Warming], now: int) -> str | None:
-    """That mail waits for the warm-up of the address it leaves from, and until when: the one that ends first."""
+def warmup_wait(warmups: Iterable[Warming], now: int, *, for_operator: bool = True) -> str | None:
+    """That mail waits for the warm-up of the address it leaves from, and until when: the one that ends first.
+
+    Customers are not told which address that is, nor what other accounts have used of it.
+    """
     waits = [(each.next_at, each) for each in warmups if each.next_at is not None and each.next_at > now]
     if not waits:
         return None
     at, first = min(waits, key=lambda wait: wait[0])
-    pace = f"{first.per_hour} an hour on day {first.day}, {first.used} used"
-    return f"warm-up of pool {first.pool} from {first.source}: {pace}; next at {clock(at, now)}"
+    pace, until = f"{first.per_hour} an hour on day {first.day}", f"next at {clock(at, now)}"
+    if not for_operator:
+        return f"warm-up of pool {first.pool} from a new sending address: {pace}; {until}"
+    return f"warm-up of pool {first.pool} from {first.source}: {pace}, {first.used} used; {until}"
 
 
 def _because(tried: TriedRecipient) -> str:

@@ -32,7 +32,7 @@ class LogWriter:
         self._characters = self._lines = 0
         self._untold = 0  # of the dropped, those that no line has told of yet
         self._failing = False  # whether the last write failed
-        self._closed = False
+        self._closed = threading.Event()
         self._idle = True
         threading.Thread(target=self._run, name="log-writer", daemon=True).start()
 
@@ -53,12 +53,12 @@ class LogWriter:
         """Wait until all is written, for this long at most; whether it is."""
         deadline = time.monotonic() + seconds
         while not self._idle and time.monotonic() < deadline:
-            time.sleep(PAUSE)
+            self._closed.wait(PAUSE)
         return self._idle
 
     def close(self) -> None:
         """End the thread once all is written; does not wait for it."""
-        self._closed = True
+        self._closed.set()
         self._wake.put(None)
 
     def _drop(self, lines: int) -> None:
@@ -68,10 +68,10 @@ class LogWriter:
     # ---- on the thread
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             self._wake.get()
             while self._write_waiting():
-                time.sleep(PAUSE)
+                self._closed.wait(PAUSE)
 
     def _write_waiting(self) -> bool:
         """Write all that waits; False when there is nothing. It counts against the bounds until it is written."""

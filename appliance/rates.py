@@ -1,4 +1,4 @@
-"""In charge of how fast one credential may call: a token bucket each, with a burst of twice the rate."""
+"""Limits how fast one credential may call: a token bucket each, with a burst of twice the rate unless one is given."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,15 +13,17 @@ BUCKETS = 10_000  # kept at most; the longest unused go first, and those are ful
 class RequestRate:
     """Requests a second for each credential; 0 turns it off."""
 
-    per_second: int
+    per_second: float
     outside: Outside
+    burst: float | None = None  # at once; None: twice the rate
+    refusal: str = "This credential may call {rate:g} times a second. Slow down and retry."
     _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens left, when that was true
 
     def take(self, credential: str) -> None:
         """Count one request, or refuse it and say when there is room again."""
         if self.per_second == 0:
             return
-        now, burst = self.outside.now(), 2.0 * self.per_second
+        now, burst = self.outside.now(), 2.0 * self.per_second if self.burst is None else self.burst
         tokens, then = self._buckets.pop(credential, (burst, now))
         tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * self.per_second)
         allowed = tokens >= 1
@@ -31,6 +33,6 @@ class RequestRate:
         if not allowed:
             raise Refused(
                 Code.RATE_LIMITED,
-                f"This credential may call {self.per_second} times a second. Slow down and retry.",
+                self.refusal.format(rate=self.per_second),
                 retry_after=math.ceil((1 - tokens) / self.per_second),
             )

@@ -239,7 +239,7 @@ def test_a_dialogue_is_read_back() -> None:
         (PoolView("google", pause=PoolHold("*", "we move", NOW)), "waiting: all mail is paused: we move"),
         (
             PoolView("google", None, IDLE, warmups=(warming("192.0.2.1", 150),)),
-            "waiting: the warm-up of a new sending address",
+            "waiting: warm-up of pool google from a new sending address: 28 an hour on day 2; next at 14:02:30",
         ),
     ],
 )

@@ -83,6 +83,18 @@ def test_zero_is_no_limit() -> None:
     assert taken(rate, "key:1", 10_000) == 10_000
 
 
+def test_a_burst_of_its_own_and_a_slow_rate() -> None:
+    """What may come at once need not follow from the rate, which may be less than one a second."""
+    clock = Clock()
+    rate = RequestRate(0.2, Outside(now=clock), burst=30, refusal="Wait.")
+    assert taken(rate, "account", 100) == 30
+    with pytest.raises(Refused, match="Wait") as refused:
+        rate.take("account")
+    assert refused.value.retry_after == 5
+    clock.now += 10 * SECOND
+    assert taken(rate, "account", 100) == 2
+
+
 def test_a_clock_that_jumps_back_lends_nothing_and_takes_nothing() -> None:
     """Two days back and forth leave everybody with what they had, at most a burst."""
     clock = Clock()

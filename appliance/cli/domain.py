@@ -186,7 +186,7 @@ def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
 
     async def ask() -> "list[Checked]":
         host = dns_records.sending_host(settings)
-        return await dns_check.check(DnsResolver(settings.dns.resolvers), host, wanted)
+        return await dns_check.check(DnsResolver(settings.dns.resolvers), host, wanted, for_operator=True)
 
     return trio.run(ask)
 

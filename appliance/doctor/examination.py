@@ -176,7 +176,7 @@ class Examination:
         found = domains.judge_keys(sender.domain, any(key.retired_at is None for key in sender.keys))
         wanted = records(sender.domain, host, sender.keys, self.outside.now())
         async with self._places:
-            for checked in await dns_check.check(self.resolver, host, wanted):
+            for checked in await dns_check.check(self.resolver, host, wanted, for_operator=True):
                 found += domains.judge_record(sender.domain, checked)
         return found
 

@@ -7,7 +7,7 @@ do not count. Everything else does: the envelope, every other field, and the bod
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from appliance.message.addresses import Address
@@ -21,6 +21,9 @@ _VARIES: Final = frozenset(
 )  # fmt: skip
 _BOUNDARY: Final = re.compile(rb'boundary="?([^"\s;]{1,70})')  # as every library writes it, RFC 2046 5.1.1
 _BOUNDARIES: Final = 8  # looked for: a message of three levels has three
+_SLICE: Final = (
+    64 * 1024
+)  # bytes searched at once: searching holds the interpreter lock, and the event loop waits for it
 
 
 def print_of(
@@ -39,8 +42,9 @@ def print_of(
             value = _without(value, _boundaries(multipart))
         digest.update(b"%b:%b\r\n" % (key, value))
     if multipart:
-        body = data[header_end:]
-        digest.update(_without(body, _boundaries(multipart, body)))
+        boundaries = _boundaries(multipart, data[header_end:])
+        for part in _slices(data, header_end):
+            digest.update(_without(part, boundaries))
     else:
         digest.update(memoryview(data)[header_end:])
     return digest.digest()
@@ -57,6 +61,15 @@ def _boundaries(*texts: bytes) -> list[bytes]:
             if declared := _BOUNDARY.match(text, start):
                 found.add(declared[1])
     return sorted(found, key=len, reverse=True)
+
+
+def _slices(data: bytes, start: int) -> Iterator[bytes]:
+    """The data from `start` on in pieces that end with a line, as no boundary goes beyond one."""
+    while start < len(data):
+        end = data.rfind(b"\n", start, start + _SLICE) + 1 if start + _SLICE < len(data) else len(data)
+        end = end or data.find(b"\n", start) + 1 or len(data)
+        yield data[start:end]
+        start = end
 
 
 def _without(text: bytes, boundaries: Sequence[bytes]) -> bytes:

@@ -122,7 +122,7 @@ async def open_store(
             Statistics(engine, scanner, outside),
             Queue(engine, outside, bell),
             QueueControl(engine, outside, bell, scanner),
-            Records(engine),
+            Records(engine, scanner),
             Lanes(engine, outside),
             Pools(engine, outside, scanner, warmups),
             warmups,

@@ -7,6 +7,7 @@ import apsw
 from appliance.model import Attempt, Message, MessageRecord, Recipient, TriedRecipient
 from appliance.store.engine import Engine
 from appliance.store.messages import read_message
+from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows
 
 # Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
@@ -26,10 +27,15 @@ class Records:
     """What became of messages, in full."""
 
     engine: Engine
+    scanner: Scanner
 
     def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
         """Everything about a message of any account, or of this one only; None when there is none."""
         return self.engine.snapshot(lambda c: _record(c, message_id, account_id))
+
+    async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
+        """The same, read on a thread: the dialogues of many attempts may be megabytes."""
+        return await self.scanner.read(lambda c: _record(c, message_id, account_id))
 
 
 def _record(c: apsw.Connection, message_id: str, account_id: str | None) -> MessageRecord | None:

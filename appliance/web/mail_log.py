@@ -1,6 +1,6 @@
 """In charge of an account's messages as its owner looks at them: /v1/emails."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
@@ -8,11 +8,12 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.config import Warmup
-from appliance.dashboard_model import ListedMessage, MailFilter
+from appliance.dashboard_model import ListedMessage, MailFilter, MessageFacts
 from appliance.errors import Code, Refused, invalid
 from appliance.events import rfc3339
+from appliance.explain import PoolView
 from appliance.message.limits import MAILBOX_LENGTH
-from appliance.model import MessageStatus, RecipientStatus, Source
+from appliance.model import MessageRecord, MessageStatus, RecipientStatus, Source
 from appliance.provisioning import domain_name
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, page_limit, request_id
@@ -20,9 +21,11 @@ from appliance.web.described import PAGING_BACK, for_customers, parameter
 from appliance.web.emails import MESSAGE_ID
 from appliance.web.message_body import BodyAnswer, MessageBodies
 from appliance.web.timeline import MessageDetails, details
+from appliance.workers import ON_LOOP, Workers
 
 CANCELLED = "given up by the account's owner"
 TAG_LENGTH = 64
+ATTEMPT_COST = 400  # microseconds to show an attempt with the longest dialogue that is kept
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -63,7 +66,7 @@ class CancelledAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, attempts: int, warmup: Warmup) -> Blueprint:
+def blueprint(services: Services, workers: Workers, attempts: int, warmup: Warmup) -> Blueprint:
     """The routes; `attempts` is how many a recipient may have."""
     routes = Blueprint("mail_log", __name__)
     store = services.store
@@ -78,12 +81,22 @@ def blueprint(services: Services, attempts: int, warmup: Warmup) -> Blueprint:
     @routes.get("/v1/emails/<not_test:message_id>")
     async def show(message_id: str) -> Response:
         user = await services.customer()
-        record = store.records.of(message_id, user.account_id)
-        facts = store.mail_log.facts(user.account_id, message_id)
-        if record is None or facts is None:
+        account_id = user.account_id
+        message, facts = store.messages.read(account_id, message_id), store.mail_log.facts(account_id, message_id)
+        if message is None or facts is None:
             raise _unknown()
-        pools = store.pools.views({tried.domain for tried in record.recipients}, warmup, user.account_id)
-        return answer(details(record, facts, pools, services.outside.now(), attempts, request_id()))
+        cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
+        record = (
+            store.records.of(message_id, account_id)
+            if cost <= ON_LOOP
+            else await store.records.off_loop(message_id, account_id)
+        )
+        if record is None:
+            raise _unknown()
+        pools = store.pools.views({tried.domain for tried in record.recipients}, warmup, account_id)
+        now = services.outside.now()
+        shown = await workers.run(account_id, cost, _encoded, record, facts, pools, now, attempts, request_id())
+        return Response(shown, content_type="application/json")
 
     @routes.get("/v1/emails/<not_test:message_id>/body")
     async def body(message_id: str) -> Response:
@@ -101,6 +114,12 @@ def blueprint(services: Services, attempts: int, warmup: Warmup) -> Blueprint:
         return answer(CancelledAnswer(count, request_id()))
 
     return routes
+
+
+def _encoded(
+    record: MessageRecord, facts: MessageFacts, pools: Mapping[str, PoolView], now: int, attempts: int, request_id: str
+) -> bytes:
+    return msgspec.json.encode(details(record, facts, pools, now, attempts, request_id))
 
 
 def _unknown() -> Refused:

@@ -76,7 +76,7 @@ def build(
         smtp_credentials.blueprint(services),
         api_keys.blueprint(services),
         test_mail.blueprint(services, door),
-        mail_log.blueprint(services, len(config.delivery.retry_delays) + 1, config.warmup),
+        mail_log.blueprint(services, door.workers, len(config.delivery.retry_delays) + 1, config.warmup),
         stats.blueprint(services),
         admin_accounts.blueprint(services, hashing),
         admin_queue.blueprint(services, config.warmup),

@@ -9,12 +9,17 @@ from quart import Blueprint, Response, request
 from appliance.errors import Code
 from appliance.events import rfc3339
 from appliance.excerpt import excerpt
+from appliance.rates import RequestRate
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
 from appliance.web.described import for_customers, parameter
 from appliance.webhook_model import Delivery, PostStatus, Trigger
 
 DELIVERIES = 20  # on a page when the caller does not say
+# Each replay is kept for seven days, and costs no credit: by these an account has some 300 MB of them at the most.
+REPLAYS_AT_ONCE = 10_000  # the results of a long outage of the receiver
+REPLAYS_PER_SECOND = 0.2
+TOO_MANY_REPLAYS = "This account has replayed 10,000 deliveries; now one may be replayed every 5 s. Retry later."
 
 
 class DeliveryObject(msgspec.Struct):
@@ -58,6 +63,7 @@ class DeliveriesAnswer(msgspec.Struct):
 def blueprint(services: Services, max_attempts: int) -> Blueprint:
     """The routes."""
     routes, history = Blueprint("webhook_deliveries", __name__), services.store.webhook_history
+    replays = RequestRate(REPLAYS_PER_SECOND, services.outside, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
 
     @routes.get("/v1/webhook/deliveries")
     async def page() -> Response:
@@ -71,6 +77,7 @@ def blueprint(services: Services, max_attempts: int) -> Blueprint:
     @routes.post("/v1/webhook/deliveries/<delivery_id>/replay")
     async def replay(delivery_id: str) -> Response:
         user, _ = await services.user()
+        replays.take(user.account_id)
         delivery = await history.replay(user.account_id, delivery_id)
         return answer(DeliveryAnswer(delivery_object(delivery, max_attempts), request_id()), 202)
 
@@ -133,6 +140,7 @@ OPERATIONS = (
         (202, DeliveryAnswer, "The new delivery, on its way."),
         Code.NOT_FOUND,
         Code.CONFLICT,
+        Code.RATE_LIMITED,
         parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
     ),
 )

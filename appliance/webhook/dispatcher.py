@@ -20,14 +20,14 @@ from appliance.recording import Recording
 from appliance.sealed import SealBroken
 from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
-from appliance.webhook.line import PACE, Line, Standing
+from appliance.webhook.line import PACE, Line
 from appliance.webhook.observed import observe
 from appliance.webhook.pause import LOOK_EVERY as PAUSE_LOOK
 from appliance.webhook.pause import Pause
 from appliance.webhook.post import Posted
 from appliance.webhook.schedule import judge
 from appliance.webhook.signature import signature_header
-from appliance.webhook.turns import SLOTS, Turns
+from appliance.webhook.turns import SLOTS, Slot, Turns
 from appliance.webhook_model import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.webhook_secrets import WebhookSecrets
 
@@ -165,13 +165,14 @@ class Dispatcher:
             seconds = min(seconds, (self._later[0][0] - self.outside.now()) / 1_000_000)
         if self._pause.on:
             seconds = min(seconds, PAUSE_LOOK)
+        seconds = min(seconds, self._turns.wait(trio.current_time()))
         return max(0.0, min(SLEEP_LIMIT, seconds))
 
     # ---- whose turn it is
 
     def _begin(self, flights: trio.Nursery) -> None:
         """Let lines begin a post, each in its turn, while there are slots."""
-        while (line := self._turns.next()) is not None:
+        while (line := self._turns.next(trio.current_time())) is not None:
             # Else there is nothing; or it is back when one of its posts has ended, or its time has come.
             if self._fill(line) and self._may_begin(line):
                 flights.start_soon(self._fly, line, *self._take_off(line))
@@ -195,13 +196,14 @@ class Dispatcher:
             heappush(self._later, (self.outside.now() + ceil(wait * 1_000_000), line.lane))
         return wait <= 0 and line.flying < line.allowed
 
-    def _take_off(self, line: Line) -> tuple[DuePost, Standing]:
-        standing = self._turns.take_slot(line)
-        return line.begin(trio.current_time(), self._pace), standing
+    def _take_off(self, line: Line) -> tuple[DuePost, Slot]:
+        now = trio.current_time()
+        slot = self._turns.take_slot(line, now)
+        return line.begin(now, self._pace), slot
 
     # ---- one post after another
 
-    async def _fly(self, line: Line, post: DuePost, standing: Standing) -> None:
+    async def _fly(self, line: Line, post: DuePost, slot: Slot) -> None:
         """Post, and go on with the line's next one as long as nobody else waits for the slot."""
         while True:
             result = None
@@ -211,7 +213,7 @@ class Dispatcher:
                 with trio.CancelScope(shield=True):
                     result = await self._attempt(line, post)
             finally:
-                self._turns.give_back(standing)
+                self._turns.give_back(slot)
                 line.ended(post, result)
             if result is not None:
                 self._recording.add(result)
@@ -219,7 +221,7 @@ class Dispatcher:
                 break
             if not (self._turns.may_go_on(line) and self._fill(line) and self._may_begin(line)):
                 break
-            post, standing = self._take_off(line)
+            post, slot = self._take_off(line)
         self._turns.add(line)
         self.store.webhook_posts.bell.stir()
 

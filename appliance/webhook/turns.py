@@ -2,14 +2,27 @@
 
 A receiver that hangs holds its slot for the whole time of an attempt. So receivers that are slow or keep failing have a
 quarter of the slots at most, those that nobody has seen answering yet half, and the rest is for those that answer.
+Receivers can begin to hang all at once, so a post that takes longer than LATE gives its slot back and goes on without
+one; of such posts there are no more than there are slots.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 
 from appliance.webhook.line import Line, Standing
 
-SLOTS = 200  # posts at once, to all receivers together
+SLOTS = 200  # posts at once, to all receivers together; and as many that are late
+LATE = 1.0  # seconds after which a post should have been answered
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """The place of one post."""
+
+    standing: Standing
+    since: float  # Trio's clock
+    late: bool = False
 
 
 @dataclass(slots=True)
@@ -19,6 +32,8 @@ class Turns:
     slots: int = SLOTS
     _waiting: dict[Standing, deque[Line]] = field(default_factory=lambda: {each: deque() for each in Standing})
     _in_use: dict[Standing, int] = field(default_factory=lambda: dict.fromkeys(Standing, 0))
+    _in_time: dict[Slot, None] = field(default_factory=dict)  # taken slots, the oldest first
+    _late: int = 0  # posts without a slot
     _first: Standing = Standing.UNKNOWN  # these two take turns
     _second: Standing = Standing.GOOD
 
@@ -28,8 +43,9 @@ class Turns:
             line.in_turn = True
             self._waiting[line.standing].append(line)
 
-    def next(self) -> Line | None:
+    def next(self, now: float = 0.0) -> Line | None:
         """The line whose turn it is, if there is a slot for it; those likely to take long come after all others."""
+        self._free_late(now)
         self._first, self._second = self._second, self._first
         for standing in (self._first, self._second, Standing.TROUBLED):
             waiting = self._waiting[standing]
@@ -41,15 +57,35 @@ class Turns:
                 self._waiting[line.standing].append(line)  # it has become so while it waited
         return None
 
-    def take_slot(self, line: Line) -> Standing:
+    def take_slot(self, line: Line, now: float = 0.0) -> Slot:
         """Take a slot for one post of this line; to be given back with what is returned."""
-        standing = line.standing
-        self._in_use[standing] += 1
-        return standing
+        slot = Slot(line.standing, now)
+        self._in_use[slot.standing] += 1
+        self._in_time[slot] = None
+        return slot
 
-    def give_back(self, standing: Standing) -> None:
+    def give_back(self, slot: Slot) -> None:
         """The post has ended."""
-        self._in_use[standing] -= 1
+        if slot.late:
+            self._late -= 1
+        else:
+            self._free(slot)
+
+    def wait(self, now: float) -> float:
+        """Seconds until a slot may become free because its post is late; for ever when no line waits for one."""
+        if not any(self._waiting.values()) or not self._in_time or self._late >= self.slots:
+            return inf
+        return next(iter(self._in_time)).since + LATE - now
+
+    def _free_late(self, now: float) -> None:
+        while self._in_time and self._late < self.slots and (oldest := next(iter(self._in_time))).since + LATE <= now:
+            self._free(oldest)
+            oldest.late = True
+            self._late += 1
+
+    def _free(self, slot: Slot) -> None:
+        del self._in_time[slot]
+        self._in_use[slot.standing] -= 1
 
     def may_go_on(self, line: Line) -> bool:
         """Whether a line may use a slot that is free without having to wait: nobody else wants it."""

@@ -117,7 +117,7 @@ async def test_every_row_comes_back_and_nothing_would_be_sent(data_dir: Path, ba
     """The restored database differs by its pause only, the key is the same, and what waits is counted."""
     restored = await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=False)
     before, after = rows(data_dir), rows(tmp_path / "elsewhere")
-    ((pool, reason, _),) = after.pop("pool_holds")
+    ((pool, reason, *_),) = after.pop("pool_holds")
     assert before.pop("pool_holds") == []
     assert after == before
     assert pool == EVERY

@@ -1,5 +1,6 @@
 """Whatever keeps a user from the data directory is told in one line with the file and the fix, by every command."""
 
+import json
 import os
 import pwd
 import shutil
@@ -188,6 +189,8 @@ def check_refusals(directory: Path, user: int, expected: str, commands: Iterable
     for command in commands:
         code, errors = ran(directory, user, *command.split(), *COMMANDS[command])
         assert (code, errors.count("\n")) == (1, 1), (command, errors)
+        if command == "serve":  # its stderr is a log
+            errors = f"Error: {json.loads(errors)['reason']}\n"
         assert errors.startswith("Error: ")
         assert told in errors, command
 

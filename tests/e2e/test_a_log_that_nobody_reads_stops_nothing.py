@@ -174,7 +174,8 @@ def test_what_was_dropped_is_told_to_a_reader_that_goes_on(small_pipe: tuple[int
         assert server.process.wait(EXIT_WITHIN) == 0
     told = [line for line in found if line["event"] == "log lines were dropped"]
     assert sum(int(str(line["lines"])) for line in told) > 0
-    assert found[-1]["event"] == "stopped"
+    # The stop may be over before the reader has made room: then its last lines are among those told of.
+    assert found[-1]["event"] in ("stopped", "log lines were dropped")
 
 
 def test_a_terminal_stopped_by_ctrl_s(tmp_path: Path) -> None:
@@ -222,16 +223,17 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_a_greeting_that_nobody_reads(small_pipe: tuple[int, int], tmp_path: Path) -> None:
-    """The greeting waits for its reader; the server does not, and says in its log that it is not read."""
-    fill(small_pipe[1])
+def test_a_greeting_that_nobody_reads(tmp_path: Path) -> None:
+    """The greeting on a stopped terminal waits; the server does not, and says in its log that it is not read."""
+    ours, theirs = pty.openpty()
+    termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
     log = tmp_path / "log"
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.format(port=free_port(), metrics=free_port()))
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [*PROGRAM, "serve", "--config", str(config)],
-            stdout=small_pipe[1],
+            stdout=theirs,
             stderr=stderr,
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -248,15 +250,5 @@ def test_a_greeting_that_nobody_reads(small_pipe: tuple[int, int], tmp_path: Pat
     finally:
         process.kill()
         process.wait()
-
-
-def fill(writing: int) -> None:
-    """Leave no room in a pipe."""
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x" * 512)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x")
-    os.set_blocking(writing, True)
+        os.close(ours)
+        os.close(theirs)

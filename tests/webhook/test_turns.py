@@ -1,5 +1,9 @@
 """In charge of the slots: lines take turns for them, and those whose receiver may hang have a part at most."""
 
+from math import inf
+
+import pytest
+
 from appliance.webhook.line import DEAD, FAILING, PACE, SLOW, Line, Standing
 from appliance.webhook.turns import Turns
 from appliance.webhook_model import DuePost, Lane, PostResult, PostStatus, Trigger
@@ -17,6 +21,30 @@ def result(post: DuePost, *, ok: bool, duration: int = 1) -> PostResult:
     """What came of a post."""
     status = PostStatus.SUCCESS if ok else PostStatus.FAILED
     return PostResult(post, status, "", 200, "", None, duration, 0, None)
+
+
+def test_a_late_post_gives_its_slot_back() -> None:
+    """Receivers that answered before and hang now keep their slots for a second, and only so many go on without."""
+    turns, hanging, good = Turns(2), line("hanging"), line("good")
+    first = [turns.take_slot(hanging, 10.0), turns.take_slot(hanging, 10.5)]
+    assert turns.wait(10.6) == inf  # no line waits
+    turns.add(good)
+    assert turns.next(10.9) is None
+    assert turns.wait(10.9) == pytest.approx(0.1)
+    assert turns.next(11.0) is good
+    second = [turns.take_slot(good, 11.0)]
+    turns.add(good)
+    assert turns.next(11.6) is good
+    second.append(turns.take_slot(good, 11.6))
+    turns.add(good)
+    assert turns.next(99.0) is None  # two are late already
+    assert turns.wait(99.0) == inf
+    turns.give_back(first[0])
+    assert turns.next(99.0) is good
+    for slot in (first[1], *second):
+        turns.give_back(slot)
+    turns.add(good)
+    assert turns.next(99.0) is good
 
 
 def test_lines_take_turns() -> None:

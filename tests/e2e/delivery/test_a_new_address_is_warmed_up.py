@@ -20,6 +20,10 @@ WAITS = re.compile(
     r"waiting: warm-up of pool new\.test from 127\.0\.0\.1: 12 an hour on day 1, 1 used; next at [0-9 :-]+"
 )
 
+WAITS_FOR_CUSTOMERS = re.compile(
+    r"waiting: warm-up of pool new\.test from a new sending address: 12 an hour on day 1; next at [0-9 :-]+"
+)
+
 
 async def ask(made: World, account: Provisioned, path: str) -> Any:
     """What somebody who logs in reads."""
@@ -35,7 +39,7 @@ async def told(made: World, waiting: str) -> None:
     assert (warmup["address"], warmup["day"], warmup["days"]) == ("127.0.0.1", 1, 7)
     assert (warmup["per_hour"], warmup["used"]) == (12, 1)
     page = await ask(made, made.running.account, f"/v1/emails/{waiting}")
-    assert WAITS.fullmatch(page["recipients"][0]["explanation"])
+    assert WAITS_FOR_CUSTOMERS.fullmatch(page["recipients"][0]["explanation"])
     add = partial(add_account, made.running.data_dir, "operator", role=Role.ADMIN)
     queue = await ask(made, await trio.to_thread.run_sync(add), "/v1/admin/queue")
     assert warmup in queue["warmups"]
