@@ -16,7 +16,8 @@ from appliance.measures import LOG_DROPPED
 
 MOST_CHARACTERS = 4 * 1024 * 1024  # that wait: several seconds of a busy server's log
 MOST_LINES = 20_000
-PAUSE = 0.005  # seconds between two writes: under load they are shared, so that the event loop pays for few switches
+PAUSE = 0.05  # seconds between two writes: under load they are shared, for each switches threads twice
+POLL = 0.005  # seconds between two looks whether all is written
 
 Notice = Callable[[int], str]  # the line that tells how many were dropped
 
@@ -53,7 +54,7 @@ class LogWriter:
         """Wait until all is written, for this long at most; whether it is."""
         deadline = time.monotonic() + seconds
         while not self._idle and time.monotonic() < deadline:
-            self._closed.wait(PAUSE)
+            self._closed.wait(POLL)
         return self._idle
 
     def close(self) -> None:
