@@ -60,10 +60,10 @@ class DeliveriesAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, max_attempts: int) -> Blueprint:
+def blueprint(services: Services, max_attempts: int, replays_at_once: int = REPLAYS_AT_ONCE) -> Blueprint:
     """The routes."""
     routes, history = Blueprint("webhook_deliveries", __name__), services.store.webhook_history
-    replays = RequestRate(REPLAYS_PER_SECOND, services.outside, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
+    replays = RequestRate(REPLAYS_PER_SECOND, services.outside, replays_at_once, TOO_MANY_REPLAYS)
 
     @routes.get("/v1/webhook/deliveries")
     async def page() -> Response:

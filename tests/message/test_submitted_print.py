@@ -56,6 +56,20 @@ def test_everything_else_counts(other: bytes) -> None:
     assert print_of(other) != print_of(FIRST)
 
 
+def test_boundaries_of_long_messages_do_not_count() -> None:
+    """However much stands between them, and wherever the pieces end in which a long body is read."""
+
+    def parts(boundary: bytes, words: bytes = b"words") -> bytes:
+        part = b"--%b\r\nContent-Type: text/plain\r\n\r\n%b\r\n" % (boundary, words * 150)
+        header = message(KEY, b'Content-Type: multipart/mixed; boundary="%b"' % boundary).partition(b"\r\n\r\n")[0]
+        return b"%b\r\n\r\n%b--%b--\r\n" % (header, part * 500, boundary)
+
+    first = print_of(parts(b"first"))
+    assert len(parts(b"first")) > 300_000
+    assert print_of(parts(b"another-and-longer-one" * 3)) == first
+    assert print_of(parts(b"first", b"wordy")) != first
+
+
 def test_the_envelope_counts_as_a_set() -> None:
     """Other recipients or another sender are another message; another order of the same ones is not."""
     assert print_of(FIRST, recipients=TO[::-1]) == print_of(FIRST)

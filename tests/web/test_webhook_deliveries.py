@@ -1,0 +1,43 @@
+"""The delivery history over HTTP: how often deliveries may be replayed."""
+
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from appliance.model import Role
+from appliance.outside import Outside
+from appliance.store import open_store
+from appliance.web import webhook_deliveries
+from appliance.web.app import Services, create_app
+
+
+class Owner:
+    """Who every request comes from; stands for the one who checks that."""
+
+    def __init__(self, account_id: str) -> None:
+        self.user_of = type("LoggedIn", (), {"account_id": account_id, "role": Role.CUSTOMER})()
+
+    async def user(self, _authorization: object, _address: object) -> tuple[Any, None]:
+        """Always the same."""
+        return self.user_of, None
+
+
+async def replay(client: Any, delivery_id: str) -> Any:
+    """One request, as the edge passes it on."""
+    path, edge = f"/v1/webhook/deliveries/{delivery_id}/replay", {"appliance": ("req_1", "127.0.0.1", None)}
+    return await client.post(path, scope_base=edge)
+
+
+async def test_replays_are_bounded(tmp_path: Path) -> None:
+    """Replays cost nothing and are kept for a week: an account has a burst of them, and then waits."""
+    outside = Outside()
+    async with open_store(tmp_path, outside, inline=True) as store:
+        account: Any = Owner("acc_1")
+        services = Services(store, outside, account, trio.Event())
+        client = create_app([webhook_deliveries.blueprint(services, 7, replays_at_once=3)]).test_client()
+        assert [(await replay(client, "whd_1")).status_code for _ in range(3)] == [404] * 3
+        refused = await replay(client, "whd_1")
+        assert refused.status_code == 429
+        assert (await refused.get_json())["code"] == "rate_limited"
+        assert refused.headers["Retry-After"] == "5"
