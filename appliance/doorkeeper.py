@@ -2,7 +2,9 @@
 
 A table that is full stays open to new clients: a connection whose client keeps it waiting without having authenticated
 is closed for a new one, the one that waits longest first, and a share of the table is kept for networks from which
-clients have authenticated lately. A client in the middle of an authenticated request or session is never closed.
+clients have authenticated lately. One that has authenticated and waits for its client gives way to such networks only,
+and after all others; in the middle of a request or a message it is never closed. No account has more than half of the
+table.
 """
 
 import errno
@@ -26,6 +28,7 @@ NO_ROOM_PAUSE = 0.1  # seconds
 RESERVED_PART = 4  # one place in so many is for known networks, once there are any
 # For each so many places of the table, one connection may wait until its network has a place: in all, of one network.
 QUEUED_PART = 2
+ACCOUNT_PART = 2  # one account has one place in so many at most
 QUEUED_PART_OF_NETWORK = 8
 
 log = get_logger("door")
@@ -46,7 +49,7 @@ class _Rank(IntEnum):
 
     UNKNOWN = 0  # not authenticated, from a network that is not known
     KNOWN = 1  # not authenticated, from a known network
-    AUTHENTICATED = 2  # authenticated, and between two requests; gives way to known networks only
+    AUTHENTICATED = 2  # authenticated, and between two requests or messages; gives way to known networks only
 
 
 @dataclass(slots=True)
@@ -54,6 +57,7 @@ class _Entry:
     network: str
     unknown: bool  # its network, and it has not authenticated
     credential: str | None = None
+    account: str = ""  # of the credential
     rank: _Rank | None = None  # None: in the middle of something
 
 
@@ -68,6 +72,7 @@ class Doorkeeper(Generic[Connection]):
     open: dict[Connection, _Entry] = field(default_factory=dict)
     by_address: Counter[str] = field(default_factory=Counter)  # by network, those without a credential
     by_credential: Counter[str] = field(default_factory=Counter)
+    by_account: Counter[str] = field(default_factory=Counter)
     _from_unknown: int = 0
     _waiting: tuple[OrderedDict[Connection, None], ...] = field(
         default_factory=lambda: tuple(OrderedDict() for _ in _Rank)
@@ -157,20 +162,28 @@ class Doorkeeper(Generic[Connection]):
         if entry is not None and entry.rank is not None:
             self._move(connection, entry, None)
 
-    def logged_in(self, connection: Connection, credential: str, most: int) -> bool:
-        """Count a connection by its credential from now on; False when that has `most` already."""
+    def transacts(self, connection: Connection, *, busy: bool) -> None:
+        """A connection that counts by its credential has a message under way, or has none any more."""
+        entry = self.open.get(connection)
+        if entry is not None and entry.credential is not None:
+            self._move(connection, entry, None if busy else _Rank.AUTHENTICATED)
+
+    def logged_in(self, connection: Connection, account: str, credential: str, most: int) -> bool:
+        """Count a connection by its credential from now on; False when that has `most` already, or its account half."""
         entry = self.open.get(connection)
         if entry is None:
             return False
         if entry.credential == credential:
             return True
-        if self.by_credential[credential] >= most:
+        of_account = self.by_account[account] - (entry.account == account)
+        if self.by_credential[credential] >= most or of_account >= max(1, self.most // ACCOUNT_PART):
             return False
         self._count_off(entry)
-        entry.credential = credential
+        entry.credential, entry.account = credential, account
         self.by_credential[credential] += 1
+        self.by_account[account] += 1
         self._recognise(entry)
-        self._move(connection, entry, None)
+        self._move(connection, entry, _Rank.AUTHENTICATED)
         return True
 
     def leave(self, connection: Connection) -> None:
@@ -196,6 +209,7 @@ class Doorkeeper(Generic[Connection]):
         """Take a place out of the count it is in, and let in who waits for that."""
         if entry.credential is not None:
             _decrease(self.by_credential, entry.credential)
+            _decrease(self.by_account, entry.account)
             return
         _decrease(self.by_address, entry.network)
         if waiting := self._queues.get(entry.network):

@@ -42,7 +42,8 @@ def filled(table: Table, *addresses: str) -> Iterator[list[Connection]]:
 
 def is_empty(table: Table) -> bool:
     """Whether no count of it is left."""
-    left = (table.open, table.by_address, table.by_credential, table._from_unknown, table._queued, table._queues)
+    counts = (table.by_address, table.by_credential, table.by_account)
+    left = (table.open, *counts, table._from_unknown, table._queued, table._queues)
     return not any(left) and not any(table._waiting)
 
 
@@ -93,13 +94,13 @@ def test_a_login_counts_for_its_credential_instead() -> None:
     """It frees its address's place, has a limit of its own, and is counted off once."""
     table: Table = Doorkeeper(most=10, most_per_address=2)
     with filled(table, "192.0.2.1", "192.0.2.1") as (first, second):
-        assert table.logged_in(first, "smtp_1", 1)
-        assert table.logged_in(first, "smtp_1", 1)
-        assert not table.logged_in(second, "smtp_1", 1)
+        assert table.logged_in(first, "acc_1", "smtp_1", 1)
+        assert table.logged_in(first, "acc_1", "smtp_1", 1)
+        assert not table.logged_in(second, "acc_1", "smtp_1", 1)
         assert (table.by_address, table.by_credential) == ({"192.0.2.1": 1}, {"smtp_1": 1})
         assert table.admits("192.0.2.1")
-        assert table.logged_in(first, "smtp_2", 1)
-        assert table.logged_in(second, "smtp_1", 1)
+        assert table.logged_in(first, "acc_1", "smtp_2", 1)
+        assert table.logged_in(second, "acc_1", "smtp_1", 1)
     assert is_empty(table)
 
 
@@ -126,7 +127,8 @@ def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
     table: Table = Doorkeeper(most=2, most_per_address=9, known=known)
     with filled(table, "192.0.2.9", "192.0.2.9") as (request, session):
         table.works(request)
-        table.logged_in(session, "smtp_1", 1)
+        table.logged_in(session, "acc_1", "smtp_1", 1)
+        table.transacts(session, busy=True)
         assert not table.admits("192.0.2.9")
         assert not table.admits("192.0.2.1")
         assert not request.gave_way
@@ -185,7 +187,7 @@ def test_the_counts_hold_whatever_happens() -> None:
                 table.works(chance.choice(inside)[0])
             case 5 if inside and chance.random() < 0.1:
                 known.note(address)
-                table.logged_in(chance.choice(inside)[0], f"smtp_{chance.randrange(3)}", 2)
+                table.logged_in(chance.choice(inside)[0], "acc_1", f"smtp_{chance.randrange(3)}", 2)
         assert len(table.open) <= 8
         assert sum(table.by_address.values()) + sum(table.by_credential.values()) == len(table.open)
         assert all(count <= 4 for count in table.by_address.values())
@@ -196,6 +198,32 @@ def test_the_counts_hold_whatever_happens() -> None:
         inside = [each for each in inside if not each[0].gave_way]
     for _, stack in inside:
         stack.close()
+    assert is_empty(table)
+
+
+def test_a_logged_in_session_without_a_message_gives_way_to_known_networks_only() -> None:
+    """Sessions that only stay logged in do not keep a client out that is known; a message under way is finished."""
+    known = KnownNetworks()
+    known.note("192.0.2.9")
+    table: Table = Doorkeeper(most=2, most_per_address=9, known=known)
+    with filled(table, "192.0.2.1", "192.0.2.2") as (idle, sending):
+        assert table.logged_in(idle, "acc_1", "smtp_1", 1)
+        assert table.logged_in(sending, "acc_2", "smtp_2", 1)
+        table.transacts(sending, busy=True)
+        assert not table.admits("192.0.2.5")
+        assert table.admits("192.0.2.9")
+        assert (idle.gave_way, sending.gave_way) == (True, False)
+    assert is_empty(table)
+
+
+def test_an_account_has_half_of_the_table() -> None:
+    """However many credentials it makes for itself."""
+    table: Table = Doorkeeper(most=4, most_per_address=9)
+    with filled(table, *["192.0.2.1"] * 4) as connections:
+        logins = [table.logged_in(each, "acc_1", f"smtp_{number}", 9) for number, each in enumerate(connections)]
+        assert logins == [True, True, False, False]
+        assert table.logged_in(connections[0], "acc_1", "smtp_9", 9)  # the same place, by another credential
+        assert table.logged_in(connections[2], "acc_2", "smtp_8", 9)
     assert is_empty(table)
 
 
@@ -214,7 +242,7 @@ async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait, 5)
             await wait_all_tasks_blocked()
-            assert table.logged_in(first, "smtp_1", 9)
+            assert table.logged_in(first, "acc_1", "smtp_1", 9)
         assert came == [True]
         with filled(table, "192.0.2.1"):
             await wait(5)

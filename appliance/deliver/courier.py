@@ -180,7 +180,7 @@ class Courier:
 
     async def _try(self, trip: _Trip, host: Host, dialled: str) -> _Reached:
         route, slot, recipients = trip.route, trip.slot, trip.transaction.recipients
-        trip.progress.host, trip.progress.address = host.name, dialled
+        trip.progress.begin(host.name, dialled, trio.current_time())
         demand = await self.tls.demand(route, host)
         contact = Contact(trip.started_at, slot.gate.pool, host.name, dialled)
         if demand.level is Level.NOT_NOW:
@@ -305,13 +305,12 @@ def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> 
 def _tell_gate(gate: Gate, slot: Slot, told: Sequence[tuple[Judgement, Verdict]], now: int) -> None:
     """What one transaction says of the pool, each thing once: a message refused for ten recipients is one refusal."""
     if all(judgement is DELIVERED for judgement, _ in told):  # as nearly always
-        slot.answers, slot.delivered = gate, True
+        slot.hear(gate, delivered=True)
         gate.delivered(slot.account)
         return
     if all(verdict.code is None for _, verdict in told):  # nobody said anything
         return
-    slot.answers = gate
-    slot.delivered = any(judgement.result is Result.DELIVERED for judgement, _ in told)
+    slot.hear(gate, delivered=any(judgement.result is Result.DELIVERED for judgement, _ in told))
     wishes = [verdict for judgement, verdict in told if judgement.throttle]
     refusals = [verdict for judgement, verdict in told if judgement.fault is Fault.SENDER]
     if slot.delivered:

@@ -35,9 +35,15 @@ LOOK_EVERY = 1.0  # seconds between two looks for sessions that should give way
 STALLED = 15.0  # seconds without progress after which a session gives way to another account's mail
 STALLED_LONG = 60.0  # the same for mail of its own account
 LARGE = "a slot for large messages"  # what a parcel may lack; or its pool, if that is full; or "", any slot
+NOT_TRIED_PAUSE = 10.0  # seconds until a domain of which no server could be tried is looked at again
+DOMAINS_PAUSED = 10_000  # remembered; more of them are looked at as often as anything else
 RECOVERY = 10  # after a shortage the sessions grow by this fraction of themselves each second
 
 log = get_logger("deliver")
+
+
+class _NotTried(Exception):
+    """No server of a parcel's route could be asked now: by the warm-up, or because its pool is held."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +82,7 @@ class Flights:
     _large: Shares = field(init=False)  # of them with large messages
     _blocked: set[str] = field(default_factory=set)  # accounts that wait for a slot, though their pool is open
     _blocked_large: set[str] = field(default_factory=set)  # the same for one for a large message
+    _paused: dict[str, float] = field(default_factory=dict)  # domains of which nothing begins before then
     _has_room: bool = False  # a slot is free that other pools than its last may have waited for
     _looked_at: float = float("-inf")  # Trio's clock
     _short_at: float | None = None  # when a shortage of this machine was met last, while its effects last
@@ -175,6 +182,8 @@ class Flights:
         """Whether there is a slot for a parcel of an open pool."""
         routed = ready.routed
         account = routed.parcel.account_id
+        if self._paused and trio.current_time() < self._paused.get(routed.parcel.domain, 0.0):
+            return False
         if not self.gates.is_open(routed.gate, account):
             return False
         if not self._slots.have_room(account):
@@ -331,6 +340,12 @@ class Flights:
         self._waiting_for(gate).put_back(ready._replace(permit=None))
         self.in_hand.add(gate.pool, parcel.account_id)
 
+    def _pause_domain(self, domain: str) -> None:
+        """Begin nothing of a domain for a while: the next attempt would end as this one, and cost as much."""
+        if len(self._paused) >= DOMAINS_PAUSED:
+            self._paused.clear()
+        self._paused[domain] = trio.current_time() + NOT_TRIED_PAUSE
+
     def _recover(self) -> None:
         """Let the sessions grow again after a shortage."""
         if self._short_at is None or self._pauses or trio.current_time() < self._grown_at + PAUSE:
@@ -350,18 +365,25 @@ class Flights:
         gate = first.ready.routed.gate
         while flight is not None:
             shortage: Shortage | None = None
+            outcomes: list[Outcome] | None = None
             try:
                 outcomes = await self._deliver(flight)
             except Shortage as met:
                 shortage = met
+            except _NotTried:
+                outcomes = None
             finally:
                 self._leave(flight)
             if shortage is not None:
                 self._put_back(flight)
                 self.met_shortage(shortage)
                 return
-            self.on_landed(flight.ready.routed.parcel, outcomes, flight.slot.gate)
-            self._write_down(flight.slot)
+            if outcomes is None:
+                self._pause_domain(flight.ready.routed.parcel.domain)
+                self._put_back(flight)
+            else:
+                self.on_landed(flight.ready.routed.parcel, outcomes, flight.slot.gate)
+                self._write_down(flight.slot)
             if self.gates.has_moved(gate, flight.ready.routed.route):
                 self._sort_anew(gate)
             if self.courier.connections.some_leave:  # not waited for: nobody's result is to wait for a goodbye
@@ -375,7 +397,7 @@ class Flights:
             self._air.start_soon(self.gates.write_down, slot)
 
     async def _deliver(self, flight: _Flight) -> list[Outcome]:
-        """Its failure is its own: it is tried again like any other deferral. Raises `Shortage` if it was not tried."""
+        """Its failure is its own: it is tried again like any other deferral. Raises `Shortage` or `_NotTried`."""
         ready, routed, slot = flight.ready, flight.ready.routed, flight.slot
         parcel = self._still_wanted(routed)
         if ready.permit is not None:
@@ -389,7 +411,9 @@ class Flights:
                 outcomes = await self.courier.deliver(
                     parcel, routed.route, slot, ready.signature, routed.mime, ready.permit, flight.progress
                 )
-        except Shortage:
+                if not outcomes:
+                    raise _NotTried
+        except (Shortage, _NotTried):
             raise
         except Exception as error:
             return self.courier.failed(parcel, error)

@@ -61,6 +61,7 @@ class Slot:
     domain: str
     probes: str | None = None  # the held pool that it probes
     answers: Gate | None = None  # the gate of the last server that said something
+    told: list[Gate] = field(default_factory=list)  # the gates of all servers that did
     delivered: bool = False
     dialled: bool = False
 
@@ -87,6 +88,12 @@ class Slot:
         """It is over; what came of it is still to be recorded."""
         self.gate.leave(self.account)
 
+    def hear(self, gate: Gate, *, delivered: bool) -> None:
+        """A server said something, or took the message; its gate is about to be told."""
+        self.answers, self.delivered = gate, delivered
+        if gate not in self.told:
+            self.told.append(gate)
+
     @property
     def sender(self) -> Sender:
         """Whose mail is judged."""
@@ -95,7 +102,7 @@ class Slot:
     @property
     def has_news(self) -> bool:
         """Whether a hold is to begin, or may be over."""
-        return self.probes is not None or (self.answers is not None and self.answers.hold_reason is not None)
+        return self.probes is not None or any(gate.hold_reason is not None for gate in self.told)
 
 
 @dataclass(slots=True)
@@ -218,8 +225,9 @@ class Gates:
         """Begin the hold that a server gave reason for, and note what came of a probe."""
         if slot.probes is not None:
             await self._end_probe(slot.probes, slot)
-        if slot.answers is not None and slot.answers.hold_reason is not None:
-            await self._hold(slot.answers)
+        for gate in slot.told:
+            if gate.hold_reason is not None:
+                await self._hold(gate)
 
     async def _hold(self, gate: Gate) -> None:
         """Hold a pool from this moment on, and put it on record; who releases it finds the gate open.
@@ -245,8 +253,8 @@ class Gates:
         probe = self._probes.get(pool)
         if probe is None:  # released meanwhile, or held by the operator by now
             return
-        reached = slot.answers is not None and slot.answers.pool == pool
-        if reached and slot.delivered:
+        reached = any(gate.pool == pool for gate in slot.told)
+        if slot.delivered and slot.answers is not None and slot.answers.pool == pool:
             await self._store(pool, lambda: self.store.pools.release(pool, automatic=True))
             log.info("a pool is open again: a probe was delivered", pool=pool)
         else:

@@ -22,7 +22,7 @@ _SINGLE_BYTE: Final = {
 }  # fmt: skip
 _CODECS: Final = {
     **_SINGLE_BYTE,
-    "utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "ascii", "ascii": "ascii",
+    "utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "ascii", "ascii": "ascii", "unknown-8bit": "ascii",
     "iso-2022-jp": "iso2022-jp", "euc-jp": "euc-jp", "shift_jis": "cp932", "shift-jis": "cp932", "x-sjis": "cp932",
     "gb2312": "gb18030", "gbk": "gb18030", "gb18030": "gb18030", "big5": "big5",
     "euc-kr": "cp949", "ks_c_5601-1987": "cp949", "iso-2022-kr": "iso2022-kr",

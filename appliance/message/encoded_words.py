@@ -14,6 +14,7 @@ from appliance.message import charsets
 RAW_LENGTH: Final = 8 * 1024  # octets of a field that are looked at: 500 characters never need more than half of it
 
 _WORD: Final = re.compile(r"=\?([A-Za-z0-9_:.()-]{1,40})(?:\*[A-Za-z0-9-]{1,20})?\?([BbQq])\?([^?]*)\?=")
+_CHARSET: Final = re.compile(r"=\?([^?]{1,100})\?[BbQq]\?")  # of whatever a reader may take for an encoded word
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]")
@@ -34,6 +35,14 @@ def one_line(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text.strip(" ")
     return _SURROGATE.sub("\ufffd", _UNFIT.sub(" ", text)).strip(" ")
+
+
+def unlisted_charset(text: str) -> str | None:
+    """The first charset of an encoded word that is not listed: what it would become is for its reader to say."""
+    for found in _CHARSET.finditer(text):
+        if charsets.codec_of(found[1].partition("*")[0]) is None:
+            return found[1]
+    return None
 
 
 def decoded(text: str) -> str:

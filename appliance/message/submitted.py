@@ -15,7 +15,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse, unique
 from appliance.message.characters import fault_in_line
-from appliance.message.encoded_words import decoded, text_of
+from appliance.message.encoded_words import decoded, text_of, unlisted_charset
 from appliance.message.from_field import read_from
 from appliance.message.header_fields import Field, end_of_header, fields_of, name_for_people
 from appliance.message.header_rules import OverSmtp, over_smtp
@@ -205,6 +205,8 @@ def _check_words(name: bytes, value: bytes, words: int) -> None:
     is_coded = b"?q?" in value.lower() and _LINE_END_CODE.search(value)
     if is_coded or fault_in_line(decoded(text).replace("\t", " ")):
         raise invalid(name_for_people(name), "holds an encoded word with a control character or a line break")
+    if (charset := unlisted_charset(text)) is not None:
+        raise invalid(name_for_people(name), f"has an encoded word in the charset {charset!r}; use UTF-8")
 
 
 def _mailbox(name: bytes, value: bytes) -> Address:

@@ -75,7 +75,10 @@ class Submission:
             smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
         )
         OPEN["smtp"] = lambda: len(self.doorkeeper.open)
-        self._deeds = Deeds(self._submit, entrance.credentials.wrong_guess, self._read_recipient, self.doorkeeper.leave)
+        table = self.doorkeeper
+        self._deeds = Deeds(
+            self._submit, entrance.credentials.wrong_guess, self._read_recipient, table.leave, table.transacts
+        )
 
     def adopt(self, config: Config) -> Callable[[], None]:
         """Make ready for other settings, which sessions that begin later have; OSError for a certificate of no use."""
@@ -128,7 +131,7 @@ class Submission:
     def _admit(self, session: Session, address: str, caller: Caller) -> bool:
         """Count a session that has logged in by its credential, no longer by its address."""
         most = self._settings.max_connections_per_credential
-        if not self.doorkeeper.logged_in(session, caller.idempotency_scope, most):
+        if not self.doorkeeper.logged_in(session, caller.account_id, caller.idempotency_scope, most):
             return False
         self._entrance.known.note(address)
         return True

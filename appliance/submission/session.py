@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 import trio
 import trio_asyncio
@@ -43,6 +44,14 @@ class Deeds:
     wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; takes its time
     read_recipient: Callable[[ReadRecipient], Awaitable[Address]]  # raises BadAddress or Refused
     leave: Callable[["Session"], None]  # its client has said goodbye, and counts no longer
+    transacts: "Transacts"  # it has a message under way, or has none any more
+
+
+class Transacts(Protocol):
+    """Is told whether a session has a message under way."""
+
+    def __call__(self, connection: "Session", /, *, busy: bool) -> None:
+        """Take note of it."""
 
 
 class Session(SMTP):
@@ -158,7 +167,7 @@ class Session(SMTP):
         self._settle()
 
     def give_way(self) -> None:
-        """End it for another client: this one has not logged in."""
+        """End it for another client: this one has no message under way."""
         self._handshake.cancel()
         if self.transport is not None:
             if self._phase is Phase.COMMAND:
@@ -284,6 +293,8 @@ class Session(SMTP):
     def _enter(self, phase: Phase) -> None:
         now = trio.current_time()
         if phase is not self._phase:
+            if Phase.COMMAND in (phase, self._phase):
+                self._deeds.transacts(self, busy=phase is not Phase.COMMAND)
             self._phase, self._phase_began = phase, now
             if phase is Phase.OVER:
                 self._close()

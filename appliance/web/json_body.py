@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 _SHOWN = 40  # characters of a header repeated in a sentence
 
-_JSON_TYPE = re.compile(rb"application/json\s*(?:;\s*charset\s*=\s*\"?([^\s\";]{1,40})\"?\s*)?", re.IGNORECASE)
+_JSON_TYPE = re.compile(rb"application/json\s*(?:;\s*charset\s*=\s*\"?([^\s\";]{1,40})\"?\s*)?;?", re.IGNORECASE)
 
 
 def check_content_type(given: bytes) -> None:
@@ -21,7 +21,7 @@ def check_content_type(given: bytes) -> None:
     if found is None:
         raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
     charset = (found[1] or b"utf-8").decode("ascii", "replace")
-    if charset.lower() != "utf-8":
+    if charset.lower() not in ("utf-8", "utf8"):
         raise Refused(Code.INVALID_REQUEST, f"Content-Type: the charset {charset} is not supported; send UTF-8")
 
 

@@ -19,7 +19,7 @@ from appliance.deliver.providers import Pools
 from appliance.measures import OPEN
 from appliance.warmup import begin
 from tests.deliver.stage import SOURCES, Stage, stage
-from tests.fakes.mx import FakeMx, silence
+from tests.fakes.mx import FakeMx, say_and_hang_up, silence
 
 GOOGLE, DEAD, EVIL = "127.0.0.10", "127.0.0.66", "127.0.0.13"
 REFUSED = b"550 5.7.1 Your address is on our list\r\n"
@@ -355,3 +355,26 @@ async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, au
         await trio.sleep(200)
         sent = [await played.send(f"user{number}@gmail.test") for number in range(4)]
         await played.final(*sent, within=5)
+
+
+async def test_the_first_servers_refusals_hold_its_pool_though_the_second_takes_the_mail(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The pool whose server refuses us is held and probed, not closed for ever because another server answered last."""
+    refusing = FakeMx(answers={"greeting": say_and_hang_up(b"554 5.7.1 your address is blocked\r\n")})
+    zone = {
+        "both.test": {"MX": ["10 mx.orga.test.", "20 mx.orgb.test."]},
+        "one.test": {"MX": ["10 mx.orga.test."]},
+        "mx.orga.test": {"A": ["127.0.0.1"]},
+        "mx.orgb.test": {"A": ["127.0.0.2"]},
+    }
+    async with stage(tmp_path, zone, {"127.0.0.1": refusing, "127.0.0.2": FakeMx()}) as played:
+        for number in range(SENDER_FAULTS):
+            await played.final(await played.send(f"user{number}@both.test"), within=1_000)
+        await trio.sleep(1)
+        assert "orga.test" in played.store.pools.holds()
+        refusing.answers = {}
+        waiting = [await played.send("ada@one.test"), await played.send("ada@both.test")]
+        await played.final(*waiting, within=2 * FIRST_PROBE / SECOND)
+        assert {played.recipient(each) for each in waiting} == {("delivered", 1)}
+        assert played.store.pools.holds() == {}

@@ -2,6 +2,7 @@
 
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -11,10 +12,12 @@ from appliance.config_settings import Warmup
 from appliance.deliver import dispatch as dispatch_module
 from appliance.deliver import gates as gates_module
 from appliance.deliver import warmups as warmups_module
+from appliance.deliver.courier import Courier
 from appliance.deliver.observed import name_pools
 from appliance.deliver.route import Host, Relay, Route
 from appliance.explain import standing
 from appliance.metrics.readings import Readings
+from appliance.model import Outcome
 from appliance.warmup import DAY, HOUR
 from tests.deliver.stage import SOURCES, START, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx, hang_up
@@ -256,3 +259,34 @@ async def test_mail_to_a_relay_is_not_held_back(tmp_path: Path, autojump_clock: 
         assert permit.count == 2
         assert not warmups.lets_go("a.test", direct)
         assert warmups.lets_go("a.test", relayed)
+
+
+async def test_mail_whose_second_server_is_warmed_up_does_not_fly_in_vain(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a dead first server it waits for the pace of the second one's pool, and is hardly looked at meanwhile."""
+    begun = 0
+    deliver = Courier.deliver
+
+    async def counting(self: Courier, *given: Any, **named: Any) -> list[Outcome]:
+        nonlocal begun
+        begun += 1
+        return await deliver(self, *given, **named)
+
+    monkeypatch.setattr(Courier, "deliver", counting)
+    zone = {
+        "d.test": {"MX": ["10 mx.orga.test.", "20 mx.orgb.test."]},
+        "mx.orga.test": {"A": ["127.0.0.1"]},  # where nobody listens
+        "mx.orgb.test": {"A": ["127.0.0.2"]},
+    }
+    server = FakeMx()
+    async with stage(tmp_path, zone, {"127.0.0.2": server}, warmup=ON) as played:
+        sent = [await played.send(f"user{number}@d.test") for number in range(100)]
+        await trio.sleep(60)
+        first, delivered = begun, len(server.messages)
+        assert 0 < delivered < 100
+        await trio.sleep(60)
+        assert begun - first <= 20
+        await trio.sleep(2 * 3600)
+        assert len(server.messages) > delivered  # and it goes on as the pace allows
+        assert {played.recipient(each)[1] for each in sent} <= {0, 1}

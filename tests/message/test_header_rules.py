@@ -62,6 +62,7 @@ def test_who_is_responsible_is_one(name: bytes, value: bytes) -> None:
         b"=?iso-8859-1?q?=85?=",
         b"=?utf-8?q?=E2=80=A8?=",
         b"=?unheard-of?q?a=0A?=",  # some reader may know it
+        b"=?unknown-8bit?b?YQpC?=",  # what the standard library writes for octets of which it knows no more
         b"=?utf-8?q?a?b=0A?=",  # the standard library takes this for one word
     ],
 )
@@ -69,6 +70,24 @@ def test_encoded_words_bring_no_control_characters(field: bytes, word: bytes) ->
     """A field that people are shown is refused by its name when a word in it decodes to a line end or worse."""
     with pytest.raises(Refused, match=f"^{field.decode()}: holds an encoded word with a control character"):
         submission(message(field + b": " + word, without=(field,)))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"=?utf_8?b?YQpC?=",
+        b"=?utf 8?b?YQpC?=",
+        b"=?utf-16le?b?CgBhAA==?=",
+        b"=?utf-7*en?q?+AAo-?=",
+        b"=?cp500?q?=25?=",
+        b"=?unicode-escape?b?XG4=?=",
+    ],
+)
+def test_encoded_words_are_in_charsets_that_are_known(word: bytes) -> None:
+    """Each of these is a line end to a reader that knows the charset, as the standard library does."""
+    with pytest.raises(Refused, match=r"^From: has an encoded word in the charset '.*'; use UTF-8"):
+        submission(message(b"From: " + word + b" <shop@example.com>", without=(b"From",)))
+    assert submission(message(b"Subject: =?unknown-8bit?q?caf=E9?=", without=(b"Subject",)))
 
 
 @pytest.mark.parametrize("word", [b"=?utf-8?q?a=0Ab?=", b"=?utf-8?b?YQBi?=", b'"=?utf-8?q?a=0Db?="'])

@@ -15,3 +15,7 @@ class Progress:
     handed_over: bool = False  # the final dot may have been sent
     host: str | None = None  # the server being tried
     address: str | None = None
+
+    def begin(self, host: str, address: str, now: float) -> None:
+        """Another server is tried, which is not to blame for the time the last one took."""
+        self.host, self.address, self.moved_at = host, address, now

@@ -2,6 +2,7 @@
 
 import subprocess
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ import pytest
 from appliance.certificate_files import CERTIFICATE
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, smtp
 from tests.programs import needs, require
-from tests.running import Running, appliance
+from tests.running import Running, add_account, appliance
 
 CONNECTIONS = 40  # more than one address may have that have not logged in
 SENDS = 200
@@ -90,3 +91,21 @@ def test_a_credential_has_a_limit_of_its_own(tmp_path: Path) -> None:
         assert late.rest() == []
         held[0][0].say(b"QUIT")
         assert log_in()[1].startswith(b"235 ")
+
+
+def test_an_account_that_stays_logged_in_keeps_nobody_out(tmp_path: Path) -> None:
+    """It has half of the table at most; and where that is full, its idle sessions give way to a known client."""
+    smtp_settings = "allow_plaintext_auth = true\nmax_connections = 8"
+    with appliance(tmp_path, smtp=smtp_settings) as running, ExitStack() as stack:
+        other = add_account(running.data_dir, "other")
+
+        def log_in(credential: bytes) -> tuple[Raw, bytes]:
+            client = stack.enter_context(Raw(running))
+            client.say(b"EHLO c")
+            return client, client.say(b"AUTH PLAIN " + credential)
+
+        mine, theirs = plain(running), b64encode(f"\0{other.username}\0{other.password}".encode())
+        assert [log_in(mine)[1][:3] for _ in range(5)] == [b"235"] * 4 + [b"421"]
+        assert [log_in(theirs)[1][:3] for _ in range(4)] == [b"235"] * 4
+        assert log_in(theirs)[1][:3] == b"421"  # one of the first four had to go for it, but four are four
+        assert log_in(mine)[1][:3] == b"235"
