@@ -5,6 +5,7 @@ import resource
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, serves
-from tests.running import Running, appliance
+from tests.running import Running, add_account, appliance
 
 IMPATIENT = 'command_timeout = "700ms"\nsession_timeout = "1500ms"\ndata_timeout = "1s"\n'
 SMALL = "max_connections = 5\nallow_plaintext_auth = true\n"
@@ -168,12 +169,15 @@ def test_idle_connections_give_way_when_the_table_is_full(small: Running) -> Non
 
 
 def test_a_table_full_of_logged_in_clients_has_no_room(small: Running) -> None:
-    """The limit on all of them holds, and lets others in as soon as some are gone."""
+    """The limit on all of them holds for clients that nobody knows, and lets them in as soon as some are gone."""
+    accounts = [small.account, *(add_account(small.data_dir, f"account{number}") for number in range(2))]
     with ExitStack() as stack:
         for number in range(5):
+            account = accounts[number // 2]  # one of them has half of the table at most
             client = stack.enter_context(Raw(small, source=f"127.0.1.{number + 1}"))
             client.say(b"EHLO c")
-            assert client.say(b"AUTH PLAIN " + plain(small)).startswith(b"235 ")
+            login = b64encode(f"\0{account.username}\0{account.password}".encode())
+            assert client.say(b"AUTH PLAIN " + login).startswith(b"235 ")
         with Raw(small, source="127.0.2.1", greeted=False) as late:
             assert [answer[:9] for answer in late.rest()] == [b"421 4.7.0"]
     time.sleep(0.3)
