@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from appliance.config_values import Share
+from appliance.config.values import Share
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from appliance import self_signed
 from appliance.certificate import tls_context
-from appliance.config import Config
+from appliance.config.load import Config
 
 CERTIFICATE, KEY = "smtp-certificate.pem", "smtp-key.pem"  # of the generated one
 ACME_DIRECTORY, ACME_FILE = "acme", "certificate.pem"

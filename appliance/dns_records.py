@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_address
 
-from appliance.config import Config, Mode
+from appliance.config.load import Config, Mode
 from appliance.message.dkim_keys import record_name
 from appliance.model import StoredDkimKey
 

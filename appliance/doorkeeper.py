@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from appliance.config import Network
+from appliance.config.load import Network
 from appliance.known_networks import KnownNetworks
 from appliance.log import get_logger
 from appliance.networks import client_network

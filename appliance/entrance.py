@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from appliance.accept import Deliveries, FrontDoor
-from appliance.config import Config, Limits, Mode
+from appliance.config.load import Config, Limits, Mode
 from appliance.credentials import Credentials
 from appliance.disk import FreeSpace
 from appliance.guesses import Guesses

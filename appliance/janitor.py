@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.config import Retention
+from appliance.config.load import Retention
 from appliance.disk import FreeSpace
 from appliance.errors import Refused
 from appliance.log import get_logger

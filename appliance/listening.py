@@ -2,7 +2,7 @@
 
 import socket
 
-from appliance.config import Config, Endpoint
+from appliance.config.load import Config, Endpoint
 
 
 def binds(config: Config) -> list[tuple[str, Endpoint]]:

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.config_values import MIB, Share
+from appliance.config.values import MIB, Share
 from appliance.disk import FreeSpace
 
 LOOK_EVERY = 10_000_000  # microseconds; a look costs three system calls

@@ -24,7 +24,7 @@ import dns.rdatatype
 import dns.resolver
 import trio
 
-from appliance.config_values import DNS_PORT, Endpoint
+from appliance.config.values import DNS_PORT, Endpoint
 from appliance.errors import in_words
 from appliance.joint import Joint
 from appliance.shortage import lack_behind

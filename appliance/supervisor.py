@@ -12,14 +12,14 @@ import trio
 from appliance import entrance, memory
 from appliance.accept import Deliveries
 from appliance.acme import service as acme
-from appliance.config import Config, ConfigError, load
+from appliance.config.load import Config, ConfigError, load
+from appliance.config.reload import LiveSettings
 from appliance.deliver import pool, station
 from appliance.errors import Refused
 from appliance.inbox import Inbox
 from appliance.janitor import Janitor
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import load_or_create
-from appliance.live import LiveSettings
 from appliance.log import get_logger, set_level
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings

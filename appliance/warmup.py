@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 
 HOUR = 3_600_000_000  # microseconds
 DAY = 24 * HOUR

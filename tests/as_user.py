@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from appliance import config
+from appliance.config import load
 from appliance.store.migrate import migrations
 from tests.parent import read_all_the_code
 
@@ -21,7 +21,7 @@ def main() -> None:
     assert program == "appliance"
     read_all_the_code()
     migrations()  # which reads files by a part of the library that is imported only then
-    config.SYSTEM_FILE = Path(os.environ["SYSTEM_CONFIG"])
+    load.SYSTEM_FILE = Path(os.environ["SYSTEM_CONFIG"])
     entry = pwd.getpwnam(user)
     os.setgroups([])
     os.setgid(entry.pw_gid)

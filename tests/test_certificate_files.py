@@ -8,7 +8,7 @@ from cryptography import x509
 from appliance import self_signed
 from appliance.certificate import Certificate
 from appliance.certificate_files import CERTIFICATE, KEY, by_acme, http_files, smtp_files
-from appliance.config import Config, parse
+from appliance.config.load import Config, parse
 
 
 def settings(directory: Path, *, acme: str | None = "", http: bool = False, smtp: bool = False) -> Config:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from appliance.config_values import Endpoint
+from appliance.config.values import Endpoint
 from appliance.keyfile import FILE_NAME, load_or_create
 from appliance.message.dkim_keys import zone_text
 from appliance.outside import Outside

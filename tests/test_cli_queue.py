@@ -10,7 +10,7 @@ import trio
 from click.testing import CliRunner
 
 from appliance.cli import main
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.events import rfc3339
 from appliance.explain import clock
 from appliance.model import NewMessage, PoolState, RecipientStatus, SlowedAccount

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import failures
-from appliance.config import Config, ConfigError, parse
+from appliance.config.load import Config, ConfigError, parse
 from appliance.deliver import station
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.providers import PROVIDERS, Limits

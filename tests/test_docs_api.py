@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config import parse
+from appliance.config.load import parse
 from appliance.errors import ANSWERS, Code
 from appliance.message import limits
 from appliance.message.header_rules import RESERVED, RESERVED_PREFIXES

@@ -8,7 +8,7 @@ import pytest
 from appliance.acme import schedule
 from appliance.acme.files import STATE
 from appliance.certificate_files import ACME_DIRECTORY, CERTIFICATE
-from appliance.config import parse
+from appliance.config.load import parse
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = (ROOT / "docs" / "certificates.md").read_text()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import SYSTEM_FILE, VARIABLE, parse
-from appliance.config_settings import SECTIONS, NamedTables, Setting, named_tables, place_of, settings
+from appliance.config.load import SYSTEM_FILE, VARIABLE, parse
+from appliance.config.settings import SECTIONS, NamedTables, Setting, named_tables, place_of, settings
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "config.example.toml"

@@ -6,8 +6,8 @@ Run as a program it writes the table of pools anew: `.venv/bin/python tests/test
 import re
 from pathlib import Path
 
-from appliance.config import parse
-from appliance.config_settings import Warmup
+from appliance.config.load import parse
+from appliance.config.settings import Warmup
 from appliance.deliver.gate import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SECOND, SENDER_FAULTS
 from appliance.deliver.gates import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import PROVIDERS, Limits, Provider

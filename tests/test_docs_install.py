@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import leaves, main
-from appliance.config import parse
+from appliance.config.load import parse
 from appliance.systemd import plan
 from tests.documented import USER, installed
 from tests.documented import blocks as shell_blocks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import parse
+from appliance.config.load import parse
 from appliance.events import PING_TYPE, RESPONSE_CHARACTERS, SUBJECT_CHARACTERS
 from appliance.webhook.dispatcher import CONTENT_TYPE, USER_AGENT
 from appliance.webhook.line import AT_ONCE, DEAD

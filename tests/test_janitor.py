@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.config import Retention
+from appliance.config.load import Retention
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.janitor import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest

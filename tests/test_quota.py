@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config_values import MIB, Share
+from appliance.config.values import MIB, Share
 from appliance.disk import FreeSpace
 from appliance.outside import Outside
 from appliance.quota import LEAST, LOOK_EVERY, Quota, share_of

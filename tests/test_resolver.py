@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance import resolver as module
-from appliance.config_values import Endpoint
+from appliance.config.values import Endpoint
 from appliance.resolver import Answer, DnsResolver, Fault, LookupFailed, Mx, NotAsked, Resolver, Tlsa, all_loopback
 from tests.fakes.dns import DnsServer, Trouble, Zone, ZoneResolver, serving
 

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.warmup import BURST, DAY, HOUR, Pace, all_told, begin, hourly
 
 ON = Warmup(enabled=True)

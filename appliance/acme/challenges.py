@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.config import Endpoint
+from appliance.config.load import Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.log import get_logger
 from appliance.short_http import Visit, answer_one, read_request, response

@@ -13,7 +13,7 @@ from appliance.acme.files import Drawer, Held, State
 from appliance.acme.jws import new_key
 from appliance.acme.trouble import NotIssued
 from appliance.acme.wire import LONGEST_WAIT, shown_time
-from appliance.config import Acme
+from appliance.config.load import Acme
 from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 

@@ -9,8 +9,8 @@ from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
 from appliance.acme.keeper import Keeper
 from appliance.certificate_files import acme_directory
-from appliance.config import Config
-from appliance.live import LiveSettings
+from appliance.config.load import Config
+from appliance.config.reload import LiveSettings
 from appliance.outside import Outside
 from appliance.resolver import DnsResolver
 from appliance.trust import operators_context

@@ -11,7 +11,7 @@ from appliance.cli.output import printable, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.config_settings import Warmup
+    from appliance.config.settings import Warmup
     from appliance.explain import PoolView
     from appliance.model import Attempt, MessageRecord, TriedRecipient
     from appliance.store import Store

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 
 from appliance.backup.unfinished import Interrupted
-from appliance.config import Config, ConfigError, Endpoint
+from appliance.config.load import Config, ConfigError, Endpoint
 from appliance.keyfile import KeyFileError
 from appliance.listening import bind_error, binds
 from appliance.single import AlreadyRunning

@@ -102,8 +102,8 @@ def _program() -> "Program":
 
 
 def _wishes(root: Path, hostname: str, *, start: bool) -> "Wishes":
-    from appliance import config
-    from appliance.config_values import is_host_name
+    from appliance.config import load
+    from appliance.config.values import is_host_name
     from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, Wishes
 
     if hostname and not is_host_name(hostname):
@@ -113,8 +113,8 @@ def _wishes(root: Path, hostname: str, *, start: bool) -> "Wishes":
     if not file.exists():
         return wishes
     try:
-        data_dir = config.load(file, {}, Path("/")).server.data_dir
-    except config.ConfigError as error:
+        data_dir = load.load(file, {}, Path("/")).server.data_dir
+    except load.ConfigError as error:
         raise click.ClickException(str(error)) from None
     return Wishes(root, wishes.config_file, data_dir, hostname, start)
 

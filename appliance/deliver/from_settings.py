@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from appliance.config import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
-from appliance.config_settings import OTHERS, place_of
+from appliance.config.load import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
+from appliance.config.settings import OTHERS, place_of
 from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_reverse, by_suffix
 from appliance.deliver.route import Relay, Relays, RelayTls
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import inf
 
-from appliance.config import Config
+from appliance.config.load import Config
 from appliance.deliver.connections import Connections
 from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import Dispatch

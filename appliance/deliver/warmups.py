@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.deliver.observed import has_name
 from appliance.deliver.route import Route
 from appliance.errors import Refused

@@ -8,7 +8,7 @@ import trio
 
 from appliance import dns_check
 from appliance.certificate_files import by_acme
-from appliance.config import Config, Mode
+from appliance.config.load import Config, Mode
 from appliance.dns_records import records, sending_host
 from appliance.doctor import acme, domains, machine, names, observe_machine, observe_names, warming
 from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts

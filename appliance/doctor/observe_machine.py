@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from appliance.acme.files import Drawer
 from appliance.certificate import tls_context
 from appliance.certificate_files import acme_directory
-from appliance.config import Config, Endpoint
+from appliance.config.load import Config, Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.errors import in_words
 from appliance.keyfile import FILE_NAME as KEY

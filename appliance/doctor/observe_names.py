@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from appliance.config import Config, Mode, RelayTls
+from appliance.config.load import Config, Mode, RelayTls
 from appliance.dns_check import addresses_of
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from appliance.config import Endpoint
+from appliance.config.load import Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.log import get_logger
 from appliance.measures import COUNTS, LOOP_LAG, SPREADS

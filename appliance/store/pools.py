@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.explain import PoolView
 from appliance.model import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import Many, first, rows

@@ -2,7 +2,7 @@
 
 from appliance.certificate import Certificate
 from appliance.certificate_files import smtp_files
-from appliance.config import Config, ConfigError
+from appliance.config.load import Config, ConfigError
 
 
 def of_settings(config: Config) -> Certificate:

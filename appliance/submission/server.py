@@ -16,10 +16,10 @@ import trio_asyncio
 from appliance import memory
 from appliance.certificate import Certificate
 from appliance.certificate_files import smtp_files
-from appliance.config import Config, Endpoint
+from appliance.config.load import Config, Endpoint
+from appliance.config.reload import LiveSettings
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.entrance import Entrance
-from appliance.live import LiveSettings
 from appliance.log import get_logger
 from appliance.measures import EXPIRIES, OPEN
 from appliance.message.addresses import Address

@@ -20,7 +20,7 @@ import trio_asyncio
 from aiosmtpd.smtp import SMTP
 
 from appliance.certificate import Certificate
-from appliance.config import Smtp
+from appliance.config.load import Smtp
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
 from appliance.measures import REFUSED

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 from quart import Blueprint, Response, request
 
-from appliance.config import Config
+from appliance.config.load import Config
 from appliance.errors import Code
 from appliance.events import rfc3339
 from appliance.model import LedgerEntry, LedgerKind, Role

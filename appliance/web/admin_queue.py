@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 from quart import Blueprint, Response
 
-from appliance.config import Warmup
+from appliance.config.load import Warmup
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.queue_report import Pause, WaitingPool, WarmingAddress, by_pool, pause_of, warming

@@ -15,7 +15,7 @@ from msgspec import Meta
 from quart import Blueprint, Response, request
 
 from appliance import dns_records
-from appliance.config import Config
+from appliance.config.load import Config
 from appliance.dns_check import Checked, Status, check
 from appliance.dns_records import DnsRecord, Kind
 from appliance.errors import Code, Refused

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from appliance.accept import FrontDoor
-from appliance.config import Http
+from appliance.config.load import Http
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
 from appliance.message.cost import of_size

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 from quart import Blueprint, Response, request
 
-from appliance.config import Warmup
+from appliance.config.load import Warmup
 from appliance.dashboard_model import ListedMessage, MailFilter, MessageFacts
 from appliance.errors import Code, Refused, invalid
 from appliance.events import rfc3339

@@ -16,10 +16,10 @@ from hypercorn.trio.worker_context import WorkerContext
 from appliance import certificate
 from appliance.certificate import Certificate
 from appliance.certificate_files import http_files
-from appliance.config import Config, Http
+from appliance.config.load import Config, Http
+from appliance.config.reload import LiveSettings
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.known_networks import KnownNetworks
-from appliance.live import LiveSettings
 from appliance.log import get_logger
 from appliance.measures import EXPIRIES, OPEN
 from appliance.shutdown import CONNECTIONS_PART

@@ -6,7 +6,7 @@ import trio
 
 from appliance import memory
 from appliance.accept import FrontDoor
-from appliance.config import Config
+from appliance.config.load import Config
 from appliance.entrance import Entrance
 from appliance.keyfile import derive
 from appliance.outside import Outside

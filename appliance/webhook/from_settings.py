@@ -3,7 +3,7 @@
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from appliance.config import Config
+from appliance.config.load import Config
 from appliance.outside import Outside
 from appliance.own_addresses import OwnAddresses
 from appliance.resolver import Resolver

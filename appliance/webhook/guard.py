@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
-from appliance.config_values import is_host_name
+from appliance.config.values import is_host_name
 from appliance.networks import Address, Network, refusal
 
 URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import trio
 
-from appliance.config import Config
+from appliance.config.load import Config
 from appliance.outside import Outside
 from appliance.resolver import DnsResolver
 from appliance.store import Store

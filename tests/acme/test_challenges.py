@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from appliance.acme.challenges import MOST_PER_ADDRESS, PATIENCE, Questions, answer
-from appliance.config import Endpoint
+from appliance.config.load import Endpoint
 from appliance.doorkeeper import Doorkeeper
 from appliance.short_http import HEAD_BYTES
 

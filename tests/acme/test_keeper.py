@@ -16,7 +16,7 @@ from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
 from appliance.acme.keeper import Keeper
 from appliance.acme.trouble import NotIssued
-from appliance.config import Acme
+from appliance.config.load import Acme
 from appliance.outside import Outside
 from tests.acme.authority import DIRECTORY, Authority
 

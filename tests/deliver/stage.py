@@ -14,7 +14,7 @@ import trio
 import trio.testing
 import trustme
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.deliver.connections import Connections
 from appliance.deliver.courier import Courier
 from appliance.deliver.dispatch import Dispatch

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.deliver import dispatch as dispatch_module
 from appliance.deliver import gates as gates_module
 from appliance.deliver.gate import LONGEST_PAUSE, SECOND, SENDER_FAULTS

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from appliance.config_settings import Delivery
+from appliance.config.settings import Delivery
 from appliance.deliver.retry import next_attempt
 
 DELAYS = Delivery().retry_delays

@@ -8,8 +8,8 @@ import apsw
 import pytest
 import trio
 
-from appliance.config import parse
-from appliance.config_settings import Warmup
+from appliance.config.load import parse
+from appliance.config.settings import Warmup
 from appliance.doctor import observe_machine
 from appliance.doctor.examination import AT_ONCE, Examination
 from appliance.doctor.finding import Finding, Level

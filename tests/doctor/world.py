@@ -12,7 +12,7 @@ import trio
 import trustme
 
 from appliance import keyfile
-from appliance.config import parse
+from appliance.config.load import parse
 from appliance.dns_records import records
 from appliance.doctor.examination import Examination
 from appliance.doctor.finding import Finding, Level

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.config import SYSTEM_FILE
+from appliance.config.load import SYSTEM_FILE
 from tests.programs import needs
 
 ROOT = Path(__file__).parents[2]

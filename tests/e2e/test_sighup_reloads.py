@@ -170,7 +170,7 @@ def test_without_a_file_it_is_the_terminals_end(tmp_path: Path) -> None:
     """A first look that was started in a terminal ends with it, in order."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     code = (
-        "import appliance.config as c; c.EMBEDDED['http']['bind'] = ['127.0.0.1:0'];"
+        "import appliance.config.load as c; c.EMBEDDED['http']['bind'] = ['127.0.0.1:0'];"
         "c.EMBEDDED['smtp']['bind'] = ['127.0.0.1:0']; from appliance.cli import main; main(['serve'])"
     )
     with subprocess.Popen(

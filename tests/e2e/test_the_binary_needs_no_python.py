@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from appliance.config import parse
+from appliance.config.load import parse
 from tests.e2e.delivery.world import world
 from tests.e2e.submission.client import final_status, submit
 from tests.fakes.manager import Manager

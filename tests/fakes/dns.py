@@ -21,7 +21,7 @@ import dns.rdatatype
 import dns.rrset
 import trio
 
-from appliance.config_values import Endpoint
+from appliance.config.values import Endpoint
 from appliance.resolver import READERS, Answer, DnsResolver, Fault, LookupFailed, Mx, Tlsa
 
 TTL = 300  # seconds, of every record unless told otherwise

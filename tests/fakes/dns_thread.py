@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 import trio
 
-from appliance.config_values import Endpoint
+from appliance.config.values import Endpoint
 from tests.fakes.dns import DnsServer
 
 

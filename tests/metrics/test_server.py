@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.config import Endpoint
+from appliance.config.load import Endpoint
 from appliance.measures import LOOP_LAG
 from appliance.metrics import server
 from appliance.metrics.readings import KEPT, Readings

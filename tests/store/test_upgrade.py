@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from appliance.cli import failures
-from appliance.config import parse
+from appliance.config.load import parse
 from appliance.outside import Outside
 from appliance.single import only_server
 from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store, upgrade

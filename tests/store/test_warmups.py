@@ -1,6 +1,6 @@
 """How far warm-ups have come, as the store keeps it."""
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.store import Store
 from appliance.warmup import DAY, Pace, begin
 from tests.store.samples import Clock

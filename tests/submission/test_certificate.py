@@ -8,20 +8,20 @@ import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from appliance import config
 from appliance.certificate import LOOK_EVERY, Certificate
 from appliance.certificate_files import CERTIFICATE
+from appliance.config import load
 from appliance.self_signed import generate
 from appliance.submission.certificate import of_settings
 
 
-def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> config.Config:
+def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> load.Config:
     """A configuration whose data directory is there."""
     text = f'[server]\nhostname = "{hostname}"\ndata_dir = "{directory}"\n[smtp]\n{smtp}'
-    return config.parse(text, directory / "config.toml")
+    return load.parse(text, directory / "config.toml")
 
 
-def named(directory: Path, chain: bytes, key: bytes) -> config.Config:
+def named(directory: Path, chain: bytes, key: bytes) -> load.Config:
     """A configuration that names a certificate with this content."""
     (directory / "chain.pem").write_bytes(chain)
     (directory / "key.pem").write_bytes(key)
@@ -63,7 +63,7 @@ def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) ->
     """The error names the key and both files, and nobody is asked for a password."""
     chain, key = issued()
     wrong = {"nonsense": b"x", "another's key": issued()[1], "an encrypted key": encrypted(key)}[fault]
-    with pytest.raises(config.ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
+    with pytest.raises(load.ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
         of_settings(named(tmp_path, chain, wrong))
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio_asyncio
 
-from appliance import config
+from appliance.config import load
 from appliance.credentials import Credentials
 from appliance.entrance import Entrance
 from appliance.errors import Code, Refused
@@ -131,7 +131,7 @@ class Client:
 async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
     """Listeners with a door of ours."""
     outside, door, stopping = Outside(), FailingDoor(), trio.Event()
-    settings = config.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
+    settings = load.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
     async with open_store(tmp_path, outside, inline=True) as store, trio.open_nursery() as nursery:
         account = await provision(store, "demo")
         guesses = Guesses(outside)

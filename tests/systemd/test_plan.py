@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import parse
+from appliance.config.load import parse
 from appliance.systemd import plan
 from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, PROGRAM, UNIT_FILE, Program, Wishes
 from appliance.systemd.steps import Keep, Link, Remove, Run, Step, Write

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.config import load
+from appliance.config.load import load
 from appliance.dns_check import Checked, Status
 from appliance.dns_records import DnsRecord, Kind
 from appliance.web import domains

@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx
 from selenium.webdriver.common.by import By
 
-from appliance.config_settings import Warmup
+from appliance.config.settings import Warmup
 from appliance.model import Role
 from appliance.store.pools import EVERY
 from appliance.warmup import begin

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from appliance.config_error import ConfigError
-from appliance.config_settings import (
+from appliance.config.checks import check_together
+from appliance.config.error import ConfigError
+from appliance.config.settings import (
     SECTIONS,
     Acme,
     Config,
@@ -35,8 +36,7 @@ from appliance.config_settings import (
     place_of,
     settings,
 )
-from appliance.config_together import check_together
-from appliance.config_values import FILE, Endpoint, Network, is_host_name
+from appliance.config.values import FILE, Endpoint, Network, is_host_name
 
 __all__ = [
     "Acme",

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from appliance.config_values import (
+from appliance.config.values import (
     ADDRESS,
     BASE_URL,
     BIND,

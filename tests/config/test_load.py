@@ -1,4 +1,4 @@
-"""In charge of holding appliance/config.py to what operators are told about it."""
+"""In charge of holding appliance/config/load.py to what operators are told about it."""
 
 import contextlib
 import os
@@ -12,20 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance import config
-from appliance.config import (
-    Config,
-    ConfigError,
-    DomainRelay,
-    Endpoint,
-    Mode,
-    PoolSettings,
-    RelayTls,
-    load,
-    parse,
-)
-from appliance.config_settings import SECTIONS, Setting, named_tables, settings
-from appliance.config_values import Share
+from appliance.config import load as config
+from appliance.config.load import Config, ConfigError, DomainRelay, Endpoint, Mode, PoolSettings, RelayTls, load, parse
+from appliance.config.settings import SECTIONS, Setting, named_tables, settings
+from appliance.config.values import Share
 
 FILE = Path("/srv/config.toml")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import Config, ConfigError, parse
-from appliance.config_settings import SECTIONS, settings
-from appliance.live import LIVE, Changes, LiveSettings
+from appliance.config.load import Config, ConfigError, parse
+from appliance.config.reload import LIVE, Changes, LiveSettings
+from appliance.config.settings import SECTIONS, settings
 
 FILE = Path("/etc/appliance/config.toml")
-DOCUMENT = Path(__file__).parent.parent / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 class Part:

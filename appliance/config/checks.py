@@ -1,8 +1,8 @@
 """In charge of what no setting can show alone: values that contradict each other, and listeners in each other's way."""
 
-from appliance.config_error import ConfigError
-from appliance.config_settings import OTHERS, Config, Delivery, DomainRelay, Mode, RelayTls, Retention, place_of
-from appliance.config_values import Endpoint
+from appliance.config.error import ConfigError
+from appliance.config.settings import OTHERS, Config, Delivery, DomainRelay, Mode, RelayTls, Retention, place_of
+from appliance.config.values import Endpoint
 
 
 def check_together(config: Config, file: str) -> None:
