@@ -21,7 +21,7 @@ from appliance.message.draft import Draft, draft
 from appliance.message.request import SendRequest, fingerprint
 from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
-from appliance.model import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
+from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
 from appliance.quota import Quota
 from appliance.store import KeyTaken, Store

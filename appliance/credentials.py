@@ -7,7 +7,7 @@ import trio
 
 from appliance.errors import Code, Refused
 from appliance.guesses import FAILURE_DELAY, Guesses
-from appliance.model import Caller
+from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import Store
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 from appliance.config.load import Config, Mode
 from appliance.message.dkim_keys import record_name
-from appliance.model import StoredDkimKey
+from appliance.model.mail import StoredDkimKey
 
 DAY = 86_400_000_000  # microseconds
 KEEP_RETIRED = 7 * DAY  # longer than mail stays on its way: two days of ours, and five of a forwarder's

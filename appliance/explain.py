@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from appliance.model import Attempt, PoolHold, PoolState, RecipientStatus, SlowedAccount, TriedRecipient
-from appliance.warmup import Warming
+from appliance.model.mail import Attempt, PoolHold, PoolState, RecipientStatus, SlowedAccount, TriedRecipient
+from appliance.model.warmup import Warming
 
 SECOND = 1_000_000  # microseconds
 QUOTED_REPLY = ", the last: "  # what a hold quotes follows this

@@ -6,7 +6,7 @@ next look; so nothing depends on this but time.
 
 from typing import NamedTuple
 
-from appliance.model import DueRecipient, NewMessage
+from appliance.model.mail import DueRecipient, NewMessage
 from appliance.outside import Wake
 
 MESSAGES = 500  # that wait here at once

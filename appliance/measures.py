@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from appliance.warmup import Warming
+from appliance.model.warmup import Warming
 
 # Seconds, from a fast commit to a server that lets one wait.
 LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -7,7 +7,7 @@ import trio
 from appliance.keyfile import derive
 from appliance.message import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey
-from appliance.model import StoredDkimKey
+from appliance.model.mail import StoredDkimKey
 from appliance.outside import Outside
 from appliance.sealed import seal, unseal
 from appliance.store import Store

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pybase64
 
 from appliance.keyfile import derive
+from appliance.model.webhooks import SealedSecret, Webhook
 from appliance.outside import Outside
 from appliance.sealed import seal, unseal
-from appliance.webhook_model import SealedSecret, Webhook
 
 SECRET_BYTES = 32
 HINT = 4  # characters

@@ -1,9 +1,9 @@
 """Mail in a store without anybody sending it: messages as if accepted, and outcomes as if tried."""
 
-from appliance.model import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.model.mail import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.model.webhooks import EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.webhook_model import EventType, WebhookSettings
 from appliance.webhook_secrets import WebhookSecrets
 
 MIME = b"From: shop@example.com\r\nSubject: Hello\r\n\r\nHello.\r\n"

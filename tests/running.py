@@ -18,7 +18,7 @@ from typing import IO, Any
 import httpx
 import trio
 
-from appliance.model import Role, Scope
+from appliance.model.mail import Role, Scope
 from appliance.outside import Outside
 from appliance.passwords import hash_password
 from appliance.store import Store, open_store

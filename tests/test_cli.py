@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from appliance import __version__
 from appliance.cli import leaves, main
-from appliance.model import LedgerEntry, Role, User
+from appliance.model.mail import LedgerEntry, Role, User
 from appliance.outside import Outside
 from appliance.passwords import password_matches
 from appliance.store import Store, open_store

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from appliance.cli import main
 from appliance.config.settings import Warmup
-from appliance.events import rfc3339
 from appliance.explain import clock
-from appliance.model import NewMessage, PoolState, RecipientStatus, SlowedAccount
+from appliance.model.events import rfc3339
+from appliance.model.mail import NewMessage, PoolState, RecipientStatus, SlowedAccount
+from appliance.model.warmup import begin
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.warmup import begin
 from tests import mail
 from tests.test_cli import Shell, fields
 from tests.test_docs_cli import documented

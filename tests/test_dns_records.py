@@ -7,7 +7,7 @@ import pytest
 from appliance.dns_check import Checked, Status, check, tags
 from appliance.dns_records import DAY, DnsRecord, Kind, records, spf_term
 from appliance.message.dkim_keys import zone_text
-from appliance.model import StoredDkimKey
+from appliance.model.mail import StoredDkimKey
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
 NOW = 1_794_664_800_000_000  # 2026-11-14

@@ -13,7 +13,7 @@ from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.janitor import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
 from appliance.measures import CLEARED
-from appliance.model import RecipientStatus
+from appliance.model.mail import RecipientStatus
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store, open_store
 from appliance.store.clearing import Slice

@@ -19,7 +19,7 @@ from appliance.inbox import Inbox, due_recipients
 from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value
 from appliance.message.request import decode
-from appliance.model import Caller, MessageStatus, RecipientStatus, Source
+from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside, Wake
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store, open_store

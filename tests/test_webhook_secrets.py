@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from appliance.model.webhooks import EventType, Webhook
 from appliance.outside import Outside
 from appliance.sealed import SealBroken
-from appliance.webhook_model import EventType, Webhook
 from appliance.webhook_secrets import WebhookSecrets
 
 SECRETS = WebhookSecrets(bytes(32), Outside())

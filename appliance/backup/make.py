@@ -10,9 +10,9 @@ from pathlib import Path
 
 from appliance import __version__
 from appliance.backup import archive
-from appliance.events import rfc3339
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import load_or_create
+from appliance.model.events import rfc3339
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.copying import Progress, copy_inside, relieve, sync

@@ -11,7 +11,7 @@ from appliance.cli.options import CAP, CHANGE, CREDITS, TEXT, common, config_opt
 from appliance.cli.output import show, show_list, show_record
 
 if TYPE_CHECKING:
-    from appliance.model import Account
+    from appliance.model.mail import Account
     from appliance.store import Store
 
 COLUMNS = {
@@ -64,7 +64,7 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
       appliance account create acme --email owner@acme.example --password-stdin --credits 1000 < password.txt
     """
     from appliance import provisioning
-    from appliance.model import Role
+    from appliance.model.mail import Role
 
     given = _read_password(password_stdin)
     with database.refusals():
@@ -234,7 +234,7 @@ def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] |
 
 
 def _record(found: "Account") -> dict[str, Any]:
-    from appliance.events import rfc3339
+    from appliance.model.events import rfc3339
 
     return {
         "id": found.id,

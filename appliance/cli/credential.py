@@ -9,7 +9,7 @@ from appliance.cli.options import TEXT, common, config_option
 from appliance.cli.output import show, show_list, show_record
 
 if TYPE_CHECKING:
-    from appliance.model import SmtpCredential
+    from appliance.model.mail import SmtpCredential
     from appliance.store import Store
 
 COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
@@ -80,7 +80,7 @@ def revoke(name: str, username: str, as_json: bool) -> None:
 
 
 def _record(found: "SmtpCredential") -> dict[str, Any]:
-    from appliance.events import rfc3339
+    from appliance.model.events import rfc3339
 
     revoked_at = None if found.revoked_at is None else rfc3339(found.revoked_at)
     return {"username": found.username, "created_at": rfc3339(found.created_at), "revoked_at": revoked_at}

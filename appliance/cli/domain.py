@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from appliance.config.load import Config
     from appliance.dns_check import Checked
     from appliance.dns_records import DnsRecord
-    from appliance.model import Domain, StoredDkimKey
+    from appliance.model.mail import Domain, StoredDkimKey
     from appliance.store import Store
 
 COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "created_at": "ADDED (UTC)"}
@@ -192,7 +192,7 @@ def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
 
 
 def _record(found: "Domain") -> dict[str, Any]:
-    from appliance.events import rfc3339
+    from appliance.model.events import rfc3339
 
     return {"name": found.name, "usable": found.usable, "created_at": rfc3339(found.created_at)}
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from appliance.config.settings import Warmup
     from appliance.explain import PoolView
-    from appliance.model import Attempt, MessageRecord, TriedRecipient
+    from appliance.model.mail import Attempt, MessageRecord, TriedRecipient
     from appliance.store import Store
 
 
@@ -51,8 +51,8 @@ def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageReco
 
 
 def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
-    from appliance.events import rfc3339
     from appliance.explain import standing
+    from appliance.model.events import rfc3339
     from appliance.outside import Outside
 
     now, message = Outside().now(), record.message
@@ -82,7 +82,7 @@ def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int,
 
 def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, Any]:
     from appliance import explain as words
-    from appliance.events import rfc3339
+    from appliance.model.events import rfc3339
 
     answer = {
         "number": number,

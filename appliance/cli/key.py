@@ -9,7 +9,7 @@ from appliance.cli.options import TEXT, common, config_option
 from appliance.cli.output import show, show_list, show_record
 
 if TYPE_CHECKING:
-    from appliance.model import ApiKey
+    from appliance.model.mail import ApiKey
     from appliance.store import Store
 
 COLUMNS = {
@@ -48,7 +48,7 @@ def create(name: str, test: bool, scope: str, as_json: bool) -> None:
       appliance key create acme --scope full
       appliance key create acme --test --json
     """
-    from appliance.model import Scope
+    from appliance.model.mail import Scope
 
     async def work(store: "Store") -> tuple[str, str]:
         return await store.access.create_key(store.accounts.named(name).id, scope=Scope(scope), test=test)
@@ -102,7 +102,7 @@ def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
 
 
 def _record(found: "ApiKey") -> dict[str, Any]:
-    from appliance.events import rfc3339
+    from appliance.model.events import rfc3339
 
     return {
         "id": found.id,

@@ -11,9 +11,9 @@ from appliance.cli.output import show, show_list
 
 if TYPE_CHECKING:
     from appliance.config.load import Config
-    from appliance.model import PoolHold, PoolState, WaitingMail
+    from appliance.model.mail import PoolHold, PoolState, WaitingMail
+    from appliance.model.warmup import Warming
     from appliance.store import Store
-    from appliance.warmup import Warming
 
     _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[Warming]]
 
@@ -264,8 +264,8 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
 
 
 def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
-    from appliance.events import rfc3339
     from appliance.explain import warmup_wait
+    from appliance.model.events import rfc3339
 
     if pool["held_because"] is not None:
         probe = pool["next_probe_at"]

@@ -37,7 +37,7 @@ from appliance.deliver.warmups import Permit
 from appliance.errors import Refused
 from appliance.log import get_logger
 from appliance.message.addresses import parse
-from appliance.model import DueRecipient, Outcome
+from appliance.model.mail import DueRecipient, Outcome
 from appliance.outside import Outside
 from appliance.shortage import raise_if_short
 from appliance.store import Store

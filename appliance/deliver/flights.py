@@ -22,7 +22,7 @@ from appliance.deliver.waiting import Waiting
 from appliance.deliver.warmups import Warmups
 from appliance.log import get_logger
 from appliance.measures import OPEN
-from appliance.model import Outcome
+from appliance.model.mail import Outcome
 from appliance.outside import Outside
 from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store

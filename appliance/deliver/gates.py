@@ -21,7 +21,7 @@ from appliance.deliver.proofs import Proofs
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.log import get_logger
-from appliance.model import PoolHold, PoolState, SlowedAccount
+from appliance.model.mail import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY

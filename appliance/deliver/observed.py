@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from appliance.deliver.providers import PROVIDERS
 from appliance.measures import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
-from appliance.model import Attempt, Outcome, RecipientStatus
+from appliance.model.mail import Attempt, Outcome, RecipientStatus
 from appliance.outside import identifier_time
 from appliance.trail import TRAIL
 

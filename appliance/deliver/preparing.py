@@ -20,7 +20,7 @@ from appliance.deliver.shared_routes import SharedRoutes
 from appliance.deliver.signer import Signer, Unsigned
 from appliance.deliver.warmups import Permit
 from appliance.message.dkim import Algorithm, SigningKey
-from appliance.model import DueRecipient, Outcome
+from appliance.model.mail import DueRecipient, Outcome
 from appliance.outside import Outside
 from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from appliance.deliver.courier import Parcel
 from appliance.deliver.gate import Gate
-from appliance.model import Outcome
+from appliance.model.mail import Outcome
 from appliance.recording import Recording
 from appliance.store import Store
 

@@ -9,9 +9,9 @@ import msgspec
 from appliance.deliver.outcome import Fault, Judgement, Result
 from appliance.deliver.retry import JITTER, next_attempt
 from appliance.deliver.smtp.transcript import Line
-from appliance.events import rfc3339
 from appliance.message.addresses import parse
-from appliance.model import Attempt, DueRecipient, Outcome, RecipientStatus, Suppression
+from appliance.model.events import rfc3339
+from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus, Suppression
 
 RESPONSE_CHARACTERS = 1_000  # kept of a reply
 

@@ -1,6 +1,6 @@
 """In charge of simulated delivery: the recipient's local part decides what a server would have said. PURE."""
 
-from appliance.model import Attempt, DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 
 DEFERRAL = 2_000_000  # microseconds until a simulated deferral is tried again
 

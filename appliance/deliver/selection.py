@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from appliance.deliver.courier import Parcel
-from appliance.model import DueRecipient
+from appliance.model.mail import DueRecipient
 from appliance.outside import Outside
 from appliance.store import Store
 

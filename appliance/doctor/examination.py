@@ -16,7 +16,8 @@ from appliance.doctor.finding import Finding, ok, warning
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import KEY_BYTES
 from appliance.listening import binds
-from appliance.model import PoolHold, StoredDkimKey
+from appliance.model.mail import PoolHold, StoredDkimKey
+from appliance.model.warmup import Warming
 from appliance.networks import Address
 from appliance.outside import Outside
 from appliance.resolver import Resolver
@@ -26,7 +27,6 @@ from appliance.single import is_running
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.examine import LookedOver, look_over
 from appliance.store.migrate import newest_known
-from appliance.warmup import Warming
 from appliance.webhook_secrets import open_sealed as open_webhook_secret
 
 LIMIT = 30.0  # seconds for everything

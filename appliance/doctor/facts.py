@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from appliance.model import PoolHold
+from appliance.model.mail import PoolHold
 from appliance.networks import Address
 from appliance.resolver import Mx
 

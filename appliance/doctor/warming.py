@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from appliance.doctor.finding import Finding, ok
 from appliance.explain import clock
-from appliance.warmup import Warming
+from appliance.model.warmup import Warming
 
 LINES = 20  # there may be a pool for every domain that got mail
 

@@ -13,7 +13,7 @@ import apsw
 import msgspec
 
 from appliance.errors import Code, Refused
-from appliance.model import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
+from appliance.model.mail import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store.accounts import DAY, ledger_line, write_ledger
 from appliance.store.outcomes import record

@@ -9,7 +9,7 @@ import apsw
 import pybase64
 
 from appliance.errors import Code, Refused
-from appliance.model import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
+from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.room import CREDENTIALS, KEYS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model import Account, LedgerEntry, LedgerKind, Role, User
+from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.engine import Engine, statement
 from appliance.store.sql import NEWEST, Many, Row, first, rows, run

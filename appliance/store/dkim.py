@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.model import StoredDkimKey
+from appliance.model.mail import StoredDkimKey
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import rows, run

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model import Domain
+from appliance.model.mail import Domain
 from appliance.outside import Outside
 from appliance.store.access import add_domain
 from appliance.store.engine import Engine

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from appliance.model import Account, Role, Scope
+from appliance.model.mail import Account, Role, Scope
 from appliance.outside import Outside
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.accounts import create_account

@@ -7,7 +7,7 @@ thousand messages is read to its end before the next one's first is seen.
 
 from dataclasses import dataclass
 
-from appliance.model import DueRecipient
+from appliance.model.mail import DueRecipient
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.outcomes import SELECT_DUE, due_recipient

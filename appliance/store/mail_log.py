@@ -13,8 +13,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from appliance.dashboard_model import ListedMessage, ListedRecipient, MailFilter, MailPage, MessageFacts
-from appliance.model import MessageStatus, RecipientStatus, Source
+from appliance.model.dashboard import ListedMessage, ListedRecipient, MailFilter, MailPage, MessageFacts
+from appliance.model.mail import MessageStatus, RecipientStatus, Source
 from appliance.store.engine import Engine
 from appliance.store.messages import MIME
 from appliance.store.scanner import Scanner

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import apsw
 
 from appliance.bell import Bell
-from appliance.model import (
+from appliance.model.mail import (
     Billing,
     Message,
     MessageStatus,

@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from appliance.model import LedgerKind
+from appliance.model.mail import LedgerKind
 from appliance.outside import identifier_from
 from appliance.store.accounts import DAY
 from appliance.store.clearing import Slice, timed

@@ -8,15 +8,8 @@ from itertools import chain
 import apsw
 
 from appliance.bell import Bell
-from appliance.events import TYPES, envelope
-from appliance.model import (
-    Billing,
-    DueRecipient,
-    LedgerKind,
-    MessageStatus,
-    Outcome,
-    RecipientStatus,
-)
+from appliance.model.events import TYPES, envelope
+from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, Outcome, RecipientStatus
 from appliance.outside import Outside
 from appliance.store.accounts import ledger_line, write_ledger
 from appliance.store.engine import Engine

@@ -9,7 +9,7 @@ import msgspec
 
 from appliance.config.settings import Warmup
 from appliance.explain import PoolView
-from appliance.model import PoolHold, PoolState, SlowedAccount
+from appliance.model.mail import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner

@@ -13,7 +13,7 @@ import apsw
 
 from appliance.bell import Bell
 from appliance.errors import Code, Refused
-from appliance.model import AllWaiting, DueRecipient, Outcome, RecipientStatus, WaitingMail
+from appliance.model.mail import AllWaiting, DueRecipient, Outcome, RecipientStatus, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.engine import Engine
 from appliance.store.on_the_way import OnTheWay

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.model import Attempt, Message, MessageRecord, Recipient, TriedRecipient
+from appliance.model.mail import Attempt, Message, MessageRecord, Recipient, TriedRecipient
 from appliance.store.engine import Engine
 from appliance.store.messages import read_message
 from appliance.store.scanner import Scanner

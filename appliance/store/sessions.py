@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.dashboard_model import Session
-from appliance.model import User
+from appliance.model.dashboard import Session
+from appliance.model.mail import User
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run

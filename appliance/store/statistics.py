@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.dashboard_model import Numbers, WaitingInPool
+from appliance.model.dashboard import Numbers, WaitingInPool
 from appliance.outside import Outside, identifier_from
 from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model import NewMessage
+from appliance.model.mail import NewMessage
 from appliance.store.sql import Many, Row, rows, run
 
 # What is kept beside the bytes themselves, as a fixed price: its true size is known only later, and varies little.

@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model import Suppression
+from appliance.model.mail import Suppression
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows

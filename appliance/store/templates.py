@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model import StoredTemplate, TemplateVersion
+from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run

@@ -7,10 +7,10 @@ from itertools import chain
 import apsw
 
 from appliance.bell import Bell
+from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import Many, Row, first, rows, run
-from appliance.webhook_model import DuePost, Lane, PostResult, PostStatus, Trigger
 
 SLICE = 500  # posts given up in one transaction
 

@@ -6,10 +6,10 @@ from typing import Any
 import apsw
 
 from appliance.errors import Code, Refused
+from appliance.model.webhooks import EventType, SealedSecret, Webhook, WebhookSettings
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows
-from appliance.webhook_model import EventType, SealedSecret, Webhook, WebhookSettings
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from appliance.model import Caller
+from appliance.model.mail import Caller
 from appliance.submission.login import Login
 
 

@@ -6,7 +6,7 @@ from appliance.errors import Refused
 from appliance.message import addresses
 from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
-from appliance.model import Caller
+from appliance.model.mail import Caller
 from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Next, Phase, ReadRecipient, Submit
 from appliance.submission.content import Chunks, Data, Room

@@ -24,7 +24,7 @@ from appliance.log import get_logger
 from appliance.measures import EXPIRIES, OPEN
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
-from appliance.model import Caller
+from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies

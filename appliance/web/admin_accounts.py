@@ -8,8 +8,8 @@ from quart import Blueprint, Response, request
 
 from appliance import provisioning
 from appliance.errors import Code, invalid
-from appliance.events import rfc3339
-from appliance.model import Account, Role
+from appliance.model.events import rfc3339
+from appliance.model.mail import Account, Role
 from appliance.networks import site_of
 from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
 from appliance.store.accounts import MAX_CREDITS

@@ -4,8 +4,8 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
-from appliance.events import rfc3339
-from appliance.model import ApiKey, Scope
+from appliance.model.events import rfc3339
+from appliance.model.mail import ApiKey, Scope
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING_BACK, for_customers, identifier

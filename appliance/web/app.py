@@ -13,7 +13,7 @@ from werkzeug.routing import BaseConverter
 
 from appliance.errors import Code, Refused
 from appliance.log import get_logger
-from appliance.model import Role, User
+from appliance.model.mail import Role, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.faults import translated

@@ -19,8 +19,8 @@ from appliance.config.load import Config
 from appliance.dns_check import Checked, Status, check
 from appliance.dns_records import DnsRecord, Kind
 from appliance.errors import Code, Refused
-from appliance.events import rfc3339
-from appliance.model import Domain
+from appliance.model.events import rfc3339
+from appliance.model.mail import Domain
 from appliance.provisioning import domain_name
 from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys

@@ -4,10 +4,10 @@ import msgspec
 
 from appliance.accept import Receipt
 from appliance.errors import Code
-from appliance.events import rfc3339
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import SendRequest
-from appliance.model import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
+from appliance.model.events import rfc3339
+from appliance.model.mail import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
 from appliance.web.answer import Time
 from appliance.web.described import SEND, Operation, parameter
 

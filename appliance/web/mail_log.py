@@ -8,12 +8,12 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.config.load import Warmup
-from appliance.dashboard_model import ListedMessage, MailFilter, MessageFacts
 from appliance.errors import Code, Refused, invalid
-from appliance.events import rfc3339
 from appliance.explain import PoolView
 from appliance.message.limits import MAILBOX_LENGTH
-from appliance.model import MessageRecord, MessageStatus, RecipientStatus, Source
+from appliance.model.dashboard import ListedMessage, MailFilter, MessageFacts
+from appliance.model.events import rfc3339
+from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
 from appliance.provisioning import domain_name
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, page_limit, request_id

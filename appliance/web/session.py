@@ -7,12 +7,12 @@ import trio
 from msgspec import Meta
 from quart import Blueprint, Response, request
 
-from appliance.dashboard_model import Session
 from appliance.errors import Code, Refused
-from appliance.events import rfc3339
 from appliance.guesses import FAILURE_DELAY, Attempt, Guesses
 from appliance.log import get_logger
-from appliance.model import Role, User
+from appliance.model.dashboard import Session
+from appliance.model.events import rfc3339
+from appliance.model.mail import Role, User
 from appliance.networks import site_of
 from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.web.answer import Time

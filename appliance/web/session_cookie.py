@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from appliance.dashboard_model import Session
+from appliance.model.dashboard import Session
 
 NAME = "appliance_session"
 PATH = "/v1/auth"

@@ -3,9 +3,9 @@
 import msgspec
 from quart import Blueprint, Response
 
-from appliance.dashboard_model import Session
 from appliance.errors import Code, Refused
-from appliance.events import rfc3339
+from appliance.model.dashboard import Session
+from appliance.model.events import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id
 from appliance.web.described import for_customers, identifier

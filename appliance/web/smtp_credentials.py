@@ -4,8 +4,8 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code
-from appliance.events import rfc3339
-from appliance.model import SmtpCredential
+from appliance.model.events import rfc3339
+from appliance.model.mail import SmtpCredential
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING_BACK, for_customers, identifier

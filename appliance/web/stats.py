@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import msgspec
 from quart import Blueprint, Response, request
 
-from appliance.dashboard_model import Numbers
 from appliance.errors import Code, invalid
-from appliance.events import rfc3339
+from appliance.model.dashboard import Numbers
+from appliance.model.events import rfc3339
 from appliance.store.statistics import HOUR, bucket_milliseconds
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id

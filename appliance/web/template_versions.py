@@ -4,9 +4,9 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
-from appliance.events import rfc3339
 from appliance.message.template import ALIAS
-from appliance.model import TemplateVersion
+from appliance.model.events import rfc3339
+from appliance.model.mail import TemplateVersion
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, page_limit, request_id
 from appliance.web.described import for_customers, parameter

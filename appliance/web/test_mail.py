@@ -14,7 +14,7 @@ from appliance.message.fields import Mailbox
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.request import SendRequest
 from appliance.message.variables import Variable
-from appliance.model import Caller, MessageStatus, Source
+from appliance.model.mail import Caller, MessageStatus, Source
 from appliance.web.app import Services, answer, json_request, request_id
 from appliance.web.described import for_customers
 

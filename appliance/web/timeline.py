@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 
 from appliance import explain
-from appliance.dashboard_model import MessageFacts
-from appliance.events import rfc3339
 from appliance.explain import PoolView
-from appliance.model import Attempt, Billing, MessageRecord, MessageStatus, RecipientStatus, Source, TriedRecipient
+from appliance.model.dashboard import MessageFacts
+from appliance.model.events import rfc3339
+from appliance.model.mail import Attempt, Billing, MessageRecord, MessageStatus, RecipientStatus, Source, TriedRecipient
 from appliance.web.answer import Time
 from appliance.web.secrets import time_or_none
 

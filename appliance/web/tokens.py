@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jwt
 from jwt.types import Options
 
-from appliance.model import Role, User
+from appliance.model.mail import Role, User
 from appliance.outside import Outside
 
 ALGORITHM = "HS256"

@@ -7,7 +7,7 @@ import msgspec
 
 from appliance.disk import FreeSpace
 from appliance.explain import public_reason
-from appliance.model import Account, PoolHold
+from appliance.model.mail import Account, PoolHold
 from appliance.store import Store
 from appliance.store.pools import EVERY
 

@@ -7,13 +7,13 @@ from msgspec import Meta
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code
-from appliance.events import rfc3339
-from appliance.excerpt import excerpt
+from appliance.model.events import rfc3339
+from appliance.model.excerpt import excerpt
+from appliance.model.webhooks import Delivery, PostStatus, Trigger
 from appliance.rates import RequestRate
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
 from appliance.web.described import for_customers, parameter
-from appliance.webhook_model import Delivery, PostStatus, Trigger
 
 DELIVERIES = 20  # on a page when the caller does not say
 # Each replay is kept for seven days, and costs no credit: by these an account has some 300 MB of them at the most.

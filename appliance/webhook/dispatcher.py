@@ -15,6 +15,7 @@ import trio
 
 from appliance.errors import Refused
 from appliance.log import get_logger
+from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.recording import Recording
 from appliance.sealed import SealBroken
@@ -28,7 +29,6 @@ from appliance.webhook.post import Posted
 from appliance.webhook.schedule import judge
 from appliance.webhook.signature import signature_header
 from appliance.webhook.turns import SLOTS, Slot, Turns
-from appliance.webhook_model import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.webhook_secrets import WebhookSecrets
 
 IN_HAND = 64  # posts of one line that are in memory: waiting, on their way, or being recorded

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from appliance.webhook_model import DuePost, Lane, PostResult, PostStatus
+from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus
 
 AT_ONCE = 8  # posts to one receiver
 FAILING = 3  # failures in a row from which a receiver gets one post at a time

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from appliance.excerpt import excerpt
+from appliance.model.excerpt import excerpt
+from appliance.model.webhooks import DuePost, PostResult, PostStatus
 from appliance.webhook.post import Posted
-from appliance.webhook_model import DuePost, PostResult, PostStatus
 
 
 def judge(post: DuePost, url: str, posted: Posted, began_at: int, now: int, delays: Sequence[float]) -> PostResult:

@@ -15,8 +15,8 @@ from typing import Any
 import apsw
 import trio
 
-from appliance.dashboard_model import MailFilter
-from appliance.model import MessageStatus, Source
+from appliance.model.dashboard import MailFilter
+from appliance.model.mail import MessageStatus, Source
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
 

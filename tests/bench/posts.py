@@ -7,9 +7,9 @@ import apsw
 import trio
 
 from appliance.keyfile import load_or_create
+from appliance.model.webhooks import EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
-from appliance.webhook_model import EventType, WebhookSettings
 from appliance.webhook_secrets import WebhookSecrets
 
 BODY = (

@@ -32,7 +32,7 @@ from appliance.deliver.tls_policy import TlsPolicies
 from appliance.deliver.warmups import Warmups
 from appliance.inbox import Inbox
 from appliance.message.dkim import SigningKey
-from appliance.model import NewMessage, NewRecipient, Role, Source
+from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.networks import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store

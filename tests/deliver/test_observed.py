@@ -3,7 +3,7 @@
 from appliance.deliver import observed
 from appliance.deliver.observed import name_pools, observe
 from appliance.measures import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
-from appliance.model import Attempt, DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import identifier_from
 
 SECOND = 1_000_000

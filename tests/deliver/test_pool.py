@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver import pool
-from appliance.model import Account, RecipientStatus
+from appliance.model.mail import Account, RecipientStatus
 from appliance.outside import Outside, Wake
 from appliance.store import Store, open_store
 from appliance.store.pools import EVERY

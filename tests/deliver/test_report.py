@@ -7,7 +7,7 @@ import pytest
 from appliance.deliver.outcome import DELIVERED, TEMPORARY, Fault, Judgement, Result
 from appliance.deliver.report import RESPONSE_CHARACTERS, Contact, Retries, outcome
 from appliance.deliver.smtp.transcript import Line
-from appliance.model import DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 
 NOW = 1_750_000_000_000_000
 RETRIES = Retries((300.0, 600.0), lambda: 0.5)

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.deliver.sandbox import DEFERRAL, simulate
-from appliance.model import DueRecipient, RecipientStatus
+from appliance.model.mail import DueRecipient, RecipientStatus
 
 NOW = 1_700_000_000_000_000
 ATTEMPTS = 12

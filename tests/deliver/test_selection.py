@@ -10,7 +10,7 @@ import pytest
 from appliance.deliver import selection as selection_module
 from appliance.deliver.courier import Parcel
 from appliance.deliver.selection import LOOK, RECIPIENTS_PER_VISIT, Selection, Turns, in_turn, parcels
-from appliance.model import Role
+from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.outcomes import Queue

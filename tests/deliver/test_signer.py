@@ -11,7 +11,7 @@ import trio
 from appliance.deliver import signer as signer_module
 from appliance.deliver.signer import KEYS_FRESH, SIGNATURES_KEPT, Signer, Unsigned
 from appliance.message.dkim import Algorithm, SigningKey
-from appliance.model import Role
+from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store, open_store

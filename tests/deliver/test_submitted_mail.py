@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from appliance.accept import Deliveries, FrontDoor
 from appliance.disk import FreeSpace
-from appliance.model import Caller, CredentialKind
+from appliance.model.mail import Caller, CredentialKind
 from appliance.outside import Wake
 from tests.deliver.stage import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx

@@ -17,8 +17,8 @@ from appliance.deliver.observed import name_pools
 from appliance.deliver.route import Host, Relay, Route
 from appliance.explain import standing
 from appliance.metrics.readings import Readings
-from appliance.model import Outcome
-from appliance.warmup import DAY, HOUR
+from appliance.model.mail import Outcome
+from appliance.model.warmup import DAY, HOUR
 from tests.deliver.stage import SOURCES, START, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx, hang_up
 

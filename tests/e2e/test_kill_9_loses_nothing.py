@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 import pytest
 
-from appliance.model import RecipientStatus
+from appliance.model.mail import RecipientStatus
 from appliance.store import FILE_NAME
 from appliance.store.outcomes import message_result
 from tests.e2e.raw import Client, request, sending

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.model import RecipientStatus
+from appliance.model.mail import RecipientStatus
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
 from appliance.store.space import FREE_BYTES

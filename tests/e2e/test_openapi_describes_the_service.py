@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
 from appliance.errors import ANSWERS, Code
-from appliance.model import Role
+from appliance.model.mail import Role
 from appliance.web.openapi import document
 from tests.e2e.contract.service import Caller, waiting
 from tests.fakes.dns import DnsServer

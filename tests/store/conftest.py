@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.model import Account
+from appliance.model.mail import Account
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from tests.store.samples import CREDITS, HASH, Clock, FailingDisk, Faults, Messages

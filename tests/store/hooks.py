@@ -1,8 +1,7 @@
 """Webhooks for the tests of the store."""
 
-from appliance.model import RecipientStatus
-from appliance.store import Store
-from appliance.webhook_model import (
+from appliance.model.mail import RecipientStatus
+from appliance.model.webhooks import (
     DuePost,
     EventType,
     Lane,
@@ -13,6 +12,7 @@ from appliance.webhook_model import (
     Webhook,
     WebhookSettings,
 )
+from appliance.store import Store
 from tests.store.samples import Clock, Messages, record
 
 URL = "https://hooks.example.net/"

@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from appliance.model import (
+from appliance.model.mail import (
     Attempt,
     DueRecipient,
     IdempotencyClaim,

@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model import Account, CredentialKind, Scope
+from appliance.model.mail import Account, CredentialKind, Scope
 from appliance.store import Store
 from appliance.store.access import sha256
 from tests.store.samples import HASH

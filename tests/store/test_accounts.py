@@ -5,7 +5,7 @@ from itertools import accumulate
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model import Account, LedgerKind, Role
+from appliance.model.mail import Account, LedgerKind, Role
 from appliance.store import Store
 from appliance.store.accounts import _LEDGER, MAX_CREDITS
 from appliance.store.sql import rows

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from appliance.model import Account, Outcome, RecipientStatus
+from appliance.model.mail import Account, Outcome, RecipientStatus
 from appliance.store import Store
 from appliance.store import clearing as clearing_module
 from appliance.store.clearing import FIND_BODIES, FIND_EVENTS, FIND_MAIL, START, Slice, within

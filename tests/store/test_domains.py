@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model import Account
+from appliance.model.mail import Account
 from appliance.store import Store, domains
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.model import Account
+from appliance.model.mail import Account
 from appliance.store import Store
 from appliance.store import janitor as janitor_module
 from appliance.store.sessions import LIFETIME

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.dashboard_model import MailFilter
-from appliance.model import Account, MessageStatus, RecipientStatus
+from appliance.model.dashboard import MailFilter
+from appliance.model.mail import Account, MessageStatus, RecipientStatus
 from appliance.store import Store, mail_log
 from appliance.store.mail_log import MailLog
 from tests.store.samples import Clock, Messages, record

@@ -7,7 +7,7 @@ import trio
 from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
-from appliance.model import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
+from appliance.model.mail import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store, open_store
 from appliance.store.accepting import SUPPRESSED_NOTE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.model import Account, LedgerEntry, LedgerKind, RecipientStatus
+from appliance.model.mail import Account, LedgerEntry, LedgerKind, RecipientStatus
 from appliance.store import Store
 from appliance.store.old_books import ANY_OLD, FIND_LINES, NUMBERS, fold
 from tests.store.samples import CREDITS, DAY, Clock, Messages, record

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from appliance.model import (
+from appliance.model.mail import (
     Account,
     Billing,
     LedgerKind,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from appliance.model import RecipientStatus
+from appliance.model.mail import RecipientStatus
 from appliance.outside import Outside
 from appliance.store import open_store
 from tests import mail

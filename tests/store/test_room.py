@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from appliance.errors import Refused
-from appliance.model import Account, Scope
+from appliance.model.mail import Account, Scope
 from appliance.store import Store, room
 from tests.store.samples import HASH
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from appliance.dashboard_model import Session
-from appliance.model import Account, User
+from appliance.model.dashboard import Session
+from appliance.model.mail import Account, User
 from appliance.store import Store
 from appliance.store.sessions import LIFETIME, MOST
 from tests.store.samples import Clock

@@ -2,8 +2,8 @@
 
 import pytest
 
-from appliance.dashboard_model import Numbers
-from appliance.model import Account, RecipientStatus
+from appliance.model.dashboard import Numbers
+from appliance.model.mail import Account, RecipientStatus
 from appliance.store import Store, statistics
 from appliance.store.statistics import HOUR, bucket_milliseconds
 from tests.store.samples import SECOND, Clock, Messages, record

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model import Account, NewMessage
+from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store, stored
 from appliance.store.accepting import accept

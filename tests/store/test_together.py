@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
-from appliance.model import Account, DueRecipient, NewMessage, RecipientStatus, Source
+from appliance.model.mail import Account, DueRecipient, NewMessage, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store, open_store
 from appliance.store.accepting import accept

@@ -1,8 +1,8 @@
 """How far warm-ups have come, as the store keeps it."""
 
 from appliance.config.settings import Warmup
+from appliance.model.warmup import DAY, Pace, begin
 from appliance.store import Store
-from appliance.warmup import DAY, Pace, begin
 from tests.store.samples import Clock
 
 ON = Warmup(enabled=True)

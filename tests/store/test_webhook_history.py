@@ -6,13 +6,13 @@ from functools import partial
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.events import PING_SUBJECT
-from appliance.model import Account, RecipientStatus
+from appliance.model.events import PING_SUBJECT
+from appliance.model.mail import Account, RecipientStatus
+from appliance.model.webhooks import PostStatus, Trigger
 from appliance.store import Store
 from appliance.store.janitor import WEBHOOK_LOG
 from appliance.store.sql import rows
 from appliance.store.webhook_history import _OF_MESSAGE, _PAGE, PING_COOLDOWN
-from appliance.webhook_model import PostStatus, Trigger
 from tests.store.hooks import attempt, events, results, save
 from tests.store.samples import HASH, SECOND, Clock, Messages
 

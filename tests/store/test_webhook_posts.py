@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from appliance.errors import Refused
-from appliance.model import Account, RecipientStatus
+from appliance.model.mail import Account, RecipientStatus
+from appliance.model.webhooks import EventType, Lane, PostStatus, Trigger
 from appliance.store import Store, webhook_posts
 from appliance.store.sql import rows
-from appliance.webhook_model import EventType, Lane, PostStatus, Trigger
 from tests.store.hooks import URL, attempt, events, results, save
 from tests.store.samples import DAY, HASH, SECOND, Clock, Messages
 

@@ -3,9 +3,9 @@
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model import Account, RecipientStatus
+from appliance.model.mail import Account, RecipientStatus
+from appliance.model.webhooks import EventType, SealedSecret
 from appliance.store import Store
-from appliance.webhook_model import EventType, SealedSecret
 from tests.store.hooks import SECRET, URL, events, results, save
 from tests.store.samples import HASH, SECOND, Clock, Messages
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
-from appliance.model import Caller, CredentialKind
+from appliance.model.mail import Caller, CredentialKind
 from appliance.store.access import sha256
 from appliance.submission.actions import Action, ReadRecipient, Submit, Yield
 from appliance.submission.content import Room

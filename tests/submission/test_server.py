@@ -17,7 +17,7 @@ from appliance.credentials import Credentials
 from appliance.entrance import Entrance
 from appliance.errors import Code, Refused
 from appliance.guesses import Guesses
-from appliance.model import Caller
+from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import open_store

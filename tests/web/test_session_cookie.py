@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.dashboard_model import Session
+from appliance.model.dashboard import Session
 from appliance.web.session_cookie import SessionCookies
 
 SESSION = Session(f"ses_{'a' * 32}", "usr_1", 3, "192.0.2.1", "", 0, 1_000_000, 61_000_000)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.dashboard_model import Numbers
+from appliance.model.dashboard import Numbers
 from appliance.web.stats import quantile, stats
 
 MIDNIGHT = 24 * 20_000  # in hours

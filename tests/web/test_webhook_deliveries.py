@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from appliance.model import Role
+from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.web import webhook_deliveries

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import trio
 
-from appliance.model import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.model.webhooks import Delivery, EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.sql import rows
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.post import Posted
-from appliance.webhook_model import Delivery, EventType, WebhookSettings
 from appliance.webhook_secrets import WebhookSecrets
 
 START = 1_750_000_000_000_000  # microseconds, on a summer's day

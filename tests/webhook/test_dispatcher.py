@@ -11,12 +11,12 @@ from stripe import WebhookSignature
 from trio.testing import MockClock
 
 from appliance.errors import Code, Refused
-from appliance.model import RecipientStatus
+from appliance.model.mail import RecipientStatus
+from appliance.model.webhooks import EventType, PostResult, PostStatus, SealedSecret, Trigger
 from appliance.shortage import Shortage
 from appliance.webhook import dispatcher as dispatcher_module
 from appliance.webhook.dispatcher import BROKEN_SEAL, DISABLED, OWN_FAULT
 from appliance.webhook.post import Posted
-from appliance.webhook_model import EventType, PostResult, PostStatus, SealedSecret, Trigger
 from tests.webhook.stage import BROKEN, DELAYS, NOBODY, OK, START, Seen, Stage, stage, url_of
 
 HOOK = url_of("demo")

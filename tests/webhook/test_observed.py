@@ -3,9 +3,9 @@
 import pytest
 
 from appliance.measures import WEBHOOK_POSTS, WEBHOOK_SECONDS
+from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
 from appliance.trail import TRAIL
 from appliance.webhook.observed import observe
-from appliance.webhook_model import DuePost, Lane, PostResult, PostStatus, Trigger
 
 
 @pytest.fixture

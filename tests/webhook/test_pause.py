@@ -5,10 +5,10 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
+from appliance.model.webhooks import PostStatus
 from appliance.store.pools import EVERY
 from appliance.webhook.pause import LOOK_EVERY
 from appliance.webhook.post import Posted
-from appliance.webhook_model import PostStatus
 from tests.webhook.stage import NOBODY, Seen, stage, url_of
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from appliance.config.settings import Warmup
-from appliance.model import Role
+from appliance.model.mail import Role
+from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
-from appliance.warmup import begin
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, message, owner, waiting
 from tests.running import add_account

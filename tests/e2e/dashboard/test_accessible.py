@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from appliance.model import Role
+from appliance.model.mail import Role
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.running import Provisioned

@@ -7,9 +7,9 @@ import httpx
 from selenium.webdriver.common.by import By
 
 from appliance.config.settings import Warmup
-from appliance.model import Role
+from appliance.model.mail import Role
+from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
-from appliance.warmup import begin
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from appliance.keyfile import load_or_create
+from appliance.model.webhooks import EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.webhook_model import EventType, WebhookSettings
 from appliance.webhook_secrets import WebhookSecrets
 from tests.e2e.contract.service import Caller, message, new_key
 from tests.e2e.webhooks.conftest import NewCustomer

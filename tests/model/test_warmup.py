@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from appliance.config.settings import Warmup
-from appliance.warmup import BURST, DAY, HOUR, Pace, all_told, begin, hourly
+from appliance.model.warmup import BURST, DAY, HOUR, Pace, all_told, begin, hourly
 
 ON = Warmup(enabled=True)
 START = 1_750_000_000_000_000

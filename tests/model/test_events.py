@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.events import TYPES, envelope, rfc3339
-from appliance.model import RecipientStatus
+from appliance.model.events import TYPES, envelope, rfc3339
+from appliance.model.mail import RecipientStatus
 
 NOW = 1_700_000_000_123_456
 FIELDS: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.model import MessageStatus, RecipientStatus, Source
+from appliance.model.mail import MessageStatus, RecipientStatus, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from appliance import model
-from appliance.model import Attempt, DueRecipient, IdempotencyClaim, NewMessage, NewRecipient, Outcome, RecipientStatus
+from appliance.model import mail
+from appliance.model.mail import (
+    Attempt,
+    DueRecipient,
+    IdempotencyClaim,
+    NewMessage,
+    NewRecipient,
+    Outcome,
+    RecipientStatus,
+)
 
 RECIPIENT = NewRecipient("rcp_1", "Ada@example.net", "ada@example.net", "example.net")
 DUE = DueRecipient("rcp_1", "msg_1", "acc_1", "a@b.c", "b.c", 0, None, None, "s@example.com", "Hi", 1, 1)
@@ -13,7 +21,7 @@ MESSAGE = NewMessage(
     id="msg_1",
     account_id="acc_1",
     request_id="req_1",
-    source=model.Source.API,
+    source=mail.Source.API,
     simulated=False,
     sender="Shop <s@example.com>",
     envelope_from="s@example.com",

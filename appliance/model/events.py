@@ -6,8 +6,8 @@ from functools import lru_cache
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Encoder
 
-from appliance.model import RecipientStatus
-from appliance.webhook_model import EventType
+from appliance.model.mail import RecipientStatus
+from appliance.model.webhooks import EventType
 
 SUBJECT_CHARACTERS = 200  # of the subject in an event
 RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.excerpt import EXCERPT, excerpt
+from appliance.model.excerpt import EXCERPT, excerpt
 
 
 @pytest.mark.parametrize(
