@@ -13,7 +13,6 @@ from appliance.config.values import Share
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox
-from appliance.measures import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
 from appliance.message import cost
 from appliance.message.addresses import Address
 from appliance.message.compose import compose
@@ -25,7 +24,8 @@ from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, 
 from appliance.outside import Outside, Wake
 from appliance.quota import Quota
 from appliance.store import KeyTaken, Store
-from appliance.trail import TRAIL
+from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
 from appliance.workers import Turns, Workers
 
 T = TypeVar("T")

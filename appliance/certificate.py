@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from cryptography import x509
 
-from appliance.log import get_logger
+from appliance.telemetry.log import get_logger
 
 LOOK_EVERY = 1.0  # seconds between two looks at the files
 

@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.log import get_logger
 from appliance.outside import Outside
+from appliance.telemetry.log import get_logger
 
 LOOK_EVERY = 1_000_000  # microseconds; a look costs a system call, and disks do not fill up faster than this margin
 

@@ -20,8 +20,8 @@ import trio
 
 from appliance.config.load import Network
 from appliance.known_networks import KnownNetworks
-from appliance.log import get_logger
 from appliance.networks import client_network
+from appliance.telemetry.log import get_logger
 
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 NO_ROOM_PAUSE = 0.1  # seconds

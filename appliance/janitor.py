@@ -14,11 +14,11 @@ import trio
 from appliance.config.load import Retention
 from appliance.disk import FreeSpace
 from appliance.errors import Refused
-from appliance.log import get_logger
-from appliance.measures import CLEARED
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
 from appliance.store.clearing import START, Slice
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import CLEARED
 
 SLICE_TIME = 0.002  # seconds of the writer that a slice should take: a commit takes about as long
 REST = 3  # times as long as a slice has taken

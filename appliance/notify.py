@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
-from appliance.log import get_logger
+from appliance.telemetry.log import get_logger
 
 SOCKET, WATCHDOG, WATCHDOG_PROCESS = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 SECOND = 1_000_000  # microseconds

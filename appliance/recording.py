@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 import trio
 
 from appliance.errors import Refused
-from appliance.log import get_logger
 from appliance.outside import Wake
+from appliance.telemetry.log import get_logger
 
 TOGETHER = 64  # results in one transaction
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused

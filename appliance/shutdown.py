@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.log import flush, get_logger
+from appliance.telemetry.log import flush, get_logger
 
 CONNECTIONS_PART = 0.75  # of shutdown_timeout, for requests and messages that are coming in
 DELIVERY_PART = 0.9  # of it, until transactions with mail servers are left

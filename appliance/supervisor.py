@@ -20,7 +20,6 @@ from appliance.inbox import Inbox
 from appliance.janitor import Janitor
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import load_or_create
-from appliance.log import get_logger, set_level
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.notify import ServiceManager, service_manager
@@ -31,7 +30,8 @@ from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, open_store
 from appliance.store.examine import has_secrets
 from appliance.submission import server as submission
-from appliance.trail import TRAIL
+from appliance.telemetry.log import get_logger, set_level
+from appliance.telemetry.message_log import TRAIL
 from appliance.web import server, site
 from appliance.web.edge import Edge
 from appliance.webhook import office

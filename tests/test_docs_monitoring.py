@@ -7,11 +7,11 @@ from pathlib import Path
 
 import trio
 
-from appliance.measures import COUNTS, SPREADS, Counts
 from appliance.metrics.page import Reading
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside
 from appliance.store import open_store
+from appliance.telemetry.metrics import COUNTS, SPREADS, Counts
 from tests.programs import needs
 
 ROOT = Path(__file__).parent.parent

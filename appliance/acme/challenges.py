@@ -11,8 +11,8 @@ import trio
 
 from appliance.config.load import Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
-from appliance.log import get_logger
 from appliance.short_http import Visit, answer_one, read_request, response
+from appliance.telemetry.log import get_logger
 
 MOST = 200  # connections at once
 MOST_PER_ADDRESS = 20

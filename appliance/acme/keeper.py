@@ -14,8 +14,8 @@ from appliance.acme.jws import new_key
 from appliance.acme.trouble import NotIssued
 from appliance.acme.wire import LONGEST_WAIT, shown_time
 from appliance.config.load import Acme
-from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
+from appliance.telemetry.log import get_logger
 
 ATTEMPT_LIMIT = 600.0  # seconds for all of one attempt
 ERROR_FROM = 3  # failures in a row from which on it is no passing trouble

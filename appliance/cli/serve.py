@@ -42,7 +42,7 @@ def serve() -> None:
       appliance serve
       appliance serve --config /etc/appliance/config.toml
     """
-    from appliance import log
+    from appliance.telemetry import log
 
     try:
         with log.unblocked_stderr():
@@ -55,7 +55,7 @@ def serve() -> None:
 
 def _refuse(refusal: click.ClickException) -> None:
     """Exit 1 with the reason: click's line on a terminal, else one of the log, whose reader expects nothing else."""
-    from appliance import log
+    from appliance.telemetry import log
 
     if sys.stderr is None or sys.stderr.isatty():
         raise refusal
@@ -66,9 +66,9 @@ def _refuse(refusal: click.ClickException) -> None:
 
 def _run(config_file: Path | None) -> None:
     # Imported here, because the provisioning commands shall not wait for a web server.
-    from appliance import log
     from appliance.backup.unfinished import settle
     from appliance.config import load
+    from appliance.telemetry import log
 
     _log_what_escapes()
     try:
@@ -86,7 +86,7 @@ def _run(config_file: Path | None) -> None:
 
 def _log_what_escapes() -> None:
     """Have the log tell of errors that Python would print by itself: of a thread, of a finalizer, of the start."""
-    from appliance import log
+    from appliance.telemetry import log
 
     serving = log.get_logger("serve")
     sys.excepthook = lambda _, error, __: serving.exception("ended by a bug", error)
@@ -96,9 +96,9 @@ def _log_what_escapes() -> None:
 
 def _end(settings: "Config", error: BaseException) -> None:
     """Exit 1 with the reason; return only from Ctrl-C, which is a clean stop."""
-    from appliance import log
     from appliance.cli import failures
     from appliance.supervisor import StorageFailed
+    from appliance.telemetry import log
 
     serving = log.get_logger("serve")
     causes = list(failures.leaves(error))
@@ -115,10 +115,10 @@ def _end(settings: "Config", error: BaseException) -> None:
 
 
 def _tell_of_storage(failed: "StorageFailed") -> None:
-    from appliance import log
     from appliance.cli import failures
     from appliance.store import FilesMoved
     from appliance.store.faults import DamagedDatabase
+    from appliance.telemetry import log
 
     serving = log.get_logger("serve")
     if isinstance(failed.__cause__, DamagedDatabase):
@@ -156,8 +156,9 @@ async def _greet(settings: "Config", store: "Store", url: str) -> None:
     """Print what to do next, to a stdout that may be closed, or a pipe that nobody reads."""
     import trio
 
-    from appliance import first_start, log
-    from appliance.log_writer import write_all
+    from appliance import first_start
+    from appliance.telemetry import log
+    from appliance.telemetry.log_writer import write_all
 
     text = await first_start.greeting(settings, store, url, _program())
     serving = log.get_logger("serve")

@@ -35,12 +35,12 @@ from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import Level
 from appliance.deliver.warmups import Permit
 from appliance.errors import Refused
-from appliance.log import get_logger
 from appliance.message.addresses import parse
 from appliance.model.mail import DueRecipient, Outcome
 from appliance.outside import Outside
 from appliance.shortage import raise_if_short
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
 
 LARGE = 256 * 1024  # bytes of a message that is made ready off the event loop
 

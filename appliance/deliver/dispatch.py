@@ -26,9 +26,9 @@ from appliance.deliver.signer import Signer
 from appliance.deliver.warmups import Warmups
 from appliance.errors import Refused
 from appliance.inbox import Inbox, due_recipients
-from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
 
 IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are being prepared or wait for a slot
 FRESH_IN_HAND = 1_000  # parcels in all up to which mail that has just come in is taken: it need not be looked for later

@@ -20,12 +20,12 @@ from appliance.deliver.shares import Shares
 from appliance.deliver.smtp.progress import Progress
 from appliance.deliver.waiting import Waiting
 from appliance.deliver.warmups import Warmups
-from appliance.log import get_logger
-from appliance.measures import OPEN
 from appliance.model.mail import Outcome
 from appliance.outside import Outside
 from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import OPEN
 
 SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
 LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory until it is over

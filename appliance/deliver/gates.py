@@ -20,11 +20,11 @@ from appliance.deliver.gate import SECOND, Gate, Sender
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.route import Route
 from appliance.errors import Refused
-from appliance.log import get_logger
 from appliance.model.mail import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY
+from appliance.telemetry.log import get_logger
 
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
 STATE_EVERY = 1.0  # seconds between two words to the shell about the pools

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from appliance.deliver.providers import PROVIDERS
-from appliance.measures import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
 from appliance.model.mail import Attempt, Outcome, RecipientStatus
 from appliance.outside import identifier_time
-from appliance.trail import TRAIL
+from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
 
 OTHERS = "other"  # every pool without a name in the settings: there may be one for each domain of the world
 SANDBOX = "sandbox"

@@ -5,9 +5,9 @@ import trio
 from appliance.deliver.observed import observe
 from appliance.deliver.sandbox import DEFERRAL, simulate
 from appliance.errors import Refused
-from appliance.log import get_logger
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
 
 BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused

@@ -7,7 +7,7 @@ import trio
 
 from appliance.deliver.route import NoRoute, Route, Router
 from appliance.joint import Joint
-from appliance.log import get_logger
+from appliance.telemetry.log import get_logger
 
 FRESH = 1.0  # seconds for which parcels for one domain share a route
 KEPT = 1_000

@@ -16,13 +16,13 @@ from appliance.config.settings import Warmup
 from appliance.deliver.observed import has_name
 from appliance.deliver.route import Route
 from appliance.errors import Refused
-from appliance.log import get_logger
-from appliance.measures import WARMUPS
 from appliance.model.warmup import Pace, Warming, all_told, begin, hourly, is_for
 from appliance.networks import Address
 from appliance.outside import Outside
 from appliance.own_addresses import leaving_from
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import WARMUPS
 
 KEEP_EVERY = 1.0  # seconds between two words to the store: as much may be sent twice after a crash
 SOURCE_KEPT = 10.0  # seconds for which the routing table is not asked again

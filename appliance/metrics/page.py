@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from appliance.measures import Counts, Spread
+from appliance.telemetry.metrics import Counts, Spread
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

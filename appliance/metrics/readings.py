@@ -9,11 +9,11 @@ from pathlib import Path
 import trio
 
 from appliance import __version__
-from appliance.measures import EXPIRIES, OPEN, WARMUPS
 from appliance.metrics.page import Reading
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.depth import Depth, read_depth
+from appliance.telemetry.metrics import EXPIRIES, OPEN, WARMUPS
 
 KEPT = 5.0  # seconds for which the queue is not read again, however often somebody asks
 STATM = Path("/proc/self/statm")

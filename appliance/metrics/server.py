@@ -7,11 +7,11 @@ import trio
 
 from appliance.config.load import Endpoint
 from appliance.doorkeeper import Doorkeeper, accept_forever
-from appliance.log import get_logger
-from appliance.measures import COUNTS, LOOP_LAG, SPREADS
 from appliance.metrics.page import CONTENT_TYPE, page
 from appliance.metrics.readings import Readings
 from appliance.short_http import Visit, answer_one, response
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import COUNTS, LOOP_LAG, SPREADS
 
 MOST = 100  # connections at once
 PATIENCE = 5.0  # seconds for a whole request and its answer

@@ -23,7 +23,6 @@ import apsw
 import outcome
 import trio
 
-from appliance.measures import BATCH_SIZE, COMMIT_SECONDS
 from appliance.store.batch import (
     ALONE,
     NO_RESULT,
@@ -40,6 +39,7 @@ from appliance.store.connection import open_reader, open_writer
 from appliance.store.disk_faults import OnFault, StorageFault, heard_by
 from appliance.store.file_watch import LOOK_EVERY, FileWatch
 from appliance.store.index_room import IndexRoom
+from appliance.telemetry.metrics import BATCH_SIZE, COMMIT_SECONDS
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import apsw
 
-from appliance.log import get_logger
 from appliance.single import AlreadyRunning, only_server
 from appliance.store.connection import SHRINKABLE, open_writer
 from appliance.store.copying import copy_beside
 from appliance.store.examine import Damaged, check, look_over_at_start
 from appliance.store.migrate import migrate
 from appliance.store.space import usage
+from appliance.telemetry.log import get_logger
 
 START_LOOK = 1.0  # seconds a start may look for damage; a large database is not looked at to its end
 # The new form may be larger than memory, and than where temporary files are.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import trio
 
-from appliance.log import get_logger
+from appliance.telemetry.log import get_logger
 
 IN_A_ROW: Final = 64  # callbacks before other Trio tasks have a turn
 

@@ -20,8 +20,6 @@ from appliance.config.load import Config, Endpoint
 from appliance.config.reload import LiveSettings
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.entrance import Entrance
-from appliance.log import get_logger
-from appliance.measures import EXPIRIES, OPEN
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
@@ -36,6 +34,8 @@ from appliance.submission.listener import Listener, listen
 from appliance.submission.login import Login
 from appliance.submission.loop import prepare
 from appliance.submission.session import Deeds, Session
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import EXPIRIES, OPEN
 
 COPIES = 2  # of a message, as it came and as it is stored
 QUEUE_PATIENCE = 5.0  # seconds for which a connection may wait until others from its address have logged in

@@ -22,13 +22,13 @@ from aiosmtpd.smtp import SMTP
 from appliance.certificate import Certificate
 from appliance.config.load import Smtp
 from appliance.errors import Code, Refused
-from appliance.log import get_logger
-from appliance.measures import REFUSED
 from appliance.message.addresses import Address
 from appliance.submission import limits, replies
 from appliance.submission.actions import Action, Phase, ReadRecipient, StartTls, Submit, WrongLogin, Yield
 from appliance.submission.dialogue import Dialogue
 from appliance.submission.intake import BadAddress
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import REFUSED
 
 READ_AHEAD = 64 * 1024  # bytes that may wait while a message is being stored
 TLS_GOODBYE = 2.0  # seconds for the other side to say it, too

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from appliance.errors import ANSWERS, Code, Refused
-from appliance.measures import REFUSED
+from appliance.telemetry.metrics import REFUSED
 
 Headers = list[tuple[bytes, bytes]]
 Answer = tuple[int, Headers, bytes]

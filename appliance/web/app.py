@@ -12,11 +12,11 @@ from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 from werkzeug.routing import BaseConverter
 
 from appliance.errors import Code, Refused
-from appliance.log import get_logger
 from appliance.model.mail import Role, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.faults import translated
+from appliance.telemetry.log import get_logger
 from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
 from appliance.web.json_body import check_content_type, decode_body

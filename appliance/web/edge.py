@@ -16,7 +16,6 @@ import trio
 from appliance.accept import FrontDoor
 from appliance.config.load import Http
 from appliance.errors import Code, Refused
-from appliance.log import get_logger
 from appliance.message.cost import of_size
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
@@ -25,6 +24,7 @@ from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import Store
 from appliance.store.faults import translated
+from appliance.telemetry.log import get_logger
 from appliance.web.answer import (
     SECURITY_HEADERS,
     Answer,

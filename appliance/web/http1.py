@@ -30,7 +30,7 @@ from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from hypercorn.trio.task_group import TaskGroup
 
 from appliance.errors import Code
-from appliance.log import get_logger
+from appliance.telemetry.log import get_logger
 from appliance.web.answer import REASONS, Answer, Headers, error_answer, http_date
 from appliance.web.framing import BadHead, BodyReader, ChunkedBody, HeadReader, LengthBody
 from appliance.web.quick_http import QuickRequest, answer_bytes, read_request

@@ -20,9 +20,9 @@ from appliance.config.load import Config, Http
 from appliance.config.reload import LiveSettings
 from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.known_networks import KnownNetworks
-from appliance.log import get_logger
-from appliance.measures import EXPIRIES, OPEN
 from appliance.shutdown import CONNECTIONS_PART
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import EXPIRIES, OPEN
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
 from appliance.web.turned_away import TurnedAway

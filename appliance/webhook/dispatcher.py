@@ -14,13 +14,13 @@ from typing import Protocol
 import trio
 
 from appliance.errors import Refused
-from appliance.log import get_logger
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.recording import Recording
 from appliance.sealed import SealBroken
 from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
 from appliance.webhook.line import PACE, Line
 from appliance.webhook.observed import observe
 from appliance.webhook.pause import LOOK_EVERY as PAUSE_LOOK

@@ -1,8 +1,8 @@
 """In charge of counting what came of posts, and of leaving a line of each in the log."""
 
-from appliance.measures import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.model.webhooks import PostResult, PostStatus
-from appliance.trail import TRAIL
+from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 
 
 def observe(result: PostResult) -> None:

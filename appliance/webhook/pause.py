@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import trio
 
-from appliance.log import get_logger
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
 
 LOOK_EVERY = 1.0  # seconds between two looks, however often somebody asks
 

@@ -16,8 +16,8 @@ from appliance.deliver import gates as gates_module
 from appliance.deliver.gate import LONGEST_PAUSE, SECOND, SENDER_FAULTS
 from appliance.deliver.gates import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import Pools
-from appliance.measures import OPEN
 from appliance.model.warmup import begin
+from appliance.telemetry.metrics import OPEN
 from tests.deliver.stage import SOURCES, Stage, stage
 from tests.fakes.mx import FakeMx, say_and_hang_up, silence
 

@@ -2,9 +2,9 @@
 
 from appliance.deliver import observed
 from appliance.deliver.observed import name_pools, observe
-from appliance.measures import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import identifier_from
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
 
 SECOND = 1_000_000
 NOW = 1_794_664_800 * SECOND

@@ -1,7 +1,7 @@
 """In charge of the page that Prometheus reads: its form, its numbers, and whatever a label may hold."""
 
-from appliance.measures import COUNTS, SPREADS, Counts, Spread
 from appliance.metrics.page import Reading, page
+from appliance.telemetry.metrics import COUNTS, SPREADS, Counts, Spread
 from tests.metrics.exposition import read
 
 

@@ -7,11 +7,11 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import Endpoint
-from appliance.measures import LOOP_LAG
 from appliance.metrics import server
 from appliance.metrics.readings import KEPT, Readings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.telemetry.metrics import LOOP_LAG
 from tests import mail
 from tests.metrics.exposition import read
 

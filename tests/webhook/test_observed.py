@@ -2,9 +2,9 @@
 
 import pytest
 
-from appliance.measures import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
-from appliance.trail import TRAIL
+from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.webhook.observed import observe
 
 

@@ -1,4 +1,4 @@
-"""In charge of holding appliance/log.py to one line per event without a secret."""
+"""In charge of holding appliance/telemetry/log.py to one line per event without a secret."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from appliance import log
+from appliance.telemetry import log
 
 Lines = Callable[[], list[str]]
 
@@ -324,7 +324,7 @@ def test_nothing_that_is_written_to_stderr_waits_for_its_reader() -> None:
         [sys.executable, "-c", STUCK],
         stdout=subprocess.PIPE,
         stderr=writing,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     os.close(writing)
     try:
@@ -347,7 +347,7 @@ with log.unblocked_stderr():
     done = subprocess.run(
         [sys.executable, "-c", code],
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         text=True,
         timeout=30,
     )

@@ -9,9 +9,9 @@ from typing import IO
 
 import pytest
 
-from appliance import log_writer
-from appliance.log_writer import LogWriter, write_all
-from appliance.measures import LOG_DROPPED
+from appliance.telemetry import log_writer
+from appliance.telemetry.log_writer import LogWriter, write_all
+from appliance.telemetry.metrics import LOG_DROPPED
 
 LINE = "x" * 99 + "\n"
 

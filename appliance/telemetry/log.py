@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 
 import msgspec
 
-from appliance.log_writer import LogWriter
+from appliance.telemetry.log_writer import LogWriter
 
 ROOT = "appliance"
 REDACTED = "[redacted]"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from appliance.log import get_logger, write_many
+from appliance.telemetry.log import get_logger, write_many
 
 WRITE_EVERY = 0.1  # seconds
 MOST = 10_000  # notes that wait; what finds no room is counted, not kept

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from appliance.measures import LOG_DROPPED
+from appliance.telemetry.metrics import LOG_DROPPED
 
 MOST_CHARACTERS = 4 * 1024 * 1024  # that wait: several seconds of a busy server's log
 MOST_LINES = 20_000

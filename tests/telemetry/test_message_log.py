@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance import log, trail
-from appliance.trail import Trail
+from appliance.telemetry import log, message_log
+from appliance.telemetry.message_log import Trail
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_secret_in_a_reply_is_taken_out(written: io.StringIO) -> None:
 
 def test_what_finds_no_room_is_counted(written: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many at once: the rest is told of as a number."""
-    monkeypatch.setattr(trail, "MOST", 2)
+    monkeypatch.setattr(message_log, "MOST", 2)
     made = kept()
     for _ in range(5):
         made.note("delivered", message_id="msg_1")
