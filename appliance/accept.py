@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from appliance.concurrency.workers import Turns, Workers
 from appliance.config.values import Share
 from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
@@ -26,7 +27,6 @@ from appliance.quota import Quota
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.message_log import TRAIL
 from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
-from appliance.workers import Turns, Workers
 
 T = TypeVar("T")
 

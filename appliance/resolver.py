@@ -24,9 +24,9 @@ import dns.rdatatype
 import dns.resolver
 import trio
 
+from appliance.concurrency.single_flight import Joint
 from appliance.config.values import DNS_PORT, Endpoint
 from appliance.errors import in_words
-from appliance.joint import Joint
 from appliance.shortage import lack_behind
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from appliance.concurrency.batch_writer import Recording
 from appliance.deliver.courier import Parcel
 from appliance.deliver.gate import Gate
 from appliance.model.mail import Outcome
-from appliance.recording import Recording
 from appliance.store import Store
 
 

@@ -5,8 +5,8 @@ from functools import partial
 
 import trio
 
+from appliance.concurrency.single_flight import Joint
 from appliance.deliver.route import NoRoute, Route, Router
-from appliance.joint import Joint
 from appliance.telemetry.log import get_logger
 
 FRESH = 1.0  # seconds for which parcels for one domain share a route

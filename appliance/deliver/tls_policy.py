@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import trio
 
+from appliance.concurrency.single_flight import Joint
 from appliance.deliver.dane import usable
 from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
 from appliance.deliver.policy_fetch import NoPolicy
 from appliance.deliver.route import Host, Relay, RelayTls, Route
-from appliance.joint import Joint
 from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.shortage import Shortage
 

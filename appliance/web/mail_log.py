@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from quart import Blueprint, Response, request
 
+from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.config.load import Warmup
 from appliance.errors import Code, Refused, invalid
 from appliance.explain import PoolView
@@ -21,7 +22,6 @@ from appliance.web.described import PAGING_BACK, for_customers, parameter
 from appliance.web.emails import MESSAGE_ID
 from appliance.web.message_body import BodyAnswer, MessageBodies
 from appliance.web.timeline import MessageDetails, details
-from appliance.workers import ON_LOOP, Workers
 
 CANCELLED = "given up by the account's owner"
 TAG_LENGTH = 64

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import trio
 
+from appliance.concurrency.batch_writer import Recording
 from appliance.errors import Refused
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.outside import SLEEP_LIMIT, Outside
-from appliance.recording import Recording
 from appliance.sealed import SealBroken
 from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store

@@ -6,10 +6,10 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+from appliance.concurrency.batch_writer import TOGETHER
 from appliance.deliver.courier import Parcel
 from appliance.deliver.recorder import Recorder, Result
 from appliance.errors import Code, Refused
-from appliance.recording import TOGETHER
 
 
 class FakeQueue:

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio_asyncio
 
+from appliance.concurrency.workers import Workers
 from appliance.config import load
 from appliance.credentials import Credentials
 from appliance.entrance import Entrance
@@ -22,7 +23,6 @@ from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import open_store
 from appliance.submission import dialogue, server
-from appliance.workers import Workers
 from tests.running import Provisioned, provision
 from tests.submission.talk import credential
 

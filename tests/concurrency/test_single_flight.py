@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.joint import Joint
+from appliance.concurrency.single_flight import Joint
 
 
 async def test_work_is_shared_by_key(autojump_clock: MockClock) -> None:

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from appliance import workers
+from appliance.concurrency import workers
+from appliance.concurrency.workers import ON_LOOP, Turns, Workers
 from appliance.errors import Code, Refused
-from appliance.workers import ON_LOOP, Turns, Workers
 
 COSTLY = ON_LOOP + 1
 

@@ -1,0 +1,1 @@
+"""Small Trio tools: shared work, batched writes, caches, and worker threads."""
