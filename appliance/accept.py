@@ -11,7 +11,6 @@ import msgspec
 
 from appliance.concurrency.workers import Turns, Workers
 from appliance.config.values import Share
-from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox
 from appliance.message import cost
@@ -25,6 +24,7 @@ from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, 
 from appliance.outside import Outside, Wake
 from appliance.quota import Quota
 from appliance.store import KeyTaken, Store
+from appliance.system.free_space import FreeSpace
 from appliance.telemetry.message_log import TRAIL
 from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from appliance.accept import Deliveries, FrontDoor
 from appliance.config.load import Config, Limits, Mode
 from appliance.credentials import Credentials
-from appliance.disk import FreeSpace
 from appliance.guesses import Guesses
 from appliance.known_networks import KnownNetworks
 from appliance.outside import Outside
 from appliance.quota import Quota
 from appliance.rates import RequestRate
 from appliance.store import Store
+from appliance.system.free_space import FreeSpace
 
 
 @dataclass(frozen=True, slots=True)

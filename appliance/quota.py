@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.config.values import MIB, Share
-from appliance.disk import FreeSpace
+from appliance.system.free_space import FreeSpace
 
 LOOK_EVERY = 10_000_000  # microseconds; a look costs three system calls
 DATABASE = ("appliance.db", "appliance.db-wal")  # what counts as free, though it is not

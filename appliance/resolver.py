@@ -27,7 +27,7 @@ import trio
 from appliance.concurrency.single_flight import Joint
 from appliance.config.values import DNS_PORT, Endpoint
 from appliance.errors import in_words
-from appliance.shortage import lack_behind
+from appliance.system.shortage import lack_behind
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
 TRIES = 3  # for one question, going round the resolvers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from appliance import entrance, memory
+from appliance import entrance
 from appliance.accept import Deliveries
 from appliance.acme import service as acme
 from appliance.config.load import Config, ConfigError, load
@@ -22,14 +22,15 @@ from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
-from appliance.notify import ServiceManager, service_manager
 from appliance.outside import Outside, Wake
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
-from appliance.single import only_server
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, open_store
 from appliance.store.examine import has_secrets
 from appliance.submission import server as submission
+from appliance.system import memory
+from appliance.system.instance_lock import only_server
+from appliance.system.sd_notify import ServiceManager, service_manager
 from appliance.telemetry.log import get_logger, set_level
 from appliance.telemetry.message_log import TRAIL
 from appliance.web import server, site

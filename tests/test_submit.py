@@ -13,7 +13,6 @@ import trio
 from appliance import accept
 from appliance.accept import Deliveries, FrontDoor, Submitted
 from appliance.deliver.courier import Parcel
-from appliance.disk import FreeSpace
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox, due_recipients
 from appliance.message.dkim import sign
@@ -23,6 +22,7 @@ from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside, Wake
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store, open_store
+from appliance.system.free_space import FreeSpace
 from appliance.web.emails import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.message.submissions import message

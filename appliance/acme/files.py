@@ -10,11 +10,11 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance import private_file
 from appliance.acme.csr import names_of
 from appliance.acme.jws import new_key, read_key
 from appliance.certificate_files import ACME_FILE
 from appliance.self_signed import private_pem
+from appliance.system import private_file
 
 ACCOUNT_KEY, STATE = "account.key", "state.json"
 

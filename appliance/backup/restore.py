@@ -18,13 +18,13 @@ from appliance.backup.verify import Verified, verify
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.model.mail import AllWaiting
 from appliance.outside import Outside
-from appliance.single import only_server
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
 from appliance.store.copying import sync
 from appliance.store.faults import NO_ROOM, DiskFault, DiskFull, failed_writing
 from appliance.store.file_watch import RESCUED
 from appliance.store.pools import EVERY
+from appliance.system.instance_lock import only_server
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 

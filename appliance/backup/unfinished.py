@@ -11,10 +11,10 @@ import shutil
 from pathlib import Path
 
 from appliance.keyfile import FILE_NAME as KEY
-from appliance.single import only_server
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store.copying import sync
 from appliance.store.file_watch import RESCUED
+from appliance.system.instance_lock import only_server
 
 STAGING = "restoring-"  # how directories begin in which a backup is made ready
 DECIDED = "replacing-"  # those whose content is being put in place

@@ -9,8 +9,8 @@ import pwd
 from pathlib import Path
 
 from appliance.keyfile import FILE_NAME as KEY
-from appliance.single import FILE_NAME as LOCK
 from appliance.store import FILE_NAME as DATABASE
+from appliance.system.instance_lock import FILE_NAME as LOCK
 
 WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK)
 ROOT = 0

@@ -9,9 +9,9 @@ from appliance.backup.unfinished import Interrupted
 from appliance.config.load import Config, ConfigError, Endpoint
 from appliance.keyfile import KeyFileError
 from appliance.listening import bind_error, binds
-from appliance.single import AlreadyRunning
 from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
 from appliance.store.faults import NO_ROOM, DamagedDatabase, DatabaseFault, DiskFault
+from appliance.system.instance_lock import AlreadyRunning
 
 # What the operating system says about an address that cannot be had, without saying which one.
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)

@@ -38,8 +38,8 @@ from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.model.mail import DueRecipient, Outcome
 from appliance.outside import Outside
-from appliance.shortage import raise_if_short
 from appliance.store import Store
+from appliance.system.shortage import raise_if_short
 from appliance.telemetry.log import get_logger
 
 LARGE = 256 * 1024  # bytes of a message that is made ready off the event loop

@@ -11,7 +11,6 @@ from math import inf
 
 import trio
 
-from appliance.clock import SetClock
 from appliance.deliver.courier import Courier, Parcel
 from appliance.deliver.flights import GRACE, SESSIONS, Flights
 from appliance.deliver.gates import UNROUTED, Gates
@@ -28,6 +27,7 @@ from appliance.errors import Refused
 from appliance.inbox import Inbox, due_recipients
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
+from appliance.system.clock_jumps import SetClock
 from appliance.telemetry.log import get_logger
 
 IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are being prepared or wait for a slot

@@ -22,8 +22,8 @@ from appliance.deliver.waiting import Waiting
 from appliance.deliver.warmups import Warmups
 from appliance.model.mail import Outcome
 from appliance.outside import Outside
-from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
+from appliance.system.shortage import PAUSE, Shortage
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN
 

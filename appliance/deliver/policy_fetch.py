@@ -14,7 +14,7 @@ from appliance.host_addresses import host_addresses
 from appliance.http_exchange import Answer, BadAnswer, ClosedEarly, TooLong, ask
 from appliance.networks import Address, Network, refusal
 from appliance.resolver import LookupFailed, NotAsked, Resolver
-from appliance.shortage import Shortage, raise_if_short
+from appliance.system.shortage import Shortage, raise_if_short
 
 FETCH_TIMEOUT = 10.0  # seconds for all of it, DNS included; RFC 8461 3.3 suggests a minute, and mail waits meanwhile
 BODY_LIMIT = 64 * 1024  # bytes, as RFC 8461 3.3 suggests; real policies have two hundred

@@ -22,8 +22,8 @@ from appliance.deliver.warmups import Permit
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import DueRecipient, Outcome
 from appliance.outside import Outside
-from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
+from appliance.system.shortage import PAUSE, Shortage
 
 SIGNED_TOGETHER = 16  # messages in one trip to a thread: some fifty milliseconds of RSA signatures
 KEPT_BYTES = 32 * 1024  # of a message that is kept in memory while it waits; a longer one is read again

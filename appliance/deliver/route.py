@@ -20,7 +20,7 @@ import trio
 from appliance.host_addresses import host_addresses
 from appliance.networks import Address, Network, is_allowed, refusal
 from appliance.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
-from appliance.shortage import Shortage
+from appliance.system.shortage import Shortage
 
 HOSTS_LOOKED_UP = 10  # MX hosts of one domain; more would be a way to make us ask and ask
 HOST_LIMIT = 5  # hosts tried in one attempt

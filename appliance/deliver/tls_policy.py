@@ -22,7 +22,7 @@ from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_p
 from appliance.deliver.policy_fetch import NoPolicy
 from appliance.deliver.route import Host, Relay, RelayTls, Route
 from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
-from appliance.shortage import Shortage
+from appliance.system.shortage import Shortage
 
 POLICIES = 10_000  # domains remembered
 LEAST_AGE = 300  # seconds a policy is kept even if it says less: otherwise every message would fetch it

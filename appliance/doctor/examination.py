@@ -23,10 +23,10 @@ from appliance.outside import Outside
 from appliance.resolver import Resolver
 from appliance.sealed import SealBroken
 from appliance.signing_keys import open_sealed as open_signing_key
-from appliance.single import is_running
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.examine import LookedOver, look_over
 from appliance.store.migrate import newest_known
+from appliance.system.instance_lock import is_running
 from appliance.webhook_secrets import open_sealed as open_webhook_secret
 
 LIMIT = 30.0  # seconds for everything

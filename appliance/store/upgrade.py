@@ -12,12 +12,12 @@ from pathlib import Path
 
 import apsw
 
-from appliance.single import AlreadyRunning, only_server
 from appliance.store.connection import SHRINKABLE, open_writer
 from appliance.store.copying import copy_beside
 from appliance.store.examine import Damaged, check, look_over_at_start
 from appliance.store.migrate import migrate
 from appliance.store.space import usage
+from appliance.system.instance_lock import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 
 START_LOOK = 1.0  # seconds a start may look for damage; a large database is not looked at to its end

@@ -13,7 +13,6 @@ from typing import Any
 import trio
 import trio_asyncio
 
-from appliance import memory
 from appliance.certificate import Certificate
 from appliance.certificate_files import smtp_files
 from appliance.config.load import Config, Endpoint
@@ -34,6 +33,7 @@ from appliance.submission.listener import Listener, listen
 from appliance.submission.login import Login
 from appliance.submission.loop import prepare
 from appliance.submission.session import Deeds, Session
+from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import EXPIRIES, OPEN
 

@@ -4,7 +4,6 @@ from functools import partial
 
 import trio
 
-from appliance import memory
 from appliance.accept import FrontDoor
 from appliance.config.load import Config
 from appliance.entrance import Entrance
@@ -13,6 +12,7 @@ from appliance.outside import Outside
 from appliance.passwords import Hashing
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store
+from appliance.system import memory
 from appliance.web import (
     account,
     admin_accounts,

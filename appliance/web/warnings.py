@@ -5,11 +5,11 @@ from enum import StrEnum
 
 import msgspec
 
-from appliance.disk import FreeSpace
 from appliance.explain import public_reason
 from appliance.model.mail import Account, PoolHold
 from appliance.store import Store
 from appliance.store.pools import EVERY
+from appliance.system.free_space import FreeSpace
 
 
 class WarningCode(StrEnum):

@@ -18,8 +18,8 @@ from appliance.errors import Refused
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.sealed import SealBroken
-from appliance.shortage import PAUSE, Shortage
 from appliance.store import Store
+from appliance.system.shortage import PAUSE, Shortage
 from appliance.telemetry.log import get_logger
 from appliance.webhook.line import PACE, Line
 from appliance.webhook.observed import observe

@@ -13,7 +13,7 @@ import trio
 from appliance.host_addresses import host_addresses
 from appliance.networks import Address, Network, refusal
 from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver
-from appliance.shortage import Shortage, raise_if_short
+from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.attempt import NotPosted
 from appliance.webhook.guard import Target
 

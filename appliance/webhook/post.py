@@ -13,7 +13,7 @@ import trio
 
 from appliance.networks import Address, Network
 from appliance.resolver import Resolver
-from appliance.shortage import Shortage
+from appliance.system.shortage import Shortage
 from appliance.webhook.attempt import Attempt, NotPosted
 from appliance.webhook.exchange import Lost, exchange
 from appliance.webhook.guard import Target, UrlRefused, read_url

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from appliance.networks import Address
-from appliance.shortage import raise_if_short
+from appliance.system.shortage import raise_if_short
 from appliance.webhook.attempt import Attempt, NotPosted, Step
 from appliance.webhook.guard import Target
 from appliance.webhook.kept import Connection, Place

@@ -206,7 +206,7 @@ async def test_a_state_that_cannot_be_written_is_remembered(
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("appliance.private_file.write", full)
+    monkeypatch.setattr("appliance.system.private_file.write", full)
     await stage.run(2 * HOUR)
     assert not stage.tries  # without a key for the account nobody can be asked
     monkeypatch.undo()

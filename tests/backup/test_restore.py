@@ -24,10 +24,10 @@ from appliance.backup.unfinished import settle
 from appliance.backup.verify import verify
 from appliance.outside import Outside
 from appliance.signing_keys import SigningKeys
-from appliance.single import AlreadyRunning, only_server
 from appliance.store import FILE_NAME, open_store
 from appliance.store.connection import open_writer
 from appliance.store.pools import EVERY
+from appliance.system.instance_lock import AlreadyRunning, only_server
 from tests import mail
 
 OUTSIDE = Outside()

@@ -6,9 +6,9 @@ import pytest
 from trio.testing import MockClock
 
 from appliance.accept import Deliveries, FrontDoor
-from appliance.disk import FreeSpace
 from appliance.model.mail import Caller, CredentialKind
 from appliance.outside import Wake
+from appliance.system.free_space import FreeSpace
 from tests.deliver.stage import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx
 from tests.message.submissions import message

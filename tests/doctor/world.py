@@ -19,8 +19,8 @@ from appliance.doctor.finding import Finding, Level
 from appliance.outside import Outside
 from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys
-from appliance.single import only_server
 from appliance.store import Store, open_store
+from appliance.system.instance_lock import only_server
 from tests import mail
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx

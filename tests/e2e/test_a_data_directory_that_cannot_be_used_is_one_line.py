@@ -15,8 +15,8 @@ import pytest
 from appliance.cli import leaves, main
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import load_or_create
-from appliance.single import FILE_NAME as LOCK
 from appliance.store import FILE_NAME as DATABASE
+from appliance.system.instance_lock import FILE_NAME as LOCK
 from tests.forked import fork
 from tests.running import add_account
 

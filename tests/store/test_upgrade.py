@@ -12,11 +12,11 @@ import pytest
 from appliance.cli import failures
 from appliance.config.load import parse
 from appliance.outside import Outside
-from appliance.single import only_server
 from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store, upgrade
 from appliance.store.connection import open_reader, open_writer
 from appliance.store.migrate import Migration, migrate, migrations
 from appliance.store.upgrade import kept_file
+from appliance.system.instance_lock import only_server
 
 KNOWN = migrations()
 NEXT = KNOWN[-1].number + 1

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType, PostResult, PostStatus, SealedSecret, Trigger
-from appliance.shortage import Shortage
+from appliance.system.shortage import Shortage
 from appliance.webhook import dispatcher as dispatcher_module
 from appliance.webhook.dispatcher import BROKEN_SEAL, DISABLED, OWN_FAULT
 from appliance.webhook.post import Posted

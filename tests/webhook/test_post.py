@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.outside import Outside
-from appliance.shortage import Shortage
+from appliance.system.shortage import Shortage
 from appliance.webhook import kept, secure
 from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import Trouble, ZoneResolver

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance import private_file
+from appliance.system import private_file
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from appliance.shortage import LACKS, Shortage, lack_behind, raise_if_short
+from appliance.system.shortage import LACKS, Shortage, lack_behind, raise_if_short
 
 
 @pytest.mark.parametrize("lack", sorted(LACKS))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance import memory
-from appliance.memory import LEAST, MIB, PAGE, RESERVED, RESERVED_ADDRESSES, System, for_messages
+from appliance.system import memory
+from appliance.system.memory import LEAST, MIB, PAGE, RESERVED, RESERVED_ADDRESSES, System, for_messages
 
 WANTED = 256 * MIB
 USED = 100 * MIB  # resident, of a process in these tests

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.disk import LOOK_EVERY, FreeSpace
 from appliance.outside import Outside
+from appliance.system.free_space import LOOK_EVERY, FreeSpace
 
 GIB = 1024**3
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.clock import LOOK_EVERY, SLACK, SetClock
 from appliance.outside import Outside
+from appliance.system.clock_jumps import LOOK_EVERY, SLACK, SetClock
 
 TWO_DAYS = 2 * 86_400.0
 
