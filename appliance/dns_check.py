@@ -11,7 +11,7 @@ import trio
 
 from appliance import spf
 from appliance.dns_records import DnsRecord, Kind, spf_term
-from appliance.networks import Address
+from appliance.net.address_policy import Address
 from appliance.resolver import Fault, LookupFailed, Resolver
 
 

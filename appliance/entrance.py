@@ -6,7 +6,7 @@ from appliance.accept import Deliveries, FrontDoor
 from appliance.config.load import Config, Limits, Mode
 from appliance.credentials import Credentials
 from appliance.guesses import Guesses
-from appliance.known_networks import KnownNetworks
+from appliance.net.known_networks import KnownNetworks
 from appliance.outside import Outside
 from appliance.quota import Quota
 from appliance.rates import RequestRate

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from appliance.errors import Code, Refused
-from appliance.networks import client_network, site_of
+from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
 
 Key = TypeVar("Key", bound=Hashable)

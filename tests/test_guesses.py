@@ -17,7 +17,7 @@ from appliance.guesses import (
     TURNS,
     Guesses,
 )
-from appliance.networks import client_network, site_of
+from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
 
 ATTACKER = "192.0.2.1"

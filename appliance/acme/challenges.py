@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.config.load import Endpoint
-from appliance.doorkeeper import Doorkeeper, accept_forever
-from appliance.short_http import Visit, answer_one, read_request, response
+from appliance.net.connection_limits import Doorkeeper, accept_forever
+from appliance.net.http_server import Visit, answer_one, read_request, response
 from appliance.telemetry.log import get_logger
 
 MOST = 200  # connections at once

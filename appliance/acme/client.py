@@ -19,8 +19,8 @@ from appliance.acme.conversation import Ask, Show, Steps, T
 from appliance.acme.trouble import NotIssued
 from appliance.acme.wire import Answer, read_wait
 from appliance.host_addresses import host_addresses
-from appliance.http_exchange import BadAnswer, ask
-from appliance.networks import Address
+from appliance.net.address_policy import Address
+from appliance.net.http_client import BadAnswer, ask
 from appliance.outside import Outside
 from appliance.resolver import LookupFailed, Resolver
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import trio
 
 from appliance.host_addresses import host_addresses
-from appliance.http_exchange import Answer, BadAnswer, ClosedEarly, TooLong, ask
-from appliance.networks import Address, Network, refusal
+from appliance.net.address_policy import Address, Network, refusal
+from appliance.net.http_client import Answer, BadAnswer, ClosedEarly, TooLong, ask
 from appliance.resolver import LookupFailed, NotAsked, Resolver
 from appliance.system.shortage import Shortage, raise_if_short
 

@@ -18,7 +18,7 @@ from ipaddress import ip_address
 import trio
 
 from appliance.host_addresses import host_addresses
-from appliance.networks import Address, Network, is_allowed, refusal
+from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.system.shortage import Shortage
 

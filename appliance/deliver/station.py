@@ -21,8 +21,8 @@ from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
 from appliance.deliver.warmups import Warmups
 from appliance.inbox import Inbox
+from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
-from appliance.own_addresses import OwnAddresses
 from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store

@@ -17,9 +17,9 @@ from appliance.deliver.observed import has_name
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.model.warmup import Pace, Warming, all_told, begin, hourly, is_for
-from appliance.networks import Address
+from appliance.net.address_policy import Address
+from appliance.net.local_addresses import leaving_from
 from appliance.outside import Outside
-from appliance.own_addresses import leaving_from
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import WARMUPS

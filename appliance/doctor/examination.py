@@ -15,10 +15,10 @@ from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
 from appliance.doctor.finding import Finding, ok, warning
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import KEY_BYTES
-from appliance.listening import binds
 from appliance.model.mail import PoolHold, StoredDkimKey
 from appliance.model.warmup import Warming
-from appliance.networks import Address
+from appliance.net.address_policy import Address
+from appliance.net.listeners import binds
 from appliance.outside import Outside
 from appliance.resolver import Resolver
 from appliance.sealed import SealBroken

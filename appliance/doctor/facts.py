@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from appliance.model.mail import PoolHold
-from appliance.networks import Address
+from appliance.net.address_policy import Address
 from appliance.resolver import Mx
 
 

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 from appliance.doctor.facts import HostFacts, Knock, Listing, PtrFacts
 from appliance.doctor.finding import Finding, Paste, fault, ok, warning
-from appliance.networks import Address
+from appliance.net.address_policy import Address
 
 REFUSES_US = "127.255.255."  # how blocklists answer a resolver that they do not serve
 

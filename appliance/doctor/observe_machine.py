@@ -21,7 +21,7 @@ from appliance.config.load import Config, Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.errors import in_words
 from appliance.keyfile import FILE_NAME as KEY
-from appliance.listening import bind_error
+from appliance.net.listeners import bind_error
 from appliance.store import FILE_NAME as DATABASE
 
 ANSWER_TIMEOUT = 3.0  # seconds for a listener on this machine to take a connection

@@ -9,9 +9,9 @@ from appliance.dns_check import addresses_of
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
 from appliance.errors import in_words
-from appliance.networks import Address, refusal
+from appliance.net.address_policy import Address, refusal
+from appliance.net.local_addresses import NOBODYS, leaving_from
 from appliance.outside import Outside
-from appliance.own_addresses import NOBODYS, leaving_from
 from appliance.resolver import Fault, LookupFailed, Resolver
 
 TARGETS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up

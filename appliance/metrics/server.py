@@ -6,10 +6,10 @@ from functools import partial
 import trio
 
 from appliance.config.load import Endpoint
-from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.metrics.page import CONTENT_TYPE, page
 from appliance.metrics.readings import Readings
-from appliance.short_http import Visit, answer_one, response
+from appliance.net.connection_limits import Doorkeeper, accept_forever
+from appliance.net.http_server import Visit, answer_one, response
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import COUNTS, LOOP_LAG, SPREADS
 

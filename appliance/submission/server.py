@@ -17,11 +17,11 @@ from appliance.certificate import Certificate
 from appliance.certificate_files import smtp_files
 from appliance.config.load import Config, Endpoint
 from appliance.config.reload import LiveSettings
-from appliance.doorkeeper import Doorkeeper, accept_forever
 from appliance.entrance import Entrance
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
+from appliance.net.connection_limits import Doorkeeper, accept_forever
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies

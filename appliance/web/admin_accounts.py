@@ -10,7 +10,7 @@ from appliance import provisioning
 from appliance.errors import Code, invalid
 from appliance.model.events import rfc3339
 from appliance.model.mail import Account, Role
-from appliance.networks import site_of
+from appliance.net.address_policy import site_of
 from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
 from appliance.store.accounts import MAX_CREDITS
 from appliance.web.answer import Time

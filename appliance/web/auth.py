@@ -9,8 +9,8 @@ import pybase64
 
 from appliance.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.errors import Code, Refused
-from appliance.known_networks import KnownNetworks
 from appliance.model.mail import Caller, User
+from appliance.net.known_networks import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.access import sha256

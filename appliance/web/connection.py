@@ -14,8 +14,8 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from appliance.doorkeeper import Doorkeeper
-from appliance.quick_stream import QUICK_BYTES, QuickStream
+from appliance.net.connection_limits import Doorkeeper
+from appliance.net.socket_stream import QUICK_BYTES, QuickStream
 from appliance.web.http1 import Application, Http1, InPlace, Peer
 
 TLS_HANDSHAKE = 10  # seconds

@@ -19,7 +19,7 @@ from appliance.errors import Code, Refused
 from appliance.message.cost import of_size
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
-from appliance.networks import client_network
+from appliance.net.address_policy import client_network
 from appliance.outside import Outside
 from appliance.rates import RequestRate
 from appliance.store import Store

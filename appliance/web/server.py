@@ -18,8 +18,8 @@ from appliance.certificate import Certificate
 from appliance.certificate_files import http_files
 from appliance.config.load import Config, Http
 from appliance.config.reload import LiveSettings
-from appliance.doorkeeper import Doorkeeper, accept_forever
-from appliance.known_networks import KnownNetworks
+from appliance.net.connection_limits import Doorkeeper, accept_forever
+from appliance.net.known_networks import KnownNetworks
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import EXPIRIES, OPEN

@@ -12,7 +12,7 @@ from appliance.guesses import FAILURE_DELAY, Attempt, Guesses
 from appliance.model.dashboard import Session
 from appliance.model.events import rfc3339
 from appliance.model.mail import Role, User
-from appliance.networks import site_of
+from appliance.net.address_policy import site_of
 from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import Time

@@ -4,8 +4,8 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from appliance.config.load import Config
+from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
-from appliance.own_addresses import OwnAddresses
 from appliance.resolver import Resolver
 from appliance.trust import operators_context
 from appliance.webhook.post import Poster

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 from appliance.config.values import is_host_name
-from appliance.networks import Address, Network, refusal
+from appliance.net.address_policy import Address, Network, refusal
 
 URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way
 HTTPS_PORT = 443

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import trio
 
-from appliance.networks import Address
+from appliance.net.address_policy import Address
 from appliance.webhook.transport import Transport
 
 IDLE_LIMIT = 30.0  # seconds a connection is kept without use

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.host_addresses import host_addresses
-from appliance.networks import Address, Network, refusal
+from appliance.net.address_policy import Address, Network, refusal
 from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver
 from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.attempt import NotPosted

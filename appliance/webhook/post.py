@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import trio
 
-from appliance.networks import Address, Network
+from appliance.net.address_policy import Address, Network
 from appliance.resolver import Resolver
 from appliance.system.shortage import Shortage
 from appliance.webhook.attempt import Attempt, NotPosted

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from appliance.networks import Address
+from appliance.net.address_policy import Address
 from appliance.system.shortage import raise_if_short
 from appliance.webhook.attempt import Attempt, NotPosted, Step
 from appliance.webhook.guard import Target

@@ -6,7 +6,7 @@ of session tickets, which would keep the process busy for as long as an attempt 
 
 import trio
 
-from appliance.quick_stream import QuickStream, quick
+from appliance.net.socket_stream import QuickStream, quick
 
 RECEIVED_LIMIT = 128 * 1024  # bytes for one answer or handshake; OpenSSL takes certificates of 100 KiB at most
 

@@ -7,8 +7,8 @@ import trio
 
 from appliance.acme.challenges import MOST_PER_ADDRESS, PATIENCE, Questions, answer
 from appliance.config.load import Endpoint
-from appliance.doorkeeper import Doorkeeper
-from appliance.short_http import HEAD_BYTES
+from appliance.net.connection_limits import Doorkeeper
+from appliance.net.http_server import HEAD_BYTES
 
 SITE = "https://mail.example.com"
 SHOWN = {"tok-en_1": "tok-en_1.print"}

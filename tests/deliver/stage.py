@@ -33,7 +33,7 @@ from appliance.deliver.warmups import Warmups
 from appliance.inbox import Inbox
 from appliance.message.dkim import SigningKey
 from appliance.model.mail import NewMessage, NewRecipient, Role, Source
-from appliance.networks import Address
+from appliance.net.address_policy import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.sql import rows

@@ -19,7 +19,7 @@ from appliance.deliver.route import (
     in_order,
     relay_for,
 )
-from appliance.networks import Address
+from appliance.net.address_policy import Address
 from appliance.resolver import Mx
 from tests.fakes.dns import DnsServer, Records, Trouble, Zone, ZoneResolver, serving
 

@@ -15,9 +15,9 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.networks import Network
+from appliance.net.address_policy import Network
+from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
-from appliance.own_addresses import OwnAddresses
 from appliance.webhook.post import Poster
 from tests.fakes.dns import DnsServer, Zone, serving
 from tests.fakes.receiver import LOOPBACK, Receiver, answering, client_context, posting

@@ -18,7 +18,7 @@ from appliance.deliver.smtp.timeouts import Timeouts
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
 from appliance.deliver.smtp.transcript import Line
 from appliance.deliver.smtp.watch import Watch
-from appliance.quick_stream import quick
+from appliance.net.socket_stream import quick
 
 RECEIVE_BYTES = 4_096  # at a time; replies are short, and a server that floods us is to be noticed soon
 BLOCK_BYTES = 64 * 1024  # sent at a time, each with its own time limit

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from appliance import readable as readable_module
-from appliance.quick_stream import QuickStream
-from appliance.readable import Readable
+from appliance.net import epoll as readable_module
+from appliance.net.epoll import Readable
+from appliance.net.socket_stream import QuickStream
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.quick_stream import QUICK_BYTES, QuickStream, quick
+from appliance.net.socket_stream import QUICK_BYTES, QuickStream, quick
 
 
 @asynccontextmanager

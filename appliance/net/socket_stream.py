@@ -10,7 +10,7 @@ import select
 
 import trio
 
-from appliance.readable import Readable
+from appliance.net.epoll import Readable
 
 QUICK_BYTES = 64 * 1024  # a longer write does visit the scheduler, so that nobody is kept waiting for it
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.networks import is_allowed, refusal
-from appliance.own_addresses import OwnAddresses, leaving_from
+from appliance.net.address_policy import is_allowed, refusal
+from appliance.net.local_addresses import OwnAddresses, leaving_from
 
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.1 168.63.129.15
@@ -162,5 +162,5 @@ def test_the_routing_table_tells_where_mail_leaves_from() -> None:
 
 def test_a_system_that_binds_to_anything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kernel binds to foreign addresses, none counts as our own: better than refusing all mail."""
-    monkeypatch.setattr("appliance.own_addresses._binds", lambda address: True)
+    monkeypatch.setattr("appliance.net.local_addresses._binds", lambda address: True)
     assert ip_address("1.1.1.1") not in OwnAddresses()

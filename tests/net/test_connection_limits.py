@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.doorkeeper import Doorkeeper
-from appliance.known_networks import LIFETIME, REMEMBERED, KnownNetworks
+from appliance.net.connection_limits import Doorkeeper
+from appliance.net.known_networks import LIFETIME, REMEMBERED, KnownNetworks
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from appliance.networks import client_network
+from appliance.net.address_policy import client_network
 
 REMEMBERED = 10_000  # networks; the longest unseen are forgotten first
 LIFETIME = 24 * 60 * 60.0  # seconds

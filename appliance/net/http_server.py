@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import trio
 
-from appliance.doorkeeper import Doorkeeper
+from appliance.net.connection_limits import Doorkeeper
 
 HEAD_BYTES = 8 * 1024
 PLAIN = "text/plain; charset=utf-8"

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from appliance.http_exchange import HEADER_LIMIT, Answer, BadAnswer, ClosedEarly, TooLong, ask
+from appliance.net.http_client import HEADER_LIMIT, Answer, BadAnswer, ClosedEarly, TooLong, ask
 
 HEADERS = [("Host", "example.com")]
 

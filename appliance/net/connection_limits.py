@@ -19,8 +19,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from appliance.config.load import Network
-from appliance.known_networks import KnownNetworks
-from appliance.networks import client_network
+from appliance.net.address_policy import client_network
+from appliance.net.known_networks import KnownNetworks
 from appliance.telemetry.log import get_logger
 
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)

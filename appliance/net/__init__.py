@@ -1,0 +1,1 @@
+"""Sockets, connection limits and small HTTP, for every service that listens or dials."""
