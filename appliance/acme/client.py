@@ -18,11 +18,11 @@ from appliance import __version__
 from appliance.acme.conversation import Ask, Show, Steps, T
 from appliance.acme.trouble import NotIssued
 from appliance.acme.wire import Answer, read_wait
-from appliance.host_addresses import host_addresses
+from appliance.dns.host_addresses import host_addresses
+from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address
 from appliance.net.http_client import BadAnswer, ask
 from appliance.outside import Outside
-from appliance.resolver import LookupFailed, Resolver
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
 BODY_LIMIT = 256 * 1024  # bytes; a chain has ten thousand

@@ -11,8 +11,8 @@ from appliance.acme.keeper import Keeper
 from appliance.certificate_files import acme_directory
 from appliance.config.load import Config
 from appliance.config.reload import LiveSettings
+from appliance.dns.resolver import DnsResolver
 from appliance.outside import Outside
-from appliance.resolver import DnsResolver
 from appliance.trust import operators_context
 
 

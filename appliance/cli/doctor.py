@@ -34,9 +34,9 @@ def doctor(blocklists: bool, as_json: bool) -> None:
     """
     import trio
 
+    from appliance.dns.resolver import DnsResolver
     from appliance.doctor.examination import Examination
     from appliance.outside import Outside
-    from appliance.resolver import DnsResolver
 
     settings = database.load_settings()
     database.prepare(settings)

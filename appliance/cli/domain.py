@@ -10,8 +10,8 @@ from appliance.cli.output import printable, show, show_list
 
 if TYPE_CHECKING:
     from appliance.config.load import Config
-    from appliance.dns_check import Checked
-    from appliance.dns_records import DnsRecord
+    from appliance.dns.check import Checked
+    from appliance.dns.records import DnsRecord
     from appliance.model.mail import Domain, StoredDkimKey
     from appliance.store import Store
 
@@ -164,7 +164,7 @@ async def _keys(
 
 
 def _records(account: str, domain: str, settings: "Config | None" = None, *, rotate: bool = False) -> "list[DnsRecord]":
-    from appliance import dns_records
+    from appliance.dns import records
     from appliance.outside import Outside
 
     settings, wanted = settings or database.load_settings(), _domain_name(domain)
@@ -175,18 +175,18 @@ def _records(account: str, domain: str, settings: "Config | None" = None, *, rot
         return await _keys(store, settings, account_id, wanted, rotate=rotate)
 
     keys = database.run(work, settings=settings)
-    return dns_records.records(wanted, dns_records.sending_host(settings), keys, Outside().now())
+    return records.records(wanted, records.sending_host(settings), keys, Outside().now())
 
 
 def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
     import trio
 
-    from appliance import dns_check, dns_records
-    from appliance.resolver import DnsResolver
+    from appliance.dns import check, records
+    from appliance.dns.resolver import DnsResolver
 
     async def ask() -> "list[Checked]":
-        host = dns_records.sending_host(settings)
-        return await dns_check.check(DnsResolver(settings.dns.resolvers), host, wanted, for_operator=True)
+        host = records.sending_host(settings)
+        return await check.check(DnsResolver(settings.dns.resolvers), host, wanted, for_operator=True)
 
     return trio.run(ask)
 

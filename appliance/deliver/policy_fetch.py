@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import trio
 
-from appliance.host_addresses import host_addresses
+from appliance.dns.host_addresses import host_addresses
+from appliance.dns.resolver import LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.http_client import Answer, BadAnswer, ClosedEarly, TooLong, ask
-from appliance.resolver import LookupFailed, NotAsked, Resolver
 from appliance.system.shortage import Shortage, raise_if_short
 
 FETCH_TIMEOUT = 10.0  # seconds for all of it, DNS included; RFC 8461 3.3 suggests a minute, and mail waits meanwhile

@@ -15,8 +15,8 @@ from ipaddress import ip_address
 import trio
 
 from appliance.deliver.providers import Pool, Pools
-from appliance.host_addresses import host_addresses
-from appliance.resolver import Fault, LookupFailed, Resolver
+from appliance.dns.host_addresses import host_addresses
+from appliance.dns.resolver import Fault, LookupFailed, Resolver
 
 PROVED_FOR = 6 * 3600.0  # seconds
 ASKED_EVERY = 3600.0  # seconds until an address without a proof is looked up again

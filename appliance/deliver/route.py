@@ -17,9 +17,9 @@ from ipaddress import ip_address
 
 import trio
 
-from appliance.host_addresses import host_addresses
+from appliance.dns.host_addresses import host_addresses
+from appliance.dns.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
-from appliance.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.system.shortage import Shortage
 
 HOSTS_LOOKED_UP = 10  # MX hosts of one domain; more would be a way to make us ask and ask

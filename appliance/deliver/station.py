@@ -20,10 +20,10 @@ from appliance.deliver.signer import Signer
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
 from appliance.deliver.warmups import Warmups
+from appliance.dns.resolver import DnsResolver
 from appliance.inbox import Inbox
 from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
-from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store
 from appliance.trust import trusting_context

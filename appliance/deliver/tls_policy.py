@@ -21,7 +21,7 @@ from appliance.deliver.dane import usable
 from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
 from appliance.deliver.policy_fetch import NoPolicy
 from appliance.deliver.route import Host, Relay, RelayTls, Route
-from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
+from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.system.shortage import Shortage
 
 POLICIES = 10_000  # domains remembered

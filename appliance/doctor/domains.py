@@ -2,8 +2,8 @@
 
 import re
 
-from appliance.dns_check import Checked, Status
-from appliance.dns_records import Kind
+from appliance.dns.check import Checked, Status
+from appliance.dns.records import Kind
 from appliance.doctor.facts import MxFacts
 from appliance.doctor.finding import Finding, Level, Paste, ok, warning
 

@@ -6,10 +6,11 @@ from functools import partial
 
 import trio
 
-from appliance import dns_check
 from appliance.certificate_files import by_acme
 from appliance.config.load import Config, Mode
-from appliance.dns_records import records, sending_host
+from appliance.dns import check as dns_check
+from appliance.dns.records import records, sending_host
+from appliance.dns.resolver import Resolver
 from appliance.doctor import acme, domains, machine, names, observe_machine, observe_names, warming
 from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
 from appliance.doctor.finding import Finding, ok, warning
@@ -20,7 +21,6 @@ from appliance.model.warmup import Warming
 from appliance.net.address_policy import Address
 from appliance.net.listeners import binds
 from appliance.outside import Outside
-from appliance.resolver import Resolver
 from appliance.sealed import SealBroken
 from appliance.signing_keys import open_sealed as open_signing_key
 from appliance.store import FILE_NAME, Store, open_store

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from appliance.dns.resolver import Mx
 from appliance.model.mail import PoolHold
 from appliance.net.address_policy import Address
-from appliance.resolver import Mx
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from appliance.config.load import Config, Mode, RelayTls
-from appliance.dns_check import addresses_of
+from appliance.dns.check import addresses_of
+from appliance.dns.resolver import Fault, LookupFailed, Resolver
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
 from appliance.errors import in_words
 from appliance.net.address_policy import Address, refusal
 from appliance.net.local_addresses import NOBODYS, leaving_from
 from appliance.outside import Outside
-from appliance.resolver import Fault, LookupFailed, Resolver
 
 TARGETS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
 KNOCK_TIMEOUT = 8.0  # seconds for a connection and its first words

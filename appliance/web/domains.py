@@ -14,15 +14,15 @@ import trio
 from msgspec import Meta
 from quart import Blueprint, Response, request
 
-from appliance import dns_records
 from appliance.config.load import Config
-from appliance.dns_check import Checked, Status, check
-from appliance.dns_records import DnsRecord, Kind
+from appliance.dns import records as dns_records
+from appliance.dns.check import Checked, Status, check
+from appliance.dns.records import DnsRecord, Kind
+from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.model.events import rfc3339
 from appliance.model.mail import Domain
 from appliance.provisioning import domain_name
-from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id

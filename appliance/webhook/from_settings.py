@@ -4,9 +4,9 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from appliance.config.load import Config
+from appliance.dns.resolver import Resolver
 from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
-from appliance.resolver import Resolver
 from appliance.trust import operators_context
 from appliance.webhook.post import Poster
 

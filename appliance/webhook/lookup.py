@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.host_addresses import host_addresses
+from appliance.dns.host_addresses import host_addresses
+from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
-from appliance.resolver import Fault, LookupFailed, NotAsked, Resolver
 from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.attempt import NotPosted
 from appliance.webhook.guard import Target

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import trio
 
 from appliance.config.load import Config
+from appliance.dns.resolver import DnsResolver
 from appliance.outside import Outside
-from appliance.resolver import DnsResolver
 from appliance.store import Store
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.from_settings import poster

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import trio
 
+from appliance.dns.resolver import Resolver
 from appliance.net.address_policy import Address, Network
-from appliance.resolver import Resolver
 from appliance.system.shortage import Shortage
 from appliance.webhook.attempt import Attempt, NotPosted
 from appliance.webhook.exchange import Lost, exchange

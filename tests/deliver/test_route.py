@@ -19,8 +19,8 @@ from appliance.deliver.route import (
     in_order,
     relay_for,
 )
+from appliance.dns.resolver import Mx
 from appliance.net.address_policy import Address
-from appliance.resolver import Mx
 from tests.fakes.dns import DnsServer, Records, Trouble, Zone, ZoneResolver, serving
 
 V4, V4_TWO, V6, V6_TWO = "1.1.1.1", "1.1.1.2", "2600::1", "2600::2"

@@ -22,7 +22,7 @@ from appliance.deliver.policy_fetch import NoPolicy, PolicyFetcher
 from appliance.deliver.route import Host, Relay, RelayTls, Route
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, encrypt, opportunistic_context
 from appliance.deliver.tls_policy import Level, TlsPolicies, mta_sts_demand, relay_demand
-from appliance.resolver import Answer, NotAsked, Tlsa
+from appliance.dns.resolver import Answer, NotAsked, Tlsa
 from appliance.system.shortage import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
 

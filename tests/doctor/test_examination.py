@@ -10,13 +10,13 @@ import trio
 
 from appliance.config.load import parse
 from appliance.config.settings import Warmup
+from appliance.dns.resolver import Answer
 from appliance.doctor import observe_machine
 from appliance.doctor.examination import AT_ONCE, Examination
 from appliance.doctor.finding import Finding, Level
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.keyfile import load_or_create
 from appliance.model.warmup import begin
-from appliance.resolver import Answer
 from appliance.signing_keys import SigningKeys
 from appliance.store import FILE_NAME, Store
 from tests.doctor.world import ADDRESS, CONFIG, DOMAIN, HOST, OUTSIDE, REVERSE, World, wrong

@@ -13,11 +13,11 @@ import trustme
 
 from appliance import keyfile
 from appliance.config.load import parse
-from appliance.dns_records import records
+from appliance.dns.records import records
+from appliance.dns.resolver import DnsResolver
 from appliance.doctor.examination import Examination
 from appliance.doctor.finding import Finding, Level
 from appliance.outside import Outside
-from appliance.resolver import DnsResolver
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store, open_store
 from appliance.system.instance_lock import only_server

@@ -22,7 +22,7 @@ import dns.rrset
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.resolver import READERS, Answer, DnsResolver, Fault, LookupFailed, Mx, Tlsa
+from appliance.dns.resolver import READERS, Answer, DnsResolver, Fault, LookupFailed, Mx, Tlsa
 
 TTL = 300  # seconds, of every record unless told otherwise
 CHAIN = 8  # CNAMEs the server puts into one answer

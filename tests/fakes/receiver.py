@@ -11,8 +11,8 @@ from typing import Any
 import trio
 import trustme
 
+from appliance.dns.resolver import Resolver
 from appliance.outside import Outside
-from appliance.resolver import Resolver
 from appliance.trust import trusting_context
 from appliance.webhook.post import Poster
 from tests.fakes.dns import Zone, ZoneResolver

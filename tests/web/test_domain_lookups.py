@@ -8,8 +8,8 @@ import trio
 import trio.testing
 
 from appliance.config.load import load
-from appliance.dns_check import Checked, Status
-from appliance.dns_records import DnsRecord, Kind
+from appliance.dns.check import Checked, Status
+from appliance.dns.records import DnsRecord, Kind
 from appliance.web import domains
 from appliance.web.domains import CHECKS, DNS_TIME, Lookups
 

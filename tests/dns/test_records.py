@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from appliance.dns_check import Checked, Status, check, tags
-from appliance.dns_records import DAY, DnsRecord, Kind, records, spf_term
+from appliance.dns.check import Checked, Status, check, tags
+from appliance.dns.records import DAY, DnsRecord, Kind, records, spf_term
 from appliance.message.dkim_keys import zone_text
 from appliance.model.mail import StoredDkimKey
 from tests.fakes.dns import Trouble, Zone, ZoneResolver

@@ -5,8 +5,8 @@ from ipaddress import ip_address
 import pytest
 import trio
 
-from appliance.host_addresses import host_addresses
-from appliance.resolver import Fault, LookupFailed
+from appliance.dns.host_addresses import host_addresses
+from appliance.dns.resolver import Fault, LookupFailed
 from tests.fakes.dns import SPOILED, DnsServer, Trouble, Zone, ZoneResolver, serving
 
 ZONE: Zone = {

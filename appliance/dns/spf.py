@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import TypeVar
 
+from appliance.dns.resolver import Answer, Fault, LookupFailed, Mx, Resolver
 from appliance.net.address_policy import Address, Network
-from appliance.resolver import Answer, Fault, LookupFailed, Mx, Resolver
 
 LOOKUPS = 10  # terms that ask DNS, RFC 7208 4.6.4
 VOIDS = 2  # of them may find nothing

@@ -4,8 +4,8 @@ from itertools import chain, zip_longest
 
 import trio
 
+from appliance.dns.resolver import Fault, LookupFailed, Resolver
 from appliance.net.address_policy import Address
-from appliance.resolver import Fault, LookupFailed, Resolver
 
 OTHER_FAMILY = 1.0  # seconds to wait for the second answer once the first is here: some servers never give it
 

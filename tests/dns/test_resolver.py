@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance import resolver as module
 from appliance.config.values import Endpoint
-from appliance.resolver import Answer, DnsResolver, Fault, LookupFailed, Mx, NotAsked, Resolver, Tlsa, all_loopback
+from appliance.dns import resolver as module
+from appliance.dns.resolver import Answer, DnsResolver, Fault, LookupFailed, Mx, NotAsked, Resolver, Tlsa, all_loopback
 from tests.fakes.dns import DnsServer, Trouble, Zone, ZoneResolver, serving
 
 ZONE: Zone = {

@@ -9,10 +9,10 @@ from typing import Any
 
 import trio
 
-from appliance import spf
-from appliance.dns_records import DnsRecord, Kind, spf_term
+from appliance.dns import spf
+from appliance.dns.records import DnsRecord, Kind, spf_term
+from appliance.dns.resolver import Fault, LookupFailed, Resolver
 from appliance.net.address_policy import Address
-from appliance.resolver import Fault, LookupFailed, Resolver
 
 
 class Status(StrEnum):

@@ -1,0 +1,1 @@
+"""DNS: the resolver, and the records that a sending domain needs."""
