@@ -7,8 +7,8 @@ import pytest
 
 from appliance.acme import schedule
 from appliance.acme.files import STATE
-from appliance.certificate_files import ACME_DIRECTORY, CERTIFICATE
 from appliance.config.load import parse
+from appliance.tls.certificate_files import ACME_DIRECTORY, CERTIFICATE
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = (ROOT / "docs" / "certificates.md").read_text()

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from appliance.certificate_files import CERTIFICATE
 from appliance.errors import ANSWERS
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.submission import limits, replies
+from appliance.tls.certificate_files import CERTIFICATE
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "smtp.md").read_text()
 

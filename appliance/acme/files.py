@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme.csr import names_of
 from appliance.acme.jws import new_key, read_key
-from appliance.certificate_files import ACME_FILE
-from appliance.self_signed import private_pem
 from appliance.system import private_file
+from appliance.tls.certificate_files import ACME_FILE
+from appliance.tls.self_signed import private_pem
 
 ACCOUNT_KEY, STATE = "account.key", "state.json"
 

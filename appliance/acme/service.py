@@ -8,12 +8,12 @@ from appliance.acme.client import Client
 from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
 from appliance.acme.keeper import Keeper
-from appliance.certificate_files import acme_directory
 from appliance.config.load import Config
 from appliance.config.reload import LiveSettings
 from appliance.dns.resolver import DnsResolver
 from appliance.outside import Outside
-from appliance.trust import operators_context
+from appliance.tls.certificate_files import acme_directory
+from appliance.tls.trust import operators_context
 
 
 async def serve(

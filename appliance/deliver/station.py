@@ -26,7 +26,7 @@ from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
 from appliance.signing_keys import SigningKeys
 from appliance.store import Store
-from appliance.trust import trusting_context
+from appliance.tls.trust import trusting_context
 
 
 def build(

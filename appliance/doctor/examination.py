@@ -6,7 +6,6 @@ from functools import partial
 
 import trio
 
-from appliance.certificate_files import by_acme
 from appliance.config.load import Config, Mode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records, sending_host
@@ -27,6 +26,7 @@ from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.examine import LookedOver, look_over
 from appliance.store.migrate import newest_known
 from appliance.system.instance_lock import is_running
+from appliance.tls.certificate_files import by_acme
 from appliance.webhook_secrets import open_sealed as open_webhook_secret
 
 LIMIT = 30.0  # seconds for everything

@@ -15,14 +15,14 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from appliance.acme.files import Drawer
-from appliance.certificate import tls_context
-from appliance.certificate_files import acme_directory
 from appliance.config.load import Config, Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.errors import in_words
 from appliance.keyfile import FILE_NAME as KEY
 from appliance.net.listeners import bind_error
 from appliance.store import FILE_NAME as DATABASE
+from appliance.tls.certificate import tls_context
+from appliance.tls.certificate_files import acme_directory
 
 ANSWER_TIMEOUT = 3.0  # seconds for a listener on this machine to take a connection
 TIMEX = 512  # bytes, more than adjtimex(2) writes

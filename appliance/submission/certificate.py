@@ -1,8 +1,8 @@
 """In charge of the certificate that submission begins with."""
 
-from appliance.certificate import Certificate
-from appliance.certificate_files import smtp_files
 from appliance.config.load import Config, ConfigError
+from appliance.tls.certificate import Certificate
+from appliance.tls.certificate_files import smtp_files
 
 
 def of_settings(config: Config) -> Certificate:

@@ -13,8 +13,6 @@ from typing import Any
 import trio
 import trio_asyncio
 
-from appliance.certificate import Certificate
-from appliance.certificate_files import smtp_files
 from appliance.config.load import Config, Endpoint
 from appliance.config.reload import LiveSettings
 from appliance.entrance import Entrance
@@ -36,6 +34,8 @@ from appliance.submission.session import Deeds, Session
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.tls.certificate import Certificate
+from appliance.tls.certificate_files import smtp_files
 
 COPIES = 2  # of a message, as it came and as it is stored
 QUEUE_PATIENCE = 5.0  # seconds for which a connection may wait until others from its address have logged in

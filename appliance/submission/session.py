@@ -19,7 +19,6 @@ import trio
 import trio_asyncio
 from aiosmtpd.smtp import SMTP
 
-from appliance.certificate import Certificate
 from appliance.config.load import Smtp
 from appliance.errors import Code, Refused
 from appliance.message.addresses import Address
@@ -29,6 +28,7 @@ from appliance.submission.dialogue import Dialogue
 from appliance.submission.intake import BadAddress
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import REFUSED
+from appliance.tls.certificate import Certificate
 
 READ_AHEAD = 64 * 1024  # bytes that may wait while a message is being stored
 TLS_GOODBYE = 2.0  # seconds for the other side to say it, too

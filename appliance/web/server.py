@@ -13,9 +13,6 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance import certificate
-from appliance.certificate import Certificate
-from appliance.certificate_files import http_files
 from appliance.config.load import Config, Http
 from appliance.config.reload import LiveSettings
 from appliance.net.connection_limits import Doorkeeper, accept_forever
@@ -23,6 +20,9 @@ from appliance.net.known_networks import KnownNetworks
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.tls import certificate
+from appliance.tls.certificate import Certificate
+from appliance.tls.certificate_files import http_files
 from appliance.web.connection import Connection, Deadlines
 from appliance.web.http1 import Application
 from appliance.web.turned_away import TurnedAway

@@ -7,7 +7,7 @@ from appliance.config.load import Config
 from appliance.dns.resolver import Resolver
 from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
-from appliance.trust import operators_context
+from appliance.tls.trust import operators_context
 from appliance.webhook.post import Poster
 
 

@@ -11,13 +11,13 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
-from appliance import self_signed
 from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
 from appliance.acme.keeper import Keeper
 from appliance.acme.trouble import NotIssued
 from appliance.config.load import Acme
 from appliance.outside import Outside
+from appliance.tls import self_signed
 from tests.acme.authority import DIRECTORY, Authority
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0

@@ -7,10 +7,10 @@ import pytest
 import trio
 from cryptography import x509
 
-from appliance import self_signed
 from appliance.acme.files import Drawer, State
 from appliance.acme.jws import new_key
 from appliance.doctor.finding import Finding, Level
+from appliance.tls import self_signed
 from tests.acme.authority import issued
 from tests.doctor.world import HOST, World
 

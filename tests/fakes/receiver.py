@@ -13,7 +13,7 @@ import trustme
 
 from appliance.dns.resolver import Resolver
 from appliance.outside import Outside
-from appliance.trust import trusting_context
+from appliance.tls.trust import trusting_context
 from appliance.webhook.post import Poster
 from tests.fakes.dns import Zone, ZoneResolver
 

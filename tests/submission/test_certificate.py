@@ -8,11 +8,11 @@ import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from appliance.certificate import LOOK_EVERY, Certificate
-from appliance.certificate_files import CERTIFICATE
 from appliance.config import load
-from appliance.self_signed import generate
 from appliance.submission.certificate import of_settings
+from appliance.tls.certificate import LOOK_EVERY, Certificate
+from appliance.tls.certificate_files import CERTIFICATE
+from appliance.tls.self_signed import generate
 
 
 def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> load.Config:

@@ -11,8 +11,8 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from appliance.self_signed import generate
-from appliance.trust import trusting_context
+from appliance.tls.self_signed import generate
+from appliance.tls.trust import trusting_context
 from appliance.webhook.post import POST_TIMEOUT, Posted, Poster
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import (

@@ -24,7 +24,7 @@ from appliance.deliver.smtp.tls import (
     system_trust,
 )
 from appliance.deliver.smtp.watch import Watch
-from appliance.trust import trusting_context
+from appliance.tls.trust import trusting_context
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
 NAME = "mx.mail.example"

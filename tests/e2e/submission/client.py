@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import apsw
 
-from appliance.certificate_files import CERTIFICATE
 from appliance.store import FILE_NAME
+from appliance.tls.certificate_files import CERTIFICATE
 from tests.running import Running
 
 DELIVERED_WITHIN = 20.0  # seconds, by the sandbox

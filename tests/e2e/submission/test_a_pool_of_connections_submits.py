@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.certificate_files import CERTIFICATE
+from appliance.tls.certificate_files import CERTIFICATE
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, smtp
 from tests.programs import needs, require
 from tests.running import Running, add_account, appliance

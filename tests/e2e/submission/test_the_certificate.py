@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trustme
 
-from appliance.certificate_files import CERTIFICATE, KEY
+from appliance.tls.certificate_files import CERTIFICATE, KEY
 from tests.e2e.submission.client import Raw, endpoint, smtp
 from tests.running import Running, appliance
 

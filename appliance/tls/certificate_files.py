@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from appliance import self_signed
-from appliance.certificate import tls_context
 from appliance.config.load import Config
+from appliance.tls import self_signed
+from appliance.tls.certificate import tls_context
 
 CERTIFICATE, KEY = "smtp-certificate.pem", "smtp-key.pem"  # of the generated one
 ACME_DIRECTORY, ACME_FILE = "acme", "certificate.pem"

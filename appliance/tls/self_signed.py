@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from appliance.certificate import tls_context
 from appliance.system import private_file
+from appliance.tls.certificate import tls_context
 
 LIFETIME = datetime.timedelta(days=3650)  # nobody trusts it, so nobody gains from a short life
 RENEWED_BEFORE = datetime.timedelta(days=30)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from appliance import self_signed
-from appliance.certificate import Certificate
-from appliance.certificate_files import CERTIFICATE, KEY, by_acme, http_files, smtp_files
 from appliance.config.load import Config, parse
+from appliance.tls import self_signed
+from appliance.tls.certificate import Certificate
+from appliance.tls.certificate_files import CERTIFICATE, KEY, by_acme, http_files, smtp_files
 
 
 def settings(directory: Path, *, acme: str | None = "", http: bool = False, smtp: bool = False) -> Config:

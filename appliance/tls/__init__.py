@@ -1,0 +1,1 @@
+"""Certificates that listeners show, and the authorities that clients trust."""
