@@ -2,8 +2,8 @@
 
 import re
 
-from appliance import passwords
 from appliance.errors import Refused, invalid
+from appliance.keys import passwords
 from appliance.message import addresses
 
 # Safe in a path, a URL, a log line and a shell command, and never mistaken for an option.

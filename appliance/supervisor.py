@@ -18,8 +18,8 @@ from appliance.deliver import pool, station
 from appliance.errors import Refused
 from appliance.inbox import Inbox
 from appliance.janitor import Janitor
-from appliance.keyfile import FILE_NAME as KEY
-from appliance.keyfile import load_or_create
+from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside, Wake

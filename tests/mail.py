@@ -1,10 +1,10 @@
 """Mail in a store without anybody sending it: messages as if accepted, and outcomes as if tried."""
 
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
 from appliance.model.webhooks import EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.webhook_secrets import WebhookSecrets
 
 MIME = b"From: shop@example.com\r\nSubject: Hello\r\n\r\nHello.\r\n"
 SECOND = 1_000_000  # microseconds

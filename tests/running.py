@@ -18,9 +18,9 @@ from typing import IO, Any
 import httpx
 import trio
 
+from appliance.keys.passwords import hash_password
 from appliance.model.mail import Role, Scope
 from appliance.outside import Outside
-from appliance.passwords import hash_password
 from appliance.store import Store, open_store
 from tests.forked import Forked, fork
 

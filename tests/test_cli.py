@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from appliance import __version__
 from appliance.cli import leaves, main
+from appliance.keys.passwords import password_matches
 from appliance.model.mail import LedgerEntry, Role, User
 from appliance.outside import Outside
-from appliance.passwords import password_matches
 from appliance.store import Store, open_store
 from tests.forked import fork
 from tests.test_docs_cli import documented

@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.keyfile import FILE_NAME, load_or_create
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.keyfile import FILE_NAME, load_or_create
 from appliance.message.dkim_keys import zone_text
 from appliance.outside import Outside
-from appliance.signing_keys import SigningKeys
 from appliance.store import open_store
 from tests.fakes.dns import DnsServer
 from tests.test_cli import Shell, fields

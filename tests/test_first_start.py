@@ -7,8 +7,8 @@ from pathlib import Path
 from appliance.config import load
 from appliance.config.load import Config
 from appliance.first_start import ACCOUNT, DOMAIN, EMAIL, greeting
+from appliance.keys.passwords import password_matches
 from appliance.outside import Outside
-from appliance.passwords import password_matches
 from appliance.store import open_store
 
 URL = "http://127.0.0.1:8080"

@@ -15,12 +15,12 @@ from appliance.accept import Deliveries, FrontDoor, Submitted
 from appliance.deliver.courier import Parcel
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox, due_recipients
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value
 from appliance.message.request import decode
 from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside, Wake
-from appliance.signing_keys import SigningKeys
 from appliance.store import Store, open_store
 from appliance.system.free_space import FreeSpace
 from appliance.web.emails import message_json

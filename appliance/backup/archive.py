@@ -18,8 +18,8 @@ from typing import IO
 
 import msgspec
 
-from appliance.keyfile import FILE_NAME as KEY
-from appliance.keyfile import KEY_BYTES
+from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_BYTES
 from appliance.store import FILE_NAME as DATABASE
 
 MANIFEST = "manifest.json"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from appliance import __version__
 from appliance.backup import archive
-from appliance.keyfile import FILE_NAME as KEY
-from appliance.keyfile import load_or_create
+from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import load_or_create
 from appliance.model.events import rfc3339
 from appliance.outside import Outside
 from appliance.store import FILE_NAME

@@ -15,7 +15,7 @@ from appliance.backup import archive
 from appliance.backup.make import NO_LINKS
 from appliance.backup.unfinished import BEFORE, DECIDED, STAGING, complete
 from appliance.backup.verify import Verified, verify
-from appliance.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.model.mail import AllWaiting
 from appliance.outside import Outside
 from appliance.store import FILE_NAME as DATABASE

@@ -271,6 +271,7 @@ def _read_password(password_stdin: bool) -> bytes:
 
 
 def _hash(given: bytes) -> str:
-    from appliance import passwords, provisioning
+    from appliance import provisioning
+    from appliance.keys import passwords
 
     return passwords.hash_password(provisioning.password(given))

@@ -8,7 +8,7 @@ import os
 import pwd
 from pathlib import Path
 
-from appliance.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.store import FILE_NAME as DATABASE
 from appliance.system.instance_lock import FILE_NAME as LOCK
 

@@ -155,9 +155,9 @@ async def _keys(
     store: "Store", settings: "Config", account_id: str, domain: str, *, rotate: bool = False
 ) -> "list[StoredDkimKey]":
     """All keys of a domain, which has some that sign."""
-    from appliance.keyfile import load_or_create
+    from appliance.keys.dkim_keys import SigningKeys
+    from appliance.keys.keyfile import load_or_create
     from appliance.outside import Outside
-    from appliance.signing_keys import SigningKeys
 
     keys = SigningKeys(store, Outside(), load_or_create(settings.server.data_dir))
     return await keys.known(account_id, domain, rotate=rotate)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from appliance.backup.unfinished import Interrupted
 from appliance.config.load import Config, ConfigError, Endpoint
-from appliance.keyfile import KeyFileError
+from appliance.keys.keyfile import KeyFileError
 from appliance.net.listeners import bind_error, binds
 from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
 from appliance.store.faults import NO_ROOM, DamagedDatabase, DatabaseFault, DiskFault

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import trio
 
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import SigningKey, sign
 from appliance.outside import Outside
-from appliance.signing_keys import SigningKeys
 
 KEYS_KEPT = 1_000  # domains whose unsealed keys are held in memory
 KEYS_FRESH = 1_000_000  # microseconds until a rotation from the shell is noticed

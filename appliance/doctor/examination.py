@@ -13,21 +13,21 @@ from appliance.dns.resolver import Resolver
 from appliance.doctor import acme, domains, machine, names, observe_machine, observe_names, warming
 from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
 from appliance.doctor.finding import Finding, ok, warning
-from appliance.keyfile import FILE_NAME as KEY
-from appliance.keyfile import KEY_BYTES
+from appliance.keys.dkim_keys import open_sealed as open_signing_key
+from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_BYTES
+from appliance.keys.sealing import SealBroken
+from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.model.mail import PoolHold, StoredDkimKey
 from appliance.model.warmup import Warming
 from appliance.net.address_policy import Address
 from appliance.net.listeners import binds
 from appliance.outside import Outside
-from appliance.sealed import SealBroken
-from appliance.signing_keys import open_sealed as open_signing_key
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.examine import LookedOver, look_over
 from appliance.store.migrate import newest_known
 from appliance.system.instance_lock import is_running
 from appliance.tls.certificate_files import by_acme
-from appliance.webhook_secrets import open_sealed as open_webhook_secret
 
 LIMIT = 30.0  # seconds for everything
 AT_ONCE = (

@@ -18,7 +18,7 @@ from appliance.acme.files import Drawer
 from appliance.config.load import Config, Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.errors import in_words
-from appliance.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.net.listeners import bind_error
 from appliance.store import FILE_NAME as DATABASE
 from appliance.tls.certificate import tls_context

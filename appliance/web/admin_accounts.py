@@ -8,10 +8,10 @@ from quart import Blueprint, Response, request
 
 from appliance import provisioning
 from appliance.errors import Code, invalid
+from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
 from appliance.model.events import rfc3339
 from appliance.model.mail import Account, Role
 from appliance.net.address_policy import site_of
-from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
 from appliance.store.accounts import MAX_CREDITS
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, page_limit, request_id

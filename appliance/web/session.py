@@ -9,11 +9,11 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
 from appliance.guesses import FAILURE_DELAY, Attempt, Guesses
+from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.model.dashboard import Session
 from appliance.model.events import rfc3339
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
-from appliance.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id

@@ -7,10 +7,11 @@ import trio
 from appliance.accept import FrontDoor
 from appliance.config.load import Config
 from appliance.entrance import Entrance
-from appliance.keyfile import derive
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.keyfile import derive
+from appliance.keys.passwords import Hashing
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside
-from appliance.passwords import Hashing
-from appliance.signing_keys import SigningKeys
 from appliance.store import Store
 from appliance.system import memory
 from appliance.web import (
@@ -42,7 +43,6 @@ from appliance.web.edge import Edge
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
 from appliance.web.webhook import CheckUrl, WebhookParts
-from appliance.webhook_secrets import WebhookSecrets
 
 
 async def _check_ready(door: FrontDoor, store: Store) -> None:

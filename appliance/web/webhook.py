@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import Blueprint, Response
 
 from appliance.errors import Code, invalid
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.events import rfc3339
 from appliance.model.webhooks import EventType, Webhook, WebhookSettings
 from appliance.web.answer import Time
@@ -16,7 +17,6 @@ from appliance.web.app import Services, answer, json_request, request_id
 from appliance.web.described import for_customers
 from appliance.web.templates import DeletedAnswer
 from appliance.web.webhook_deliveries import DeliveryAnswer, delivery_object, optional_time
-from appliance.webhook_secrets import WebhookSecrets
 
 URL_LENGTH = 2048  # characters
 

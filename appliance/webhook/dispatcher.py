@@ -15,9 +15,10 @@ import trio
 
 from appliance.concurrency.batch_writer import Recording
 from appliance.errors import Refused
+from appliance.keys.sealing import SealBroken
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.outside import SLEEP_LIMIT, Outside
-from appliance.sealed import SealBroken
 from appliance.store import Store
 from appliance.system.shortage import PAUSE, Shortage
 from appliance.telemetry.log import get_logger
@@ -29,7 +30,6 @@ from appliance.webhook.post import Posted
 from appliance.webhook.schedule import judge
 from appliance.webhook.signature import signature_header
 from appliance.webhook.turns import SLOTS, Slot, Turns
-from appliance.webhook_secrets import WebhookSecrets
 
 IN_HAND = 64  # posts of one line that are in memory: waiting, on their way, or being recorded
 ALL_IN_HAND = 10_000  # of all lines together, as long as each of them has its least

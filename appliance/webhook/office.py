@@ -6,12 +6,12 @@ import trio
 
 from appliance.config.load import Config
 from appliance.dns.resolver import DnsResolver
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.from_settings import poster
 from appliance.webhook.post import Poster
-from appliance.webhook_secrets import WebhookSecrets
 
 CLOSE_EVERY = 5.0  # seconds between two looks for connections that nobody needs
 

@@ -16,14 +16,14 @@ import apsw
 import pytest
 import trio
 
-from appliance import keyfile
 from appliance.backup import archive
 from appliance.backup.make import NotMade, make
 from appliance.backup.restore import NotRestored, restore
 from appliance.backup.unfinished import settle
 from appliance.backup.verify import verify
+from appliance.keys import keyfile
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.outside import Outside
-from appliance.signing_keys import SigningKeys
 from appliance.store import FILE_NAME, open_store
 from appliance.store.connection import open_writer
 from appliance.store.pools import EVERY

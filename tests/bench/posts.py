@@ -6,11 +6,11 @@ from pathlib import Path
 import apsw
 import trio
 
-from appliance.keyfile import load_or_create
+from appliance.keys.keyfile import load_or_create
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
-from appliance.webhook_secrets import WebhookSecrets
 
 BODY = (
     b'{"id":"evt_19811c37e9c0a1d4b1a7c2f0e6d3985a","type":"email.delivered","created_at":"2026-11-15T09:30:00.123Z",'

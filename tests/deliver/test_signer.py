@@ -10,10 +10,10 @@ import trio
 
 from appliance.deliver import signer as signer_module
 from appliance.deliver.signer import KEYS_FRESH, SIGNATURES_KEPT, Signer, Unsigned
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import Role
 from appliance.outside import Outside
-from appliance.signing_keys import SigningKeys
 from appliance.store import Store, open_store
 from tests.e2e.delivery.verifier import signatures, verifies
 

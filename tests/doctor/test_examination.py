@@ -14,10 +14,10 @@ from appliance.dns.resolver import Answer
 from appliance.doctor import observe_machine
 from appliance.doctor.examination import AT_ONCE, Examination
 from appliance.doctor.finding import Finding, Level
-from appliance.keyfile import FILE_NAME as KEY
-from appliance.keyfile import load_or_create
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import load_or_create
 from appliance.model.warmup import begin
-from appliance.signing_keys import SigningKeys
 from appliance.store import FILE_NAME, Store
 from tests.doctor.world import ADDRESS, CONFIG, DOMAIN, HOST, OUTSIDE, REVERSE, World, wrong
 from tests.fakes.dns import Trouble, ZoneResolver

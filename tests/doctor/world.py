@@ -11,14 +11,14 @@ from typing import Any
 import trio
 import trustme
 
-from appliance import keyfile
 from appliance.config.load import parse
 from appliance.dns.records import records
 from appliance.dns.resolver import DnsResolver
 from appliance.doctor.examination import Examination
 from appliance.doctor.finding import Finding, Level
+from appliance.keys import keyfile
+from appliance.keys.dkim_keys import SigningKeys
 from appliance.outside import Outside
-from appliance.signing_keys import SigningKeys
 from appliance.store import Store, open_store
 from appliance.system.instance_lock import only_server
 from tests import mail

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import pytest
 
 from appliance.cli import leaves, main
-from appliance.keyfile import FILE_NAME as KEY
-from appliance.keyfile import load_or_create
+from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import load_or_create
 from appliance.store import FILE_NAME as DATABASE
 from appliance.system.instance_lock import FILE_NAME as LOCK
 from tests.forked import fork

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
 from appliance.model.webhooks import Delivery, EventType, WebhookSettings
 from appliance.outside import Outside
@@ -15,7 +16,6 @@ from appliance.store import Store, open_store
 from appliance.store.sql import rows
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.post import Posted
-from appliance.webhook_secrets import WebhookSecrets
 
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)  # seconds, as the interface says

@@ -10,7 +10,7 @@ import httpx
 import jwt
 import pytest
 
-from appliance.keyfile import derive, load_or_create
+from appliance.keys.keyfile import derive, load_or_create
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, change, error, message, new_key
 from tests.running import PASSWORD, Provisioned, Running

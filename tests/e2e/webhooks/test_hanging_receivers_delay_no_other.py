@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.keyfile import load_or_create
+from appliance.keys.keyfile import load_or_create
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.webhook_secrets import WebhookSecrets
 from tests.e2e.contract.service import Caller, message, new_key
 from tests.e2e.webhooks.conftest import NewCustomer
 from tests.e2e.webhooks.customer import Customer

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from appliance.errors import Code, Refused
-from appliance.passwords import (
+from appliance.keys.passwords import (
     MAX_BYTES,
     THREADS,
     WAITING,

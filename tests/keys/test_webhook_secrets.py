@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from appliance.keys.sealing import SealBroken
+from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, Webhook
 from appliance.outside import Outside
-from appliance.sealed import SealBroken
-from appliance.webhook_secrets import WebhookSecrets
 
 SECRETS = WebhookSecrets(bytes(32), Outside())
 

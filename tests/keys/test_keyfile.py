@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.keyfile import FILE_NAME, KEY_BYTES, KeyFileError, derive, load_or_create
+from appliance.keys.keyfile import FILE_NAME, KEY_BYTES, KeyFileError, derive, load_or_create
 
 
 def test_the_key_is_made_at_the_first_start_and_stays(tmp_path: Path) -> None:

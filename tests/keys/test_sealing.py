@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.keyfile import derive
-from appliance.sealed import SealBroken, seal, unseal
+from appliance.keys.keyfile import derive
+from appliance.keys.sealing import SealBroken, seal, unseal
 
 KEY = derive(bytes(32), "dkim")
 CONTEXT = b"signing_key/7"

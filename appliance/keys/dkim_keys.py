@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.keyfile import derive
+from appliance.keys.keyfile import derive
+from appliance.keys.sealing import seal, unseal
 from appliance.message import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import StoredDkimKey
 from appliance.outside import Outside
-from appliance.sealed import seal, unseal
 from appliance.store import Store
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import pybase64
 
-from appliance.keyfile import derive
+from appliance.keys.keyfile import derive
+from appliance.keys.sealing import seal, unseal
 from appliance.model.webhooks import SealedSecret, Webhook
 from appliance.outside import Outside
-from appliance.sealed import seal, unseal
 
 SECRET_BYTES = 32
 HINT = 4  # characters
