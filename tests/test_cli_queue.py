@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from appliance.cli import main
 from appliance.config.settings import Warmup
-from appliance.explain import clock
 from appliance.model.events import rfc3339
 from appliance.model.mail import NewMessage, PoolState, RecipientStatus, SlowedAccount
 from appliance.model.warmup import begin
 from appliance.outside import Outside
+from appliance.report.explain import clock
 from appliance.store import Store, open_store
 from tests import mail
 from tests.test_cli import Shell, fields

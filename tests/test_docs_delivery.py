@@ -14,8 +14,8 @@ from appliance.deliver.providers import PROVIDERS, Limits, Provider
 from appliance.deliver.selection import RECIPIENTS_PER_VISIT
 from appliance.deliver.smtp.transcript import FIRST_LINES, LAST_LINES
 from appliance.deliver.warmups import DEAD_FOR
-from appliance.explain import span
 from appliance.model.warmup import BURST, hourly
+from appliance.report.explain import span
 
 DOCS = Path(__file__).parent.parent / "docs"
 DOCUMENT = DOCS / "delivery.md"

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.config.settings import Warmup
-    from appliance.explain import PoolView
     from appliance.model.mail import Attempt, MessageRecord, TriedRecipient
+    from appliance.report.explain import PoolView
     from appliance.store import Store
 
 
@@ -51,9 +51,9 @@ def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageReco
 
 
 def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
-    from appliance.explain import standing
     from appliance.model.events import rfc3339
     from appliance.outside import Outside
+    from appliance.report.explain import standing
 
     now, message = Outside().now(), record.message
 
@@ -81,8 +81,8 @@ def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int,
 
 
 def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, Any]:
-    from appliance import explain as words
     from appliance.model.events import rfc3339
+    from appliance.report import explain as words
 
     answer = {
         "number": number,
@@ -104,8 +104,8 @@ def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, An
 
 
 def _lines(record: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -> "Iterator[str]":
-    from appliance import explain as words
     from appliance.outside import Outside
+    from appliance.report import explain as words
 
     now, message = Outside().now(), record.message
     accepted = words.clock(message.created_at, now)

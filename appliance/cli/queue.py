@@ -66,7 +66,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     import msgspec
 
     from appliance.outside import Outside
-    from appliance.queue_report import by_pool, pause_of, warming
+    from appliance.report.queue import by_pool, pause_of, warming
     from appliance.store.pools import EVERY
 
     settings = database.load_settings()
@@ -251,7 +251,7 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
     """By how long, not by the clock: that is what one wants to know, and there is room for it."""
     from datetime import datetime
 
-    from appliance.explain import SECOND, span
+    from appliance.report.explain import SECOND, span
 
     def since(time: str) -> int:
         return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
@@ -264,8 +264,8 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
 
 
 def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
-    from appliance.explain import warmup_wait
     from appliance.model.events import rfc3339
+    from appliance.report.explain import warmup_wait
 
     if pool["held_because"] is not None:
         probe = pool["next_probe_at"]

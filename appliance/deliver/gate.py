@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from appliance.deliver.providers import Limits
-from appliance.explain import QUOTED_REPLY
+from appliance.report.explain import QUOTED_REPLY
 
 SECOND = 1_000_000  # microseconds
 FIRST_PAUSE = 15 * SECOND

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from appliance.doctor.finding import Finding, ok
-from appliance.explain import clock
 from appliance.model.warmup import Warming
+from appliance.report.explain import clock
 
 LINES = 20  # there may be a pool for every domain that got mail
 

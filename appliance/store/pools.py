@@ -8,9 +8,9 @@ import apsw
 import msgspec
 
 from appliance.config.settings import Warmup
-from appliance.explain import PoolView
 from appliance.model.mail import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
+from appliance.report.explain import PoolView
 from appliance.store.engine import Engine
 from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows, run

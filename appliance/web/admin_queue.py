@@ -9,7 +9,7 @@ from quart import Blueprint, Response
 from appliance.config.load import Warmup
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
-from appliance.queue_report import Pause, WaitingPool, WarmingAddress, by_pool, pause_of, warming
+from appliance.report.queue import Pause, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.pools import EVERY
 from appliance.web.app import Services, answer, json_request, request_id
 from appliance.web.described import for_admins, parameter

@@ -6,11 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from appliance import explain
-from appliance.explain import PoolView
 from appliance.model.dashboard import MessageFacts
 from appliance.model.events import rfc3339
 from appliance.model.mail import Attempt, Billing, MessageRecord, MessageStatus, RecipientStatus, Source, TriedRecipient
+from appliance.report import explain
+from appliance.report.explain import PoolView
 from appliance.web.answer import Time
 from appliance.web.secrets import time_or_none
 

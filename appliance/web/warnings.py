@@ -5,8 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
-from appliance.explain import public_reason
 from appliance.model.mail import Account, PoolHold
+from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.system.free_space import FreeSpace

@@ -15,10 +15,10 @@ from appliance.deliver import warmups as warmups_module
 from appliance.deliver.courier import Courier
 from appliance.deliver.observed import name_pools
 from appliance.deliver.route import Host, Relay, Route
-from appliance.explain import standing
 from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome
 from appliance.model.warmup import DAY, HOUR
+from appliance.report.explain import standing
 from tests.deliver.stage import SOURCES, START, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx, hang_up
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.explain import PoolView, Spoken, attempt_line, clock, dialogue, encryption, span, standing
 from appliance.model.mail import Attempt, Billing, PoolHold, PoolState, Recipient, RecipientStatus, TriedRecipient
 from appliance.model.warmup import Warming
+from appliance.report.explain import PoolView, Spoken, attempt_line, clock, dialogue, encryption, span, standing
 
 SECOND = 1_000_000
 NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC

@@ -1,0 +1,1 @@
+"""The words in which the command line and the dashboard tell where mail stands."""
