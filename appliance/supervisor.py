@@ -9,14 +9,14 @@ from pathlib import Path
 
 import trio
 
-from appliance import entrance
-from appliance.accept import Deliveries
 from appliance.acme import service as acme
 from appliance.config.load import Config, ConfigError, load
 from appliance.config.reload import LiveSettings
 from appliance.deliver import pool, station
 from appliance.errors import Refused
 from appliance.inbox import Inbox
+from appliance.intake import services
+from appliance.intake.accept import Deliveries
 from appliance.janitor import Janitor
 from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import load_or_create
@@ -146,7 +146,7 @@ async def _run_all(
     """Workers around listeners: the workers are cancelled once the listeners have ended."""
     live, ready = LiveSettings(config), trio.Event()
     inbox, wake_simulated = Inbox(), Wake()
-    shared = entrance.build(config, outside, store, Deliveries(inbox, wake_simulated))
+    shared = services.build(config, outside, store, Deliveries(inbox, wake_simulated))
     webhooks = office.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
@@ -187,7 +187,7 @@ def _announce(config: Config, urls: dict[str, list[str]]) -> None:
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 
-def _adopt(config: Config, shared: entrance.Entrance, edge: Edge) -> None:
+def _adopt(config: Config, shared: services.Entrance, edge: Edge) -> None:
     set_level(config.server.log_level)
     shared.adopt(config.limits)
     edge.adopt(config.http)
@@ -226,7 +226,7 @@ def _reload(live: LiveSettings, manager: ServiceManager) -> None:
     manager.ready(SERVING)
 
 
-async def _keep_books(store: Store, shared: entrance.Entrance) -> None:
+async def _keep_books(store: Store, shared: services.Entrance) -> None:
     """Add up what was sent, and note which credentials were used, behind the senders' backs."""
     while True:
         more = False

@@ -63,12 +63,12 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
       echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
       appliance account create acme --email owner@acme.example --password-stdin --credits 1000 < password.txt
     """
-    from appliance import provisioning
+    from appliance.intake import account_rules
     from appliance.model.mail import Role
 
     given = _read_password(password_stdin)
     with database.refusals():
-        name, email = provisioning.account_name(name), provisioning.login_email(email)
+        name, email = account_rules.account_name(name), account_rules.login_email(email)
         password_hash = _hash(given)
     role = Role.ADMIN if admin else Role.CUSTOMER
 
@@ -271,7 +271,7 @@ def _read_password(password_stdin: bool) -> bytes:
 
 
 def _hash(given: bytes) -> str:
-    from appliance import provisioning
+    from appliance.intake import account_rules
     from appliance.keys import passwords
 
-    return passwords.hash_password(provisioning.password(given))
+    return passwords.hash_password(account_rules.password(given))

@@ -136,10 +136,10 @@ def verify(name: str, domain: str, as_json: bool) -> None:
 
 
 def _domain_name(text: str) -> str:
-    from appliance import provisioning
+    from appliance.intake import account_rules
 
     with database.refusals():
-        return provisioning.domain_name(text)
+        return account_rules.domain_name(text)
 
 
 def _registered(store: "Store", account: str, account_id: str, domain: str) -> "Domain":

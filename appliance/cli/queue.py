@@ -219,18 +219,18 @@ def _check_known(store: "Store", pool: str, settings: "Config") -> None:
 
 
 async def _retry(store: "Store", named: Mapping[str, str]) -> int:
-    from appliance import provisioning
+    from appliance.intake import account_rules
 
     control = store.queue_control
     match dict(named):
         case {"pool": pool}:
             return await control.retry_pool(pool)
         case {"domain": domain}:
-            return await control.retry_domain(provisioning.domain_name(domain))
+            return await control.retry_domain(account_rules.domain_name(domain))
         case {"message": message}:
             return await control.retry_message(message)
         case {"recipient": address} if "@" in address:
-            domain = provisioning.domain_name(address.rpartition("@")[2])
+            domain = account_rules.domain_name(address.rpartition("@")[2])
             return await control.retry_domain(domain, address)
         case {"recipient": recipient}:
             return await control.retry_recipient(recipient)

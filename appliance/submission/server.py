@@ -15,7 +15,7 @@ import trio_asyncio
 
 from appliance.config.load import Config, Endpoint
 from appliance.config.reload import LiveSettings
-from appliance.entrance import Entrance
+from appliance.intake.services import Entrance
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from quart import Blueprint, Response, request
 
-from appliance import provisioning
 from appliance.errors import Code, invalid
+from appliance.intake import account_rules
 from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
 from appliance.model.events import rfc3339
 from appliance.model.mail import Account, Role
@@ -88,7 +88,7 @@ def blueprint(services: Services, hashing: Hashing) -> Blueprint:
     async def create() -> Response:
         await services.admin()
         body = await json_request(NEW)
-        name, email = provisioning.account_name(body.name), provisioning.login_email(body.email)
+        name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await hashing.hashed(check_new(body.password), site_of(client_address()))
         made = await accounts.create(name, email, password_hash, body.role, body.credits)
         return changed(made.id, 201)

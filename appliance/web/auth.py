@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pybase64
 
-from appliance.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.errors import Code, Refused
+from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.model.mail import Caller, User
 from appliance.net.known_networks import KnownNetworks
 from appliance.outside import Outside

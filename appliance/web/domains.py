@@ -20,10 +20,10 @@ from appliance.dns.check import Checked, Status, check
 from appliance.dns.records import DnsRecord, Kind
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
+from appliance.intake.account_rules import domain_name
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.events import rfc3339
 from appliance.model.mail import Domain
-from appliance.provisioning import domain_name
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING, Json, for_customers, parameter

@@ -13,15 +13,15 @@ from typing import Any
 
 import trio
 
-from appliance.accept import FrontDoor
 from appliance.config.load import Http
 from appliance.errors import Code, Refused
+from appliance.intake.accept import FrontDoor
+from appliance.intake.rate_limit import RequestRate
 from appliance.message.cost import of_size
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
 from appliance.net.address_policy import client_network
 from appliance.outside import Outside
-from appliance.rates import RequestRate
 from appliance.store import Store
 from appliance.store.faults import translated
 from appliance.telemetry.log import get_logger

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from appliance.accept import Receipt
 from appliance.errors import Code
+from appliance.intake.accept import Receipt
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import SendRequest
 from appliance.model.events import rfc3339

@@ -10,11 +10,11 @@ from quart import Blueprint, Response, request
 from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.config.load import Warmup
 from appliance.errors import Code, Refused, invalid
+from appliance.intake.account_rules import domain_name
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.model.dashboard import ListedMessage, MailFilter, MessageFacts
 from appliance.model.events import rfc3339
 from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
-from appliance.provisioning import domain_name
 from appliance.report.explain import PoolView
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, page_limit, request_id

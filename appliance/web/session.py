@@ -8,7 +8,7 @@ from msgspec import Meta
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
-from appliance.guesses import FAILURE_DELAY, Attempt, Guesses
+from appliance.intake.login_throttle import FAILURE_DELAY, Attempt, Guesses
 from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.model.dashboard import Session
 from appliance.model.events import rfc3339

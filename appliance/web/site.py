@@ -4,9 +4,9 @@ from functools import partial
 
 import trio
 
-from appliance.accept import FrontDoor
 from appliance.config.load import Config
-from appliance.entrance import Entrance
+from appliance.intake.accept import FrontDoor
+from appliance.intake.services import Entrance
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.passwords import Hashing

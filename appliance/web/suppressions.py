@@ -7,12 +7,12 @@ from msgspec import Meta
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused, invalid
+from appliance.intake.quota import Quota
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.message.fields import Mailbox
 from appliance.model.events import rfc3339
 from appliance.model.mail import Suppression
-from appliance.quota import Quota
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.described import PAGING, for_customers, parameter

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from quart import Blueprint, Response
 
-from appliance.accept import FrontDoor
 from appliance.errors import Code, Refused
+from appliance.intake.accept import FrontDoor
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.fields import Mailbox
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from appliance.accept import Deliveries, FrontDoor
+from appliance.intake.accept import Deliveries, FrontDoor
 from appliance.model.mail import Caller, CredentialKind
 from appliance.outside import Wake
 from appliance.system.free_space import FreeSpace

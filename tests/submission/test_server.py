@@ -14,13 +14,13 @@ import trio_asyncio
 
 from appliance.concurrency.workers import Workers
 from appliance.config import load
-from appliance.credentials import Credentials
-from appliance.entrance import Entrance
 from appliance.errors import Code, Refused
-from appliance.guesses import Guesses
+from appliance.intake.credentials import Credentials
+from appliance.intake.login_throttle import Guesses
+from appliance.intake.rate_limit import RequestRate
+from appliance.intake.services import Entrance
 from appliance.model.mail import Caller
 from appliance.outside import Outside
-from appliance.rates import RequestRate
 from appliance.store import open_store
 from appliance.submission import dialogue, server
 from tests.running import Provisioned, provision

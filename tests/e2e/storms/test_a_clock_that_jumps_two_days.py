@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from appliance.guesses import PER_KNOWN_NETWORK
+from appliance.intake.login_throttle import PER_KNOWN_NETWORK
 from tests.e2e.contract.service import eventually
 from tests.e2e.delivery.world import CREDITS, World, delays, world
 from tests.e2e.storms.crowd import Crowd

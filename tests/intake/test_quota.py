@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from appliance.config.values import MIB, Share
+from appliance.intake.quota import LEAST, LOOK_EVERY, Quota, share_of
 from appliance.outside import Outside
-from appliance.quota import LEAST, LOOK_EVERY, Quota, share_of
 from appliance.system.free_space import FreeSpace
 
 GIB = 1024 * MIB

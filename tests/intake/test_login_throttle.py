@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from appliance import guesses as guesses_module
 from appliance.errors import Code, Refused
-from appliance.guesses import (
+from appliance.intake import login_throttle as guesses_module
+from appliance.intake.login_throttle import (
     DAY,
     FIRST_WAIT,
     LONGEST_WAIT,

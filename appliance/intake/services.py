@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from appliance.accept import Deliveries, FrontDoor
 from appliance.config.load import Config, Limits, Mode
-from appliance.credentials import Credentials
-from appliance.guesses import Guesses
+from appliance.intake.accept import Deliveries, FrontDoor
+from appliance.intake.credentials import Credentials
+from appliance.intake.login_throttle import Guesses
+from appliance.intake.quota import Quota
+from appliance.intake.rate_limit import RequestRate
 from appliance.net.known_networks import KnownNetworks
 from appliance.outside import Outside
-from appliance.quota import Quota
-from appliance.rates import RequestRate
 from appliance.store import Store
 from appliance.system.free_space import FreeSpace
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance import rates as rates_module
 from appliance.errors import Code, Refused
+from appliance.intake import rate_limit as rates_module
+from appliance.intake.rate_limit import RequestRate
 from appliance.outside import Outside
-from appliance.rates import RequestRate
 
 SECOND = 1_000_000
 

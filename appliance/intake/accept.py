@@ -13,6 +13,7 @@ from appliance.concurrency.workers import Turns, Workers
 from appliance.config.values import Share
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox
+from appliance.intake.quota import Quota
 from appliance.message import cost
 from appliance.message.addresses import Address
 from appliance.message.compose import compose
@@ -22,7 +23,6 @@ from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
 from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
-from appliance.quota import Quota
 from appliance.store import KeyTaken, Store
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.message_log import TRAIL

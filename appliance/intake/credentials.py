@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.guesses import FAILURE_DELAY, Guesses
+from appliance.intake.login_throttle import FAILURE_DELAY, Guesses
 from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import Store

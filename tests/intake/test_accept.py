@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import trio
 
-from appliance import accept
-from appliance.accept import Deliveries, FrontDoor, Submitted
 from appliance.deliver.courier import Parcel
 from appliance.errors import Code, Refused
 from appliance.inbox import Inbox, due_recipients
+from appliance.intake import accept
+from appliance.intake.accept import Deliveries, FrontDoor, Submitted
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value

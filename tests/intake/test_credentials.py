@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from appliance.credentials import CACHED_FOR, Credentials
-from appliance.guesses import Guesses
+from appliance.intake.credentials import CACHED_FOR, Credentials
+from appliance.intake.login_throttle import Guesses
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.access import sha256
