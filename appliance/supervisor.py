@@ -14,19 +14,19 @@ from appliance.config.load import Config, ConfigError, load
 from appliance.config.reload import LiveSettings
 from appliance.deliver import pool, station
 from appliance.errors import Refused
-from appliance.inbox import Inbox
 from appliance.intake import services
 from appliance.intake.accept import Deliveries
-from appliance.janitor import Janitor
 from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside, Wake
+from appliance.retention import Janitor
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, open_store
-from appliance.store.examine import has_secrets
+from appliance.store.integrity import has_secrets
+from appliance.store.new_mail import Inbox
 from appliance.submission import server as submission
 from appliance.system import memory
 from appliance.system.instance_lock import only_server

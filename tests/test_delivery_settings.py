@@ -10,10 +10,10 @@ from appliance.deliver import station
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.providers import PROVIDERS, Limits
 from appliance.deliver.route import NoRoute, Relay, Relays, RelayTls, Router, relay_for
-from appliance.inbox import Inbox
 from appliance.model.warmup import hourly
 from appliance.outside import Outside
 from appliance.store import open_store
+from appliance.store.new_mail import Inbox
 from tests.fakes.dns import ZoneResolver
 
 FILE = Path("/srv/config.toml")

@@ -16,8 +16,8 @@ from appliance.model.events import rfc3339
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.copying import Progress, copy_inside, relieve, sync
-from appliance.store.examine import has_secrets, schema_inside
 from appliance.store.faults import DiskFault, DiskFull, failed_writing
+from appliance.store.integrity import has_secrets, schema_inside
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 

@@ -252,7 +252,7 @@ def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
     """For people, no limit is a word."""
     if as_json:
         return row
-    from appliance.store.stored import readable
+    from appliance.store.stored_bytes import readable
 
     none = {"credits": "unlimited", "daily_cap": "off"}
     worded = {key: none.get(key) if value is None else value for key, value in row.items()}

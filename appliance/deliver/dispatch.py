@@ -24,9 +24,9 @@ from appliance.deliver.shares import may_take
 from appliance.deliver.signer import Signer
 from appliance.deliver.warmups import Warmups
 from appliance.errors import Refused
-from appliance.inbox import Inbox, due_recipients
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
+from appliance.store.new_mail import Inbox, due_recipients
 from appliance.system.clock_jumps import SetClock
 from appliance.telemetry.log import get_logger
 

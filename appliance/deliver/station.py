@@ -21,11 +21,11 @@ from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
 from appliance.deliver.warmups import Warmups
 from appliance.dns.resolver import DnsResolver
-from appliance.inbox import Inbox
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.store.new_mail import Inbox
 from appliance.tls.trust import trusting_context
 
 

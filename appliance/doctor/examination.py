@@ -24,7 +24,7 @@ from appliance.net.address_policy import Address
 from appliance.net.listeners import binds
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
-from appliance.store.examine import LookedOver, look_over
+from appliance.store.integrity import LookedOver, look_over
 from appliance.store.migrate import newest_known
 from appliance.system.instance_lock import is_running
 from appliance.tls.certificate_files import by_acme

@@ -12,7 +12,6 @@ import msgspec
 from appliance.concurrency.workers import Turns, Workers
 from appliance.config.values import Share
 from appliance.errors import Code, Refused
-from appliance.inbox import Inbox
 from appliance.intake.quota import Quota
 from appliance.message import cost
 from appliance.message.addresses import Address
@@ -24,6 +23,7 @@ from appliance.message.template import Template
 from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside, Wake
 from appliance.store import KeyTaken, Store
+from appliance.store.new_mail import Inbox
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.message_log import TRAIL
 from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS

@@ -7,29 +7,29 @@ from pathlib import Path
 
 import trio
 
-from appliance.bell import Bell
 from appliance.outside import Outside
 from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts
-from appliance.store.clearing import Clearing
+from appliance.store.background_reader import Scanner
 from appliance.store.disk_faults import OnFault, StorageFault
 from appliance.store.dkim import DkimKeys
 from appliance.store.domains import Domains
 from appliance.store.engine import Engine, GroupCommit, Inline
+from appliance.store.expiry import Janitor
 from appliance.store.file_watch import CopyWaits, FilesMoved, refuse_waiting_copy
 from appliance.store.first_start import FirstStart
-from appliance.store.janitor import Janitor
 from appliance.store.lanes import Lanes
+from appliance.store.ledger_folding import OldBooks
 from appliance.store.mail_log import MailLog
+from appliance.store.message_record import Records
 from appliance.store.messages import Messages
 from appliance.store.migrate import NewerDatabase
-from appliance.store.old_books import OldBooks
-from appliance.store.outcomes import Queue
+from appliance.store.new_posts import Bell
 from appliance.store.pools import Pools
+from appliance.store.queue import Queue
 from appliance.store.queue_control import QueueControl
-from appliance.store.record import Records
-from appliance.store.scanner import Scanner
+from appliance.store.retention import Clearing
 from appliance.store.sessions import Sessions
 from appliance.store.space import Space
 from appliance.store.statistics import Statistics

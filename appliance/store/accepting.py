@@ -16,9 +16,9 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store.accounts import DAY, ledger_line, write_ledger
-from appliance.store.outcomes import record
+from appliance.store.queue import record
 from appliance.store.sql import Many, Row, run
-from appliance.store.stored import of_message, over_quota
+from appliance.store.stored_bytes import of_message, over_quota
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key is as good as none, whether or not the janitor has come by.

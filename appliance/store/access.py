@@ -11,8 +11,8 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
+from appliance.store.credential_limits import CREDENTIALS, KEYS
 from appliance.store.engine import Engine
-from appliance.store.room import CREDENTIALS, KEYS
 from appliance.store.sql import first, rows, run
 
 SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.inside import new_inside
+from appliance.store.embedded_db import new_inside
 
 STEP = 256  # pages, a MiB, between two words about progress
 

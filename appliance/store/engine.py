@@ -38,7 +38,7 @@ from appliance.store.batch import (
 from appliance.store.connection import open_reader, open_writer
 from appliance.store.disk_faults import OnFault, StorageFault, heard_by
 from appliance.store.file_watch import LOOK_EVERY, FileWatch
-from appliance.store.index_room import IndexRoom
+from appliance.store.wal_index import IndexRoom
 from appliance.telemetry.metrics import BATCH_SIZE, COMMIT_SECONDS
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import apsw
 
 from appliance.store.batch import translated
 from appliance.store.disk_faults import NO_ROOM, PagesDamaged
-from appliance.store.examine import Damaged
+from appliance.store.integrity import Damaged
 
 __all__ = ["NO_ROOM", "DamagedDatabase", "DatabaseFault", "DiskFault", "DiskFull", "failed_writing", "translated"]
 

@@ -17,7 +17,7 @@ import apsw
 from appliance.store.connection import BUSY_TIMEOUT
 from appliance.store.copying import sync
 from appliance.store.disk_faults import StorageFault
-from appliance.store.inside import new_inside
+from appliance.store.embedded_db import new_inside
 
 LOOK_EVERY = 1.0  # seconds between two looks at the files; the directory's time has a granularity of its own
 MOMENT = 0.02  # seconds between two looks at the directory; one before every commit took 3 % of accepting

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from appliance.model.mail import DueRecipient
 from appliance.outside import Outside
 from appliance.store.engine import Engine
-from appliance.store.outcomes import SELECT_DUE, due_recipient
+from appliance.store.queue import SELECT_DUE, due_recipient
 from appliance.store.sql import rows
 
 # SQLite has no skip scan over a partial index, so these walk it from one value to the next.

@@ -15,9 +15,9 @@ import msgspec
 
 from appliance.model.dashboard import ListedMessage, ListedRecipient, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientStatus, Source
+from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.messages import MIME
-from appliance.store.scanner import Scanner
 from appliance.store.sql import NEWEST, Row, first, rows
 
 BLOCK = 2_000  # messages searched between two looks at the clock: some milliseconds

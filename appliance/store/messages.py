@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.bell import Bell
 from appliance.model.mail import (
     Billing,
     Message,
@@ -19,6 +18,7 @@ from appliance.model.mail import (
 from appliance.outside import Outside, identifier_time
 from appliance.store.accepting import accept
 from appliance.store.engine import Engine
+from appliance.store.new_posts import Bell
 from appliance.store.sql import Row, first, rows
 
 _REMEMBERED = """

@@ -11,8 +11,8 @@ from appliance.config.settings import Warmup
 from appliance.model.mail import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.report.explain import PoolView
+from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows, run
 from appliance.store.warmups import Warmups
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from appliance.bell import Bell
 from appliance.errors import Code, Refused
 from appliance.model.mail import AllWaiting, DueRecipient, Outcome, RecipientStatus, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
+from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.on_the_way import OnTheWay
-from appliance.store.outcomes import SELECT_DUE, due_recipient, record
-from appliance.store.scanner import Scanner
+from appliance.store.in_flight import OnTheWay
+from appliance.store.new_posts import Bell
+from appliance.store.queue import SELECT_DUE, due_recipient, record
 from appliance.store.sql import Row, first, rows, run
 
 SLICE = 1_000  # recipients made due in one transaction: some ten milliseconds

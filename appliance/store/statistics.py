@@ -12,8 +12,8 @@ import apsw
 
 from appliance.model.dashboard import Numbers, WaitingInPool
 from appliance.outside import Outside, identifier_from
+from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows, run
 
 HOUR = 3_600_000_000  # microseconds

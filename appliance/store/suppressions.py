@@ -11,7 +11,7 @@ from appliance.model.mail import Suppression
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows
-from appliance.store.stored import SUPPRESSION, add, check_room
+from appliance.store.stored_bytes import SUPPRESSION, add, check_room
 
 _FIND = """
 SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address

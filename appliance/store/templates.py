@@ -12,7 +12,7 @@ from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
-from appliance.store.stored import add, check_room, of_template
+from appliance.store.stored_bytes import add, check_room, of_template
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 

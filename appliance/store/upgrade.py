@@ -14,7 +14,7 @@ import apsw
 
 from appliance.store.connection import SHRINKABLE, open_writer
 from appliance.store.copying import copy_beside
-from appliance.store.examine import Damaged, check, look_over_at_start
+from appliance.store.integrity import Damaged, check, look_over_at_start
 from appliance.store.migrate import migrate
 from appliance.store.space import usage
 from appliance.system.instance_lock import AlreadyRunning, only_server

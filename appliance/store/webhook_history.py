@@ -5,12 +5,12 @@ from typing import Any
 
 import apsw
 
-from appliance.bell import Bell
 from appliance.errors import Code, Refused
 from appliance.model.events import PING_TYPE, ping_envelope
 from appliance.model.webhooks import Delivery, PostStatus, Trigger, Webhook
 from appliance.outside import Outside
 from appliance.store.engine import Engine
+from appliance.store.new_posts import Bell
 from appliance.store.sql import NEWEST, Row, first, rows, run
 from appliance.store.webhook_posts import INSERT_POSTS
 from appliance.store.webhooks import enabled_webhook

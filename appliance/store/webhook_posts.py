@@ -6,10 +6,10 @@ from itertools import chain
 
 import apsw
 
-from appliance.bell import Bell
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
 from appliance.outside import Outside
 from appliance.store.engine import Engine
+from appliance.store.new_posts import Bell
 from appliance.store.sql import Many, Row, first, rows, run
 
 SLICE = 500  # posts given up in one transaction

@@ -30,12 +30,12 @@ from appliance.deliver.signer import Unsigned
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies
 from appliance.deliver.warmups import Warmups
-from appliance.inbox import Inbox
 from appliance.message.dkim import SigningKey
 from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.store.new_mail import Inbox
 from appliance.store.sql import rows
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx

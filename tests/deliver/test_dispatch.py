@@ -18,9 +18,9 @@ from appliance.deliver.dispatch import FRESH_IN_HAND, IN_HAND
 from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.providers import Limits
 from appliance.errors import Code, Refused
-from appliance.store.outcomes import Queue
 from appliance.store.pools import EVERY
 from appliance.store.pools import Pools as StoredPools
+from appliance.store.queue import Queue
 from tests.deliver.stage import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, hang_up, wait_and_say
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from appliance.deliver.dispatch import FRESH_IN_HAND, IN_HAND, OF_ONE
 from appliance.deliver.providers import Limits
 from appliance.store.messages import Messages
-from appliance.store.outcomes import Queue
+from appliance.store.queue import Queue
 from tests.deliver.stage import MIME, OK, SIGNATURE, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, silence, wait_and_say
 

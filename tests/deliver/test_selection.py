@@ -13,7 +13,7 @@ from appliance.deliver.selection import LOOK, RECIPIENTS_PER_VISIT, Selection, T
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.store.outcomes import Queue
+from appliance.store.queue import Queue
 from tests.bench.queued import fill_queue
 from tests.deliver.stage import message
 

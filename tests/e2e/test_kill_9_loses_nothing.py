@@ -16,7 +16,7 @@ import pytest
 
 from appliance.model.mail import RecipientStatus
 from appliance.store import FILE_NAME
-from appliance.store.outcomes import message_result
+from appliance.store.queue import message_result
 from tests.e2e.raw import Client, request, sending
 from tests.often import often_started
 from tests.running import Running, appliance

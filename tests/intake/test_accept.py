@@ -12,7 +12,6 @@ import trio
 
 from appliance.deliver.courier import Parcel
 from appliance.errors import Code, Refused
-from appliance.inbox import Inbox, due_recipients
 from appliance.intake import accept
 from appliance.intake.accept import Deliveries, FrontDoor, Submitted
 from appliance.keys.dkim_keys import SigningKeys
@@ -22,6 +21,7 @@ from appliance.message.request import decode
 from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside, Wake
 from appliance.store import Store, open_store
+from appliance.store.new_mail import Inbox, due_recipients
 from appliance.system.free_space import FreeSpace
 from appliance.web.emails import message_json
 from tests.e2e.delivery.verifier import signatures, verifies

@@ -9,8 +9,8 @@ import pytest
 
 from appliance.store.connection import open_reader, open_writer
 from appliance.store.copying import STEP, copy_beside, copy_inside, relieve
-from appliance.store.examine import Damaged, examine_inside
-from appliance.store.inside import open_inside
+from appliance.store.embedded_db import open_inside
+from appliance.store.integrity import Damaged, examine_inside
 from appliance.store.sql import rows
 
 ROW = 2_000  # bytes

@@ -11,7 +11,7 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus, WaitingMail
 from appliance.outside import Outside
 from appliance.store import Store, open_store, queue_control
-from appliance.store import on_the_way as on_the_way_module
+from appliance.store import in_flight as on_the_way_module
 from appliance.store.sql import rows
 from tests import mail
 

@@ -9,7 +9,7 @@ from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.space import FREE_BYTES, Usage
 from tests.store.samples import DAY, Clock, Faults, Messages
-from tests.store.test_clearing import bodies
+from tests.store.test_retention import bodies
 
 PAGE = 4096
 MANY = FREE_BYTES // PAGE + 1

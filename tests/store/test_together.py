@@ -20,7 +20,7 @@ from appliance.store.connection import open_writer
 from appliance.store.engine import BATCH, Engine, GroupCommit, Inline
 from appliance.store.messages import LARGE
 from appliance.store.migrate import migrate
-from appliance.store.outcomes import SELECT_DUE, due_recipient, record
+from appliance.store.queue import SELECT_DUE, due_recipient, record
 from tests.store.samples import CREDITS, HASH, Clock, Messages, outcome
 from tests.store.test_engine import Broken
 

@@ -10,7 +10,7 @@ from appliance.model.events import PING_SUBJECT
 from appliance.model.mail import Account, RecipientStatus
 from appliance.model.webhooks import PostStatus, Trigger
 from appliance.store import Store
-from appliance.store.janitor import WEBHOOK_LOG
+from appliance.store.expiry import WEBHOOK_LOG
 from appliance.store.sql import rows
 from appliance.store.webhook_history import _OF_MESSAGE, _PAGE, PING_COOLDOWN
 from tests.store.hooks import attempt, events, results, save

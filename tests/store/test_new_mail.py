@@ -6,8 +6,8 @@ from functools import partial
 import trio
 from trio.testing import MockClock
 
-from appliance.inbox import BYTES, MESSAGES, Fresh, Inbox, due_recipients
 from appliance.outside import Outside
+from appliance.store.new_mail import BYTES, MESSAGES, Fresh, Inbox, due_recipients
 from tests.deliver.stage import message
 
 

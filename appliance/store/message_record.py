@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import apsw
 
 from appliance.model.mail import Attempt, Message, MessageRecord, Recipient, TriedRecipient
+from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.messages import read_message
-from appliance.store.scanner import Scanner
 from appliance.store.sql import first, rows
 
 # Messages are found by account, and recipients by message: so the account of a message is that of its recipients.

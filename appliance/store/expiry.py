@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import apsw
 
 from appliance.outside import Outside
-from appliance.store.clearing import Slice, timed
 from appliance.store.engine import Engine
+from appliance.store.retention import Slice, timed
 from appliance.store.sql import changed, rows
 
 SLICE = 500  # rows a transaction

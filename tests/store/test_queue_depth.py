@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, depth, open_store
-from appliance.store.depth import Depth, read_depth
+from appliance.store import FILE_NAME, open_store, queue_depth
+from appliance.store.queue_depth import Depth, read_depth
 from tests import mail
 
 OUTSIDE = Outside()
@@ -37,8 +37,8 @@ async def test_time_that_runs_out_gives_nothing(tmp_path: Path, monkeypatch: pyt
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         account = await mail.account(store)
         await mail.accept(store, OUTSIDE, account, *(f"a{number}@example.net" for number in range(50)))
-        monkeypatch.setattr(depth, "LIMIT", -1.0)
-        monkeypatch.setattr(depth, "LOOK_EVERY", 10)
+        monkeypatch.setattr(queue_depth, "LIMIT", -1.0)
+        monkeypatch.setattr(queue_depth, "LOOK_EVERY", 10)
         began = time.monotonic()
         assert read_depth(tmp_path / FILE_NAME, OUTSIDE.now()) is None
         assert time.monotonic() - began < 1

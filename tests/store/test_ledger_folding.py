@@ -4,9 +4,9 @@ import pytest
 
 from appliance.model.mail import Account, LedgerEntry, LedgerKind, RecipientStatus
 from appliance.store import Store
-from appliance.store.old_books import ANY_OLD, FIND_LINES, NUMBERS, fold
+from appliance.store.ledger_folding import ANY_OLD, FIND_LINES, NUMBERS, fold
 from tests.store.samples import CREDITS, DAY, Clock, Messages, record
-from tests.store.test_clearing import mail
+from tests.store.test_retention import mail
 
 DELIVERED, BOUNCED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 from appliance.store.connection import open_reader
-from appliance.store.inside import open_inside
+from appliance.store.embedded_db import open_inside
 from appliance.store.migrate import NewerDatabase, newest_known
 from appliance.store.sql import first, rows
 

@@ -15,11 +15,11 @@ from time import perf_counter
 import apsw
 
 from appliance.outside import identifier_from
+from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.scanner import Scanner
 from appliance.store.sql import Many, Row, gathered
 from appliance.store.statistics import HOUR, counted_all_before
-from appliance.store.stored import bodies, give_back, of_record
+from appliance.store.stored_bytes import bodies, give_back, of_record
 
 START = ""  # comes before every id: where a walk begins
 

@@ -7,7 +7,7 @@ import trio
 
 from appliance.errors import Refused
 from appliance.model.mail import Account, Scope
-from appliance.store import Store, room
+from appliance.store import Store, credential_limits
 from tests.store.samples import HASH
 
 
@@ -36,7 +36,7 @@ async def test_an_owner_may_have_so_many_at_once(
     store: Store, account: Account, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Also when all are asked for in the same moment; the operator may always make one more."""
-    monkeypatch.setattr(room, "MOST", 3)
+    monkeypatch.setattr(credential_limits, "MOST", 3)
     made: list[str] = []
 
     async def make(*, by_owner: bool = True) -> None:
@@ -56,7 +56,7 @@ async def test_the_longest_revoked_are_forgotten(
     store: Store, account: Account, other: Account, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """So many revoked ones are shown beside those that work; another account's are left alone."""
-    monkeypatch.setattr(room, "REVOKED", 2)
+    monkeypatch.setattr(credential_limits, "REVOKED", 2)
 
     async def make(owner: Account) -> str:
         return (await new_secret(store, owner, kind, by_owner=True))[0]

@@ -10,11 +10,11 @@ from trio.testing import MockClock
 
 from appliance.config.load import Retention
 from appliance.errors import Code, Refused
-from appliance.janitor import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
 from appliance.model.mail import RecipientStatus
 from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.retention import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
 from appliance.store import Store, open_store
-from appliance.store.clearing import Slice
+from appliance.store.retention import Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.metrics import CLEARED
 from tests.store.samples import DAY, Clock, Messages, record

@@ -7,12 +7,12 @@ from itertools import chain
 
 import apsw
 
-from appliance.bell import Bell
 from appliance.model.events import TYPES, envelope
 from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, Outcome, RecipientStatus
 from appliance.outside import Outside
 from appliance.store.accounts import ledger_line, write_ledger
 from appliance.store.engine import Engine
+from appliance.store.new_posts import Bell
 from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import suppress
 from appliance.store.webhook_posts import post_events

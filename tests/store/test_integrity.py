@@ -6,9 +6,9 @@ import apsw
 import pytest
 
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, examine, open_store
+from appliance.store import FILE_NAME, integrity, open_store
 from appliance.store.connection import open_writer
-from appliance.store.examine import Damaged, LookedOver, look_over, look_over_at_start
+from appliance.store.integrity import Damaged, LookedOver, look_over, look_over_at_start
 from appliance.store.migrate import newest_known
 from appliance.store.upgrade import bring_up_to_date
 
@@ -22,7 +22,7 @@ async def test_a_sound_database_in_use(tmp_path: Path) -> None:
 
 async def test_a_look_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not looked at by then is neither called sound nor damaged."""
-    monkeypatch.setattr(examine, "LOOK_EVERY", 1)
+    monkeypatch.setattr(integrity, "LOOK_EVERY", 1)
     async with open_store(tmp_path, Outside(), inline=True):
         assert look_over(tmp_path / FILE_NAME, -1) == LookedOver(newest_known(), "", finished=False)
 
@@ -60,7 +60,7 @@ async def test_a_look_at_the_start_ends_in_time(tmp_path: Path, monkeypatch: pyt
     try:
         with pytest.raises(Damaged, match="the database is damaged: "):
             look_over_at_start(connection, 10)
-        monkeypatch.setattr(examine, "LOOK_EVERY", 1)
+        monkeypatch.setattr(integrity, "LOOK_EVERY", 1)
         look_over_at_start(connection, -1)
         count = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT count(*) FROM n"
         assert connection.execute(count).fetchall() == [(1000,)]

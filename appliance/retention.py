@@ -15,7 +15,7 @@ from appliance.config.load import Retention
 from appliance.errors import Refused
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
-from appliance.store.clearing import START, Slice
+from appliance.store.retention import START, Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED

@@ -12,13 +12,13 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, Store, open_store, stored
+from appliance.store import FILE_NAME, Store, open_store, stored_bytes
 from appliance.store.accepting import accept
-from appliance.store.clearing import START
-from appliance.store.stored import MESSAGE, RECIPIENT, RETRY_AFTER, SUPPRESSION, TEMPLATE_VERSION, of_message
+from appliance.store.retention import START
+from appliance.store.stored_bytes import MESSAGE, RECIPIENT, RETRY_AFTER, SUPPRESSION, TEMPLATE_VERSION, of_message
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
-from tests.store.test_clearing import BOUNCED, DEFERRED, DELIVERED, bodies, mail
+from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail
 
 MIGRATION = "0007_stored_bytes.sql"
 
@@ -63,9 +63,9 @@ def test_all_that_writes_what_is_counted_counts_it() -> None:
     changes = re.compile(
         r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions|suppressions)\b|message_bodies SET mime"
     )
-    modules = [each for each in Path(stored.__file__).parent.glob("*.py") if changes.search(each.read_text())]
+    modules = [each for each in Path(stored_bytes.__file__).parent.glob("*.py") if changes.search(each.read_text())]
     assert len(modules) >= 4
-    assert [each.name for each in modules if "from appliance.store.stored import" not in each.read_text()] == []
+    assert [each.name for each in modules if "from appliance.store.stored_bytes import" not in each.read_text()] == []
 
 
 @pytest.mark.parametrize("seed", range(5))

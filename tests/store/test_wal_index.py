@@ -8,7 +8,7 @@ import pytest
 from appliance.store.connection import open_reader, open_writer
 from appliance.store.disk_faults import StorageFault
 from appliance.store.engine import GroupCommit, statement
-from appliance.store.index_room import BYTES, IndexRoom
+from appliance.store.wal_index import BYTES, IndexRoom
 
 
 def descriptors() -> int:

@@ -18,7 +18,7 @@ from appliance.model.mail import (
     Suppression,
 )
 from appliance.store import Store
-from appliance.store.outcomes import message_result
+from appliance.store.queue import message_result
 from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, outcome, record
 
 QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED

@@ -4,7 +4,7 @@ import pytest
 
 from appliance.model.mail import Account
 from appliance.store import Store
-from appliance.store import janitor as janitor_module
+from appliance.store import expiry as janitor_module
 from appliance.store.sessions import LIFETIME
 from tests.store.samples import DAY, SECOND, Clock, Messages
 
