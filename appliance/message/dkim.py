@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from appliance.message.hashing import feed, sha256
 from appliance.message.limits import HEADER_LINE_LENGTH
-from appliance.short_hash import feed, sha256
 
 PrivateKey = RSAPrivateKey | Ed25519PrivateKey
 

@@ -11,9 +11,9 @@ from msgspec import UNSET, UnsetType
 from appliance.errors import invalid
 from appliance.message import limits
 from appliance.message.fields import Attachment, NullableSendRequest, SendRequest, leave_out_nulls
+from appliance.message.hashing import sha256
 from appliance.message.json_faults import STRING, explain, mask_escapes, repeated_key
 from appliance.message.variables import Variable
-from appliance.short_hash import sha256
 
 __all__ = ["Attachment", "SendRequest", "decode", "fingerprint"]
 

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from appliance.short_hash import PIECE, SHORT, feed, sha256
+from appliance.message.hashing import PIECE, SHORT, feed, sha256
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 3 * PIECE, SHORT, SHORT + 1, 1_000_000])
