@@ -12,7 +12,7 @@ import trio
 from appliance.acme import service as acme
 from appliance.config.load import Config, ConfigError, load
 from appliance.config.reload import LiveSettings
-from appliance.deliver import pool, station
+from appliance.deliver import build, sandbox
 from appliance.errors import Refused
 from appliance.intake import services
 from appliance.intake.accept import Deliveries
@@ -153,8 +153,8 @@ async def _run_all(
     async with trio.open_nursery() as workers:
         workers.start_soon(_heed_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
-        workers.start_soon(pool.run_sandbox, store, outside, wake_simulated, attempts)
-        delivery = station.build(config, outside, store, key, inbox, lambda: shutdown.until(DELIVERY_PART))
+        workers.start_soon(sandbox.run_sandbox, store, outside, wake_simulated, attempts)
+        delivery = build.build(config, outside, store, key, inbox, lambda: shutdown.until(DELIVERY_PART))
         workers.start_soon(delivery.run)
         workers.start_soon(webhooks.run)
         workers.start_soon(Janitor(store, outside, config.retention, shared.door.free_space).run)

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import trio
 
-from appliance.deliver.courier import Courier, Parcel
-from appliance.deliver.gate import Gate
-from appliance.deliver.gates import Gates
-from appliance.deliver.in_hand import InHand
+from appliance.deliver.attempt import Courier, Parcel
+from appliance.deliver.due_mail import Turns
+from appliance.deliver.pending_counts import InHand
+from appliance.deliver.pool_limiter import Gate
+from appliance.deliver.pool_limiters import Gates
 from appliance.deliver.route import NoRoute, Route
-from appliance.deliver.selection import Turns
-from appliance.deliver.shared_routes import SharedRoutes
+from appliance.deliver.route_cache import SharedRoutes
 from appliance.deliver.signer import Signer, Unsigned
 from appliance.deliver.warmups import Permit
 from appliance.message.dkim import Algorithm, SigningKey

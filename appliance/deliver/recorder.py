@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from appliance.concurrency.batch_writer import Recording
-from appliance.deliver.courier import Parcel
-from appliance.deliver.gate import Gate
+from appliance.deliver.attempt import Parcel
+from appliance.deliver.pool_limiter import Gate
 from appliance.model.mail import Outcome
 from appliance.store import Store
 

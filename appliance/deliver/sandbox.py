@@ -1,34 +1,56 @@
-"""In charge of simulated delivery: the recipient's local part decides what a server would have said. PURE."""
+"""In charge of who is delivered when: takes due recipients, tries them, records what came of it."""
 
-from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
+import trio
 
-DEFERRAL = 2_000_000  # microseconds until a simulated deferral is tried again
+from appliance.deliver.metrics import observe
+from appliance.deliver.sandbox_replies import DEFERRAL, simulate
+from appliance.errors import Refused
+from appliance.outside import SLEEP_LIMIT, Outside, Wake
+from appliance.store import Store
+from appliance.telemetry.log import get_logger
 
-ACCEPTED = (250, "250 2.0.0 OK: accepted by the sandbox")
-UNKNOWN_USER = (550, "550 5.1.1 User unknown (simulated by the sandbox)")
-TRY_LATER = (451, "451 4.3.0 Try again later (simulated by the sandbox)")
+BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
+STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
+LONGEST_WAIT = DEFERRAL + 10_000_000  # microseconds; nothing simulated is put off for longer by a clock that is right
+PAUSE_LOOK = 1.0  # seconds between two looks whether a pause of all mail is over
 
-
-def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcome:
-    """What becomes of one simulated recipient now.
-
-    A simulated bounce suppresses nobody: trying out `bounce@…` must not stop real mail to that address later.
-    """
-    local = recipient.address.lower()
-    if local.startswith("bounce"):
-        return _final(recipient, RecipientStatus.BOUNCED, now, (_attempt(now, UNKNOWN_USER),))
-    if local.startswith("fail"):
-        tries = attempts_allowed - recipient.attempt_count
-        return _final(recipient, RecipientStatus.FAILED, now, (_attempt(now, TRY_LATER),) * tries)
-    if local.startswith("defer") and recipient.attempt_count == 0:
-        deferred = (_attempt(now, TRY_LATER),)
-        return Outcome(recipient, RecipientStatus.DEFERRED, deferred, at=now, next_attempt_at=now + DEFERRAL)
-    return _final(recipient, RecipientStatus.DELIVERED, now, (_attempt(now, ACCEPTED),))
+log = get_logger("deliver")
 
 
-def _attempt(now: int, reply: tuple[int, str]) -> Attempt:
-    return Attempt(now, now, *reply)
+async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
+    """Simulate whatever is due, for ever. State is in the store, so a restart simply goes on."""
+    while True:
+        if store.pools.paused() is not None:
+            await wake.wait(PAUSE_LOOK)
+            continue
+        try:
+            worked = await deliver_due(store, outside, attempts_allowed) or await _bring_back(store, outside)
+        except Refused as refused:
+            # The storage takes no writes for now (disk full, or locked from outside): nothing was recorded, so the
+            # same recipients are due again.
+            log.warning("delivery waits for the storage", reason=refused.text)
+            await trio.sleep(STORAGE_PAUSE)
+            continue
+        if not worked:
+            await wake.wait(_seconds_until_due(store, outside))
 
 
-def _final(recipient: DueRecipient, status: RecipientStatus, now: int, attempts: tuple[Attempt, ...]) -> Outcome:
-    return Outcome(recipient, status, attempts, at=now)
+async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> int:
+    """Simulate one batch of due recipients and record it; how many there were."""
+    due = store.queue.due(simulated=True, most=BATCH)
+    now = outside.now()
+    if due:
+        outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]
+        await store.queue.record(outcomes)
+        observe(outcomes)
+    return len(due)
+
+
+async def _bring_back(store: Store, outside: Outside) -> int:
+    """Make due what was put off by a clock that was ahead; how many recipients that were."""
+    return await store.queue_control.bring_forward(outside.now() + LONGEST_WAIT, simulated=True)
+
+
+def _seconds_until_due(store: Store, outside: Outside) -> float:
+    due_at = store.queue.next_due(simulated=True)
+    return SLEEP_LIMIT if due_at is None else max(0.0, (due_at - outside.now()) / 1_000_000)

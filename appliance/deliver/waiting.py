@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from appliance.deliver.gate import Gate
+from appliance.deliver.due_mail import Turns
+from appliance.deliver.pool_limiter import Gate
 from appliance.deliver.preparing import Ready
-from appliance.deliver.selection import Turns
 
 
 class Waiting:

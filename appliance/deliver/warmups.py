@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from appliance.config.settings import Warmup
-from appliance.deliver.observed import has_name
+from appliance.deliver.metrics import has_name
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.model.warmup import Pace, Warming, all_told, begin, hourly, is_for

@@ -15,17 +15,17 @@ import trio.testing
 import trustme
 
 from appliance.config.settings import Warmup
+from appliance.deliver.attempt import Courier
 from appliance.deliver.connections import Connections
-from appliance.deliver.courier import Courier
-from appliance.deliver.dispatch import Dispatch
-from appliance.deliver.gates import Gates
+from appliance.deliver.due_mail import Selection
+from appliance.deliver.outcome_record import Retries
 from appliance.deliver.policy_fetch import NoPolicy
+from appliance.deliver.pool_limiters import Gates
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.providers import Limits, Pools
-from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
-from appliance.deliver.selection import Selection
-from appliance.deliver.shared_routes import SharedRoutes
+from appliance.deliver.route_cache import SharedRoutes
+from appliance.deliver.scheduler import Dispatch
 from appliance.deliver.signer import Unsigned
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies

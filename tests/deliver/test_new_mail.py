@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.dispatch import FRESH_IN_HAND, IN_HAND, OF_ONE
 from appliance.deliver.providers import Limits
+from appliance.deliver.scheduler import FRESH_IN_HAND, IN_HAND, OF_ONE
 from appliance.store.messages import Messages
 from appliance.store.queue import Queue
 from tests.deliver.stage import MIME, OK, SIGNATURE, domain_zone, message, one, stage

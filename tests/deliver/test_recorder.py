@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.concurrency.batch_writer import TOGETHER
-from appliance.deliver.courier import Parcel
+from appliance.deliver.attempt import Parcel
 from appliance.deliver.recorder import Recorder, Result
 from appliance.errors import Code, Refused
 

@@ -1,69 +1,181 @@
-"""In charge of simulated delivery: the local part decides, and nothing is left to chance."""
+"""In charge of who is delivered when: due recipients at once, deferrals at their time, after a wake without delay."""
 
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import apsw
 import pytest
+import trio
+from trio.testing import MockClock
 
-from appliance.deliver.sandbox import DEFERRAL, simulate
-from appliance.model.mail import DueRecipient, RecipientStatus
+from appliance.deliver import sandbox
+from appliance.model.mail import Account, RecipientStatus
+from appliance.outside import Outside, Wake
+from appliance.store import Store, open_store
+from appliance.store.pools import EVERY
+from tests.store.samples import CREDITS, HASH, MORNING, FailingDisk, Faults, Messages
 
-NOW = 1_700_000_000_000_000
 ATTEMPTS = 12
+# Each test names the virtual clock itself, because only then pytest-trio runs it on that.
 
 
-def due(address: str, attempts: int = 0) -> DueRecipient:
-    """A recipient that has been tried so many times."""
-    return DueRecipient(
-        id="rcp_1",
-        message_id="msg_1",
-        account_id="acc_1",
-        address=address,
-        domain="example.net",
-        attempt_count=attempts,
-        last_smtp_code=None,
-        last_smtp_response=None,
-        envelope_from="a@example.com",
-        subject="s",
-        recipient_count=1,
-        charged=1,
-    )
+@pytest.fixture
+def outside() -> Outside:
+    """A world whose time is the virtual clock's."""
+    return Outside(now=lambda: MORNING + round(trio.current_time() * 1_000_000))
 
 
-@pytest.mark.parametrize(
-    ("address", "status", "code", "tries"),
-    [
-        ("somebody@example.net", RecipientStatus.DELIVERED, 250, 1),
-        ("bounce@example.net", RecipientStatus.BOUNCED, 550, 1),
-        ("BOUNCE+tag@example.net", RecipientStatus.BOUNCED, 550, 1),
-        ("bounced@bounce.example", RecipientStatus.BOUNCED, 550, 1),
-        ("somebody@bounce.example", RecipientStatus.DELIVERED, 250, 1),
-        ("fail-over@example.net", RecipientStatus.FAILED, 451, ATTEMPTS),
-        ("defer@example.net", RecipientStatus.DEFERRED, 451, 1),
-        ("not-bounce@example.net", RecipientStatus.DELIVERED, 250, 1),
-    ],
-)
-def test_the_local_part_decides(address: str, status: RecipientStatus, code: int, tries: int) -> None:
-    """`bounce…`, `fail…` and `defer…` in any case do what they say, everybody else is delivered to."""
-    result = simulate(due(address), NOW, ATTEMPTS)
-    assert (result.status, result.at, len(result.attempts)) == (status, NOW, tries)
-    assert {attempt.smtp_code for attempt in result.attempts} == {code}
-    for attempt in result.attempts:
-        assert attempt.smtp_response is not None
-        assert attempt.smtp_response.startswith(f"{code} ")
+@pytest.fixture
+async def store(tmp_path: Path, outside: Outside) -> AsyncIterator[Store]:
+    """A new database; every write is made on this thread, so that the virtual clock sees it."""
+    async with open_store(tmp_path / "data", outside, inline=True) as opened:
+        yield opened
 
 
-def test_a_deferral_is_delivered_the_second_time() -> None:
-    """Two seconds later, and then for good."""
-    first = simulate(due("defer@example.net"), NOW, ATTEMPTS)
-    assert first.next_attempt_at == NOW + DEFERRAL == NOW + 2_000_000
-    second = simulate(due("defer@example.net", attempts=1), NOW + DEFERRAL, ATTEMPTS)
-    assert (second.status, second.next_attempt_at) == (RecipientStatus.DELIVERED, None)
+@pytest.fixture
+async def account(store: Store) -> Account:
+    """Who sends."""
+    return await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
-def test_a_failure_uses_up_what_attempts_are_left() -> None:
-    """The record of a failed recipient looks as if every attempt had been made."""
-    assert len(simulate(due("fail@example.net", attempts=5), NOW, ATTEMPTS).attempts) == ATTEMPTS - 5
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    """What the disk under every database opened from now on does wrong: nothing, until a test says so."""
+    disk = FailingDisk()
+    yield disk.faults
+    disk.unregister()
 
 
-@pytest.mark.parametrize("local", ["bounce", "fail", "defer", "somebody"])
-def test_nobody_is_suppressed(local: str) -> None:
-    """Trying out an address does not stop real mail to it later."""
-    assert simulate(due(f"{local}@example.net"), NOW, ATTEMPTS).suppress is None
+def statuses(store: Store, account: Account, message_id: str) -> list[RecipientStatus]:
+    """How the recipients of a message stand."""
+    message = store.messages.read(account.id, message_id)
+    assert message is not None
+    return [recipient.status for recipient in message.recipients]
+
+
+async def test_a_deferral_is_delivered_two_seconds_later(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """Not a moment before, and without anybody waking the pool."""
+    new = Messages(outside, account.id).new("defer@example.net")
+    await store.messages.accept(new)
+    nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    await trio.sleep(1.9)
+    assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+    await trio.sleep(0.2)
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    message = store.messages.read(account.id, new.id)
+    assert message is not None
+    assert message.recipients[0].attempt_count == 2
+
+
+async def test_a_wake_ends_the_sleep(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """What is accepted while the pool sleeps is delivered at once, not when the sleep would have ended."""
+    wake = Wake()
+    nursery.start_soon(sandbox.run_sandbox, store, outside, wake, ATTEMPTS)
+    await trio.sleep(10)
+    new = Messages(outside, account.id).new()
+    await store.messages.accept(new)
+    began = trio.current_time()
+    wake.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    assert trio.current_time() == began
+
+
+async def test_without_a_wake_it_looks_once_a_minute(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """A wake that is lost, as at a restart, costs a minute at most."""
+    nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    await trio.sleep(10)
+    new = Messages(outside, account.id).new()
+    await store.messages.accept(new)
+    await trio.sleep(61)
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+
+
+async def test_more_than_a_batch_is_delivered(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account
+) -> None:
+    """A queue longer than one transaction is worked off in several, each recipient once."""
+    await store.accounts.set_credits(account.id, 10 * sandbox.BATCH)
+    messages = Messages(outside, account.id)
+    for _ in range(3):
+        await store.messages.accept(messages.new(*(f"r{number}@x.example" for number in range(sandbox.BATCH // 2 + 1))))
+    counts = []
+    while count := await sandbox.deliver_due(store, outside, ATTEMPTS):
+        counts.append(count)
+    assert counts == [sandbox.BATCH, 3 * (sandbox.BATCH // 2 + 1) - sandbox.BATCH]
+    assert await sandbox.deliver_due(store, outside, ATTEMPTS) == 0
+
+
+async def test_real_mail_is_left_alone(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account
+) -> None:
+    """The sandbox touches nothing that is not simulated."""
+    new = Messages(outside, account.id).new(simulated=False)
+    await store.messages.accept(new)
+    assert await sandbox.deliver_due(store, outside, ATTEMPTS) == 0
+    assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+
+
+async def test_storage_that_refuses_delays_and_stops_nothing(
+    autojump_clock: MockClock,
+    faults: Faults,
+    tmp_path: Path,
+    outside: Outside,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While the disk is full results wait; with room again they are recorded, each once."""
+    async with open_store(tmp_path / "full", outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+        new = Messages(outside, account.id).new()
+        await store.messages.accept(new)
+        async with trio.open_nursery() as inner:
+            with faults.raising(on_write=apsw.FullError):
+                inner.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+                await trio.sleep(5)
+                assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+            await trio.sleep(2)
+            assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+            inner.cancel_scope.cancel()
+    assert "delivery waits for the storage" in caplog.text
+
+
+async def test_simulated_mail_waits_while_all_mail_is_paused(
+    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+) -> None:
+    """Nothing is simulated until the pause is over, and then within about a second."""
+    await store.pools.hold(EVERY, "restored")
+    new = Messages(outside, account.id).new("ok@example.net")
+    await store.messages.accept(new)
+    nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    await trio.sleep(3600)
+    assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+    await store.pools.release(EVERY)
+    await trio.sleep(1.1)
+    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_clock_set_back_leaves_no_simulated_mail_behind(
+    autojump_clock: MockClock, tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """A deferral that would be due in two days by the right clock is delivered at once."""
+    ahead = 2 * 86_400 * 1_000_000
+    outside = Outside(now=lambda: MORNING + ahead + round(trio.current_time() * 1_000_000))
+    async with open_store(tmp_path / "data", outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+        new = Messages(outside, account.id).new("defer@example.net")
+        await store.messages.accept(new)
+        nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+        await trio.sleep(1)
+        assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+        ahead = 0
+        await trio.sleep(5)
+        assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+        nursery.cancel_scope.cancel()

@@ -9,11 +9,11 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.settings import Warmup
-from appliance.deliver import dispatch as dispatch_module
-from appliance.deliver import gates as gates_module
+from appliance.deliver import pool_limiters as gates_module
+from appliance.deliver import scheduler as dispatch_module
 from appliance.deliver import warmups as warmups_module
-from appliance.deliver.courier import Courier
-from appliance.deliver.observed import name_pools
+from appliance.deliver.attempt import Courier
+from appliance.deliver.metrics import name_pools
 from appliance.deliver.route import Host, Relay, Route
 from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from appliance.deliver.courier import Parcel
+from appliance.deliver.attempt import Parcel
 from appliance.errors import Code, Refused
 from appliance.intake import accept
 from appliance.intake.accept import Deliveries, FrontDoor, Submitted

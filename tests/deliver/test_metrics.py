@@ -1,7 +1,7 @@
 """In charge of what is counted of deliveries: few labels whatever the world is called, and the right times."""
 
-from appliance.deliver import observed
-from appliance.deliver.observed import name_pools, observe
+from appliance.deliver import metrics
+from appliance.deliver.metrics import name_pools, observe
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import identifier_from
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
@@ -35,7 +35,7 @@ def test_pools_without_a_name_are_counted_together() -> None:
         ("google", "bounced", "5xx"): 1,
         ("partner", "deferred", "4xx"): 1,
     }
-    observed._named.discard("partner")
+    metrics._named.discard("partner")
 
 
 def test_what_reached_no_server_is_told_apart_from_the_sandbox() -> None:

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.deliver import preparing as preparing_module
-from appliance.deliver.flights import STALLED, STALLED_LONG
+from appliance.deliver.in_flight import STALLED, STALLED_LONG
 from appliance.deliver.providers import Limits, Pools, Provider, by_suffix
 from appliance.deliver.slow_servers import SHORT
 from tests.deliver.stage import MIME, OK, Stage, domain_zone, message, stage

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from appliance.deliver.gate import SECOND, Gate, Sender
+from appliance.deliver.pool_limiter import SECOND, Gate, Sender
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.route import Route
 from appliance.errors import Refused

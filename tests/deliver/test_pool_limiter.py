@@ -1,6 +1,6 @@
 """How much one pool may take: slots, rate, slowing down and coming back, and when to stop."""
 
-from appliance.deliver.gate import (
+from appliance.deliver.pool_limiter import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     OF_ONE_ACCOUNT,

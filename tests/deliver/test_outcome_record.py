@@ -5,7 +5,7 @@ import json
 import pytest
 
 from appliance.deliver.outcome import DELIVERED, TEMPORARY, Fault, Judgement, Result
-from appliance.deliver.report import RESPONSE_CHARACTERS, Contact, Retries, outcome
+from appliance.deliver.outcome_record import RESPONSE_CHARACTERS, Contact, Retries, outcome
 from appliance.deliver.smtp.transcript import Line
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 

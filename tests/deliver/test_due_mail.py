@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.deliver import selection as selection_module
-from appliance.deliver.courier import Parcel
-from appliance.deliver.selection import LOOK, RECIPIENTS_PER_VISIT, Selection, Turns, in_turn, parcels
+from appliance.deliver import due_mail as selection_module
+from appliance.deliver.attempt import Parcel
+from appliance.deliver.due_mail import LOOK, RECIPIENTS_PER_VISIT, Selection, Turns, in_turn, parcels
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import Store, open_store

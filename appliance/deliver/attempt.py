@@ -7,8 +7,6 @@ from typing import NamedTuple
 import trio
 
 from appliance.deliver.connections import Connections, Place
-from appliance.deliver.gate import Gate
-from appliance.deliver.gates import Slot
 from appliance.deliver.outcome import (
     DELIVERED,
     TEMPORARY,
@@ -19,7 +17,9 @@ from appliance.deliver.outcome import (
     judge,
     judge_no_route,
 )
-from appliance.deliver.report import Contact, Retries, outcome
+from appliance.deliver.outcome_record import Contact, Retries, outcome
+from appliance.deliver.pool_limiter import Gate
+from appliance.deliver.pool_limiters import Slot
 from appliance.deliver.route import Host, NoRoute, Route
 from appliance.deliver.slow_servers import SlowServers
 from appliance.deliver.smtp.commands import Credentials

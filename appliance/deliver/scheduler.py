@@ -11,15 +11,15 @@ from math import inf
 
 import trio
 
-from appliance.deliver.courier import Courier, Parcel
-from appliance.deliver.flights import GRACE, SESSIONS, Flights
-from appliance.deliver.gates import UNROUTED, Gates
-from appliance.deliver.in_hand import InHand
-from appliance.deliver.observed import observe
+from appliance.deliver.attempt import Courier, Parcel
+from appliance.deliver.due_mail import Selection, in_turn, parcels
+from appliance.deliver.in_flight import GRACE, SESSIONS, Flights
+from appliance.deliver.metrics import observe
+from appliance.deliver.pending_counts import InHand
+from appliance.deliver.pool_limiters import UNROUTED, Gates
 from appliance.deliver.preparing import Preparing
 from appliance.deliver.recorder import Recorder, Result
-from appliance.deliver.selection import Selection, in_turn, parcels
-from appliance.deliver.shared_routes import SharedRoutes
+from appliance.deliver.route_cache import SharedRoutes
 from appliance.deliver.shares import may_take
 from appliance.deliver.signer import Signer
 from appliance.deliver.warmups import Warmups

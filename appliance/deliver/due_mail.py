@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from appliance.deliver.courier import Parcel
+from appliance.deliver.attempt import Parcel
 from appliance.model.mail import DueRecipient
 from appliance.outside import Outside
 from appliance.store import Store

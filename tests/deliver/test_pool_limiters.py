@@ -11,10 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.settings import Warmup
-from appliance.deliver import dispatch as dispatch_module
-from appliance.deliver import gates as gates_module
-from appliance.deliver.gate import LONGEST_PAUSE, SECOND, SENDER_FAULTS
-from appliance.deliver.gates import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
+from appliance.deliver import pool_limiters as gates_module
+from appliance.deliver import scheduler as dispatch_module
+from appliance.deliver.pool_limiter import LONGEST_PAUSE, SECOND, SENDER_FAULTS
+from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import Pools
 from appliance.model.warmup import begin
 from appliance.telemetry.metrics import OPEN

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.cli import failures
 from appliance.config.load import Config, ConfigError, parse
-from appliance.deliver import station
+from appliance.deliver import build
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.providers import PROVIDERS, Limits
 from appliance.deliver.route import NoRoute, Relay, Relays, RelayTls, Router, relay_for
@@ -155,7 +155,7 @@ async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        dispatch = station.build(made, outside, store, bytes(32), Inbox())
+        dispatch = build.build(made, outside, store, bytes(32), Inbox())
     assert dispatch.sessions == 7
     assert dispatch.gates.proofs.pools.others == Limits(1)
     assert dispatch.routes.router.relays.default == Relay("smart.example")
@@ -168,7 +168,7 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        dispatch = station.build(made, outside, store, bytes(32), Inbox())
+        dispatch = build.build(made, outside, store, bytes(32), Inbox())
     assert dispatch.warmups is not None
     assert [hourly(dispatch.warmups.settings, day) for day in range(4)] == [5, 10, 20, None]
 
@@ -179,5 +179,5 @@ async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) 
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         with pytest.raises(ConfigError) as refused:
-            station.build(made, outside, store, bytes(32), Inbox())
+            build.build(made, outside, store, bytes(32), Inbox())
     assert failures.explain(ExceptionGroup("a nursery", [refused.value]), made) == str(refused.value)

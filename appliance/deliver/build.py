@@ -4,18 +4,18 @@ from collections.abc import Callable
 from math import inf
 
 from appliance.config.load import Config
+from appliance.deliver.attempt import Courier
 from appliance.deliver.connections import Connections
-from appliance.deliver.courier import Courier
-from appliance.deliver.dispatch import Dispatch
+from appliance.deliver.due_mail import Selection
 from appliance.deliver.from_settings import pools, relays
-from appliance.deliver.gates import Gates
-from appliance.deliver.observed import name_pools
+from appliance.deliver.metrics import name_pools
+from appliance.deliver.outcome_record import Retries
 from appliance.deliver.policy_fetch import PolicyFetcher
+from appliance.deliver.pool_limiters import Gates
 from appliance.deliver.proofs import Proofs
-from appliance.deliver.report import Retries
 from appliance.deliver.route import Router
-from appliance.deliver.selection import Selection
-from appliance.deliver.shared_routes import SharedRoutes
+from appliance.deliver.route_cache import SharedRoutes
+from appliance.deliver.scheduler import Dispatch
 from appliance.deliver.signer import Signer
 from appliance.deliver.tls_choice import TlsChoice
 from appliance.deliver.tls_policy import TlsPolicies

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.deliver.courier import Courier, Parcel
-from appliance.deliver.gate import Gate
-from appliance.deliver.gates import Gates, Slot
-from appliance.deliver.in_hand import InHand
+from appliance.deliver.attempt import Courier, Parcel
+from appliance.deliver.pending_counts import InHand
+from appliance.deliver.pool_limiter import Gate
+from appliance.deliver.pool_limiters import Gates, Slot
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.shares import Shares
 from appliance.deliver.smtp.progress import Progress

@@ -9,14 +9,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver import dispatch as dispatch_module
-from appliance.deliver import flights as flights_module
-from appliance.deliver import gates as gates_module
+from appliance.deliver import in_flight as flights_module
+from appliance.deliver import pool_limiters as gates_module
 from appliance.deliver import preparing as preparing_module
-from appliance.deliver.courier import Courier
-from appliance.deliver.dispatch import FRESH_IN_HAND, IN_HAND
-from appliance.deliver.gate import FIRST_PAUSE, SENDER_FAULTS
+from appliance.deliver import scheduler as dispatch_module
+from appliance.deliver.attempt import Courier
+from appliance.deliver.pool_limiter import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.providers import Limits
+from appliance.deliver.scheduler import FRESH_IN_HAND, IN_HAND
 from appliance.errors import Code, Refused
 from appliance.store.pools import EVERY
 from appliance.store.pools import Pools as StoredPools
