@@ -35,7 +35,7 @@ from appliance.telemetry.log import get_logger, set_level
 from appliance.telemetry.message_log import TRAIL
 from appliance.web import server, site
 from appliance.web.edge import Edge
-from appliance.webhook import office
+from appliance.webhook import build as office
 
 LAST_ANSWERS = 0.05  # seconds to tell senders 503 once the storage failed; what is delivered then cannot be recorded
 

@@ -12,9 +12,9 @@ from appliance.config.load import parse
 from appliance.model.events import PING_TYPE, RESPONSE_CHARACTERS, SUBJECT_CHARACTERS
 from appliance.model.webhooks import EventType
 from appliance.webhook.dispatcher import CONTENT_TYPE, USER_AGENT
-from appliance.webhook.line import AT_ONCE, DEAD
+from appliance.webhook.receiver import AT_ONCE, DEAD
 from appliance.webhook.signature import TOLERANCE, signature_header
-from appliance.webhook.turns import SLOTS
+from appliance.webhook.slots import SLOTS
 from tests.programs import require
 
 DOCS = Path(__file__).parent.parent / "docs"

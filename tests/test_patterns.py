@@ -16,7 +16,7 @@ import pytest
 from appliance.errors import Refused
 from appliance.message import addresses, from_field, header_fields, json_faults, request
 from appliance.web import quick_http
-from appliance.webhook import answer, guard
+from appliance.webhook import answer, url_policy
 from appliance.webhook.attempt import NotPosted
 from appliance.webhook.request import request_bytes
 
@@ -121,7 +121,7 @@ def read_from(value: str) -> None:
 
 def read_url(path: str) -> None:
     """A URL's path, without the limit on its length."""
-    assert guard._PATH.fullmatch(path) is None
+    assert url_policy._PATH.fullmatch(path) is None
 
 
 def read_answer(head: str) -> None:
@@ -139,7 +139,7 @@ def read_request_head(head: str) -> None:
 
 def write_request_head(value: str) -> None:
     """A webhook's header with any text in it."""
-    request_bytes(guard.Target("example.com", 443, "/"), [("a", value)], b"")
+    request_bytes(url_policy.Target("example.com", 443, "/"), [("a", value)], b"")
 
 
 def read_header(header: str) -> None:

@@ -22,14 +22,14 @@ from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
 from appliance.system.shortage import PAUSE, Shortage
 from appliance.telemetry.log import get_logger
-from appliance.webhook.line import PACE, Line
-from appliance.webhook.observed import observe
+from appliance.webhook.metrics import observe
 from appliance.webhook.pause import LOOK_EVERY as PAUSE_LOOK
 from appliance.webhook.pause import Pause
 from appliance.webhook.post import Posted
-from appliance.webhook.schedule import judge
+from appliance.webhook.receiver import PACE, Line
+from appliance.webhook.retry import judge
 from appliance.webhook.signature import signature_header
-from appliance.webhook.turns import SLOTS, Slot, Turns
+from appliance.webhook.slots import SLOTS, Slot, Turns
 
 IN_HAND = 64  # posts of one line that are in memory: waiting, on their way, or being recorded
 ALL_IN_HAND = 10_000  # of all lines together, as long as each of them has its least

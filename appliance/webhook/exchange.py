@@ -4,8 +4,8 @@ import trio
 
 from appliance.webhook.answer import ANSWER_LIMIT, AnswerReader, QuickAnswer, read_quickly
 from appliance.webhook.attempt import Attempt, NotPosted, Step
-from appliance.webhook.kept import Connection
-from appliance.webhook.transport import Flooded
+from appliance.webhook.connection_pool import Connection
+from appliance.webhook.limited_stream import Flooded
 
 RECEIVE_BYTES = 16 * 1024  # at a time: as much as fits into one TLS record
 PIECES = 250  # of an answer; each costs its share of a millisecond, however small it is

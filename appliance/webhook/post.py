@@ -14,13 +14,13 @@ import trio
 from appliance.dns.resolver import Resolver
 from appliance.net.address_policy import Address, Network
 from appliance.system.shortage import Shortage
+from appliance.webhook.address_check import Lookup, NotFound
 from appliance.webhook.attempt import Attempt, NotPosted
+from appliance.webhook.connect import Dial, connect
+from appliance.webhook.connection_pool import Connection, KeptConnections, Place
 from appliance.webhook.exchange import Lost, exchange
-from appliance.webhook.guard import Target, UrlRefused, read_url
-from appliance.webhook.kept import Connection, KeptConnections, Place
-from appliance.webhook.lookup import Lookup, NotFound
 from appliance.webhook.request import request_bytes
-from appliance.webhook.secure import Dial, connect
+from appliance.webhook.url_policy import Target, UrlRefused, read_url
 
 POST_TIMEOUT = 5.0  # seconds for all of an attempt, by the interface
 URLS_READ = 1_000  # whose reading is remembered

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from appliance.webhook.attempt import NotPosted
-from appliance.webhook.guard import Target
+from appliance.webhook.url_policy import Target
 
 _FIELDS = re.compile(r"(?:[A-Za-z0-9-]+: [\x20-\x7e]*\r\n)*")
 

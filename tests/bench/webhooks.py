@@ -27,7 +27,7 @@ import httpx
 import trio
 import trustme
 
-from appliance.webhook.line import AT_ONCE
+from appliance.webhook.receiver import AT_ONCE
 from tests.bench.deliver import CREDITS, SESSIONS, appliance, measure, resident, send_over_http, sink
 from tests.bench.postfix import free_port
 from tests.bench.posts import BODY, fill_posts

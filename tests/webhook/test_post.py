@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from appliance.outside import Outside
 from appliance.system.shortage import Shortage
-from appliance.webhook import kept, secure
+from appliance.webhook import connect, connection_pool
 from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import Trouble, ZoneResolver
 from tests.fakes.receiver import (
@@ -220,7 +220,7 @@ async def test_after_closing_nothing_is_kept() -> None:
 
 async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody has used for a while is closed."""
-    monkeypatch.setattr(kept, "IDLE_LIMIT", 0.01)
+    monkeypatch.setattr(connection_pool, "IDLE_LIMIT", 0.01)
     ended = trio.Event()
 
     async def serve(receiver: Receiver, stream: Tls) -> None:
@@ -260,7 +260,7 @@ async def test_the_second_address_is_tried() -> None:
 
 async def test_a_silent_first_address_leaves_time_for_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address that does not answer at all, such as an IPv6 that leads nowhere, does not use up the attempt."""
-    monkeypatch.setattr(secure, "FIRST_ADDRESS", 0.05)
+    monkeypatch.setattr(connect, "FIRST_ADDRESS", 0.05)
 
     async def dial(address: str, port: int) -> trio.abc.Stream:
         if address != "127.0.0.1":

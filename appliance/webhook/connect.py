@@ -8,9 +8,9 @@ import trio
 from appliance.net.address_policy import Address
 from appliance.system.shortage import raise_if_short
 from appliance.webhook.attempt import Attempt, NotPosted, Step
-from appliance.webhook.guard import Target
-from appliance.webhook.kept import Connection, Place
-from appliance.webhook.transport import Flooded, Transport
+from appliance.webhook.connection_pool import Connection, Place
+from appliance.webhook.limited_stream import Flooded, Transport
+from appliance.webhook.url_policy import Target
 
 ADDRESSES_TRIED = 2
 FIRST_ADDRESS = 2.0  # seconds until the second is tried instead: an IPv6 that leads nowhere mostly says nothing

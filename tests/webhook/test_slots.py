@@ -5,8 +5,8 @@ from math import inf
 import pytest
 
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
-from appliance.webhook.line import DEAD, FAILING, PACE, SLOW, Line, Standing
-from appliance.webhook.turns import Turns
+from appliance.webhook.receiver import DEAD, FAILING, PACE, SLOW, Line, Standing
+from appliance.webhook.slots import Turns
 
 
 def line(name: str, posts: int = 0, *, failures: int = 0, proven: bool = True) -> Line:

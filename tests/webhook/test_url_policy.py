@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.webhook.guard import Target, UrlRefused, read_url, url_fault
+from appliance.webhook.url_policy import Target, UrlRefused, read_url, url_fault
 from tests.webhook.hostile import OWN_NAMES, SPELLINGS
 
 PORTS = frozenset({443, 8443})

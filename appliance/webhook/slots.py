@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
-from appliance.webhook.line import Line, Standing
+from appliance.webhook.receiver import Line, Standing
 
 SLOTS = 200  # posts at once, to all receivers together; and as many that are late
 LATE = 1.0  # seconds after which a post should have been answered

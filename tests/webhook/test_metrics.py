@@ -5,7 +5,7 @@ import pytest
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
 from appliance.telemetry.message_log import TRAIL
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
-from appliance.webhook.observed import observe
+from appliance.webhook.metrics import observe
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.attempt import NotPosted
-from appliance.webhook.guard import Target
+from appliance.webhook.url_policy import Target
 
 ADDRESS_LIMIT = 64  # addresses of one name; each has to be checked, and nobody has so many
 FRESH = 1.0  # seconds for which the verdict on an address holds: that long it may have become one of our own

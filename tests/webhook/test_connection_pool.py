@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MemoryReceiveStream, MemorySendStream, MockClock
 
-from appliance.webhook import kept as kept_module
-from appliance.webhook.kept import AGE_LIMIT, IDLE_LIMIT, Connection, KeptConnections, Place
-from appliance.webhook.transport import RECEIVED_LIMIT, Transport
+from appliance.webhook import connection_pool as kept_module
+from appliance.webhook.connection_pool import AGE_LIMIT, IDLE_LIMIT, Connection, KeptConnections, Place
+from appliance.webhook.limited_stream import RECEIVED_LIMIT, Transport
 
 HERE = Place("hooks.example.com", 443, ip_address("9.9.9.9"))
 

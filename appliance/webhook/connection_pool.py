@@ -7,7 +7,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.net.address_policy import Address
-from appliance.webhook.transport import Transport
+from appliance.webhook.limited_stream import Transport
 
 IDLE_LIMIT = 30.0  # seconds a connection is kept without use
 AGE_LIMIT = 300.0  # seconds it is used at all, so that the receiver's certificate is looked at again soon
