@@ -24,13 +24,13 @@ from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies
 from appliance.submission.actions import ReadRecipient, Submit
+from appliance.submission.connection import Deeds, Session
 from appliance.submission.content import Room
-from appliance.submission.dialogue import Dialogue
 from appliance.submission.intake import address as read_address
 from appliance.submission.listener import Listener, listen
 from appliance.submission.login import Login
 from appliance.submission.loop import prepare
-from appliance.submission.session import Deeds, Session
+from appliance.submission.protocol import Dialogue
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import EXPIRIES, OPEN

@@ -9,9 +9,9 @@ from appliance.model.mail import Caller, CredentialKind
 from appliance.store.access import sha256
 from appliance.submission.actions import Action, ReadRecipient, Submit, Yield
 from appliance.submission.content import Room
-from appliance.submission.dialogue import Dialogue
 from appliance.submission.intake import BadAddress, address
 from appliance.submission.login import Login
+from appliance.submission.protocol import Dialogue
 
 USERNAME, PASSWORD = "smtp_1", "secret"
 CALLER = Caller("acc_1", CredentialKind.SMTP, "smtp:smtp_1", True, False, False, frozenset({"example.com"}))

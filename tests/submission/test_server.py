@@ -22,7 +22,7 @@ from appliance.intake.services import Entrance
 from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.submission import dialogue, server
+from appliance.submission import protocol, server
 from tests.running import Provisioned, provision
 from tests.submission.talk import credential
 
@@ -160,12 +160,12 @@ async def test_an_error_of_ours_is_a_451_without_its_text(tmp_path: Path, caplog
 async def test_a_bug_in_a_dialogue_ends_that_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others do not notice."""
 
-    def broken(self: dialogue.Dialogue, argument: str) -> None:
+    def broken(self: protocol.Dialogue, argument: str) -> None:
         raise RuntimeError("secret insides")
 
     async with served(tmp_path) as made, made.connected() as other:
         async with made.connected() as client:
-            monkeypatch.setitem(dialogue._VERBS, "NOOP", broken)
+            monkeypatch.setitem(protocol._VERBS, "NOOP", broken)
             assert (await client.say(b"NOOP")).startswith(b"451 4.3.0 Something went wrong")
             assert await client.reply() == b""
         assert await other.transact() == b"250 2.0.0 queued as msg_1"

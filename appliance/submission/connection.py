@@ -24,8 +24,8 @@ from appliance.errors import Code, Refused
 from appliance.message.addresses import Address
 from appliance.submission import limits, replies
 from appliance.submission.actions import Action, Phase, ReadRecipient, StartTls, Submit, WrongLogin, Yield
-from appliance.submission.dialogue import Dialogue
 from appliance.submission.intake import BadAddress
+from appliance.submission.protocol import Dialogue
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import REFUSED
 from appliance.tls.certificate import Certificate
