@@ -33,7 +33,8 @@ from appliance.system.instance_lock import only_server
 from appliance.system.sd_notify import ServiceManager, service_manager
 from appliance.telemetry.log import get_logger, set_level
 from appliance.telemetry.message_log import TRAIL
-from appliance.web import server, site
+from appliance.web import build as site
+from appliance.web import server
 from appliance.web.edge import Edge
 from appliance.webhook import build as office
 

@@ -15,7 +15,7 @@ import pytest
 
 from appliance.errors import Refused
 from appliance.message import addresses, from_field, header_fields, json_faults, request
-from appliance.web import quick_http
+from appliance.web import fast_post
 from appliance.webhook import answer, url_policy
 from appliance.webhook.attempt import NotPosted
 from appliance.webhook.request import request_bytes
@@ -134,7 +134,7 @@ def read_answer(head: str) -> None:
 
 def read_request_head(head: str) -> None:
     """The pattern of a request's head, without the limit on its length."""
-    assert quick_http._FIELDS.fullmatch(head.encode()) is None
+    assert fast_post._FIELDS.fullmatch(head.encode()) is None
 
 
 def write_request_head(value: str) -> None:

@@ -18,8 +18,8 @@ from appliance.store import Store
 from appliance.store.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
+from appliance.web.api.json_body import check_content_type, decode_body
 from appliance.web.auth import Authenticator
-from appliance.web.json_body import check_content_type, decode_body
 from appliance.web.tokens import Claims
 
 T = TypeVar("T")

@@ -34,12 +34,12 @@ from appliance.web.answer import (
     json_answer,
     refusal_answer,
 )
+from appliance.web.api.json_body import check_content_type, check_encoding
 from appliance.web.auth import Authenticator, check_may_read
 from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
-from appliance.web.emails import message_json
+from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
-from appliance.web.json_body import check_content_type, check_encoding
-from appliance.web.quick_http import QuickRequest
+from appliance.web.message_json import message_json
 
 V1_BODY = 64 * 1024  # bytes
 

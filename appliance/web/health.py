@@ -8,7 +8,7 @@ from quart import Blueprint, Response
 
 from appliance.errors import Code, Refused
 from appliance.web.app import answer, request_id
-from appliance.web.described import Operation
+from appliance.web.operations import Operation
 
 
 class HealthAnswer(msgspec.Struct):

@@ -32,8 +32,8 @@ from hypercorn.trio.task_group import TaskGroup
 from appliance.errors import Code
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import REASONS, Answer, Headers, error_answer, http_date
+from appliance.web.fast_post import QuickRequest, answer_bytes, read_request
 from appliance.web.framing import BadHead, BodyReader, ChunkedBody, HeadReader, LengthBody
-from appliance.web.quick_http import QuickRequest, answer_bytes, read_request
 
 JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are written
 

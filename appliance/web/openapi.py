@@ -8,43 +8,41 @@ from quart import Blueprint, Response
 from appliance import __version__
 from appliance.errors import ANSWERS, Code
 from appliance.message import schema as request_schema
-from appliance.web import (
+from appliance.web import health, message_json, session_cookie
+from appliance.web.answer import ErrorObject
+from appliance.web.api import (
     account,
     admin_accounts,
     admin_queue,
     api_keys,
     domains,
-    emails,
-    health,
-    mail_log,
-    session,
-    session_cookie,
+    login,
+    send_test,
     sessions,
     smtp_credentials,
     stats,
     suppressions,
     template_versions,
     templates,
-    test_mail,
     webhook,
     webhook_deliveries,
 )
-from appliance.web.answer import ErrorObject
-from appliance.web.described import Operation
+from appliance.web.api import emails as mail_log
+from appliance.web.operations import Operation
 
 Json = dict[str, Any]
 REFERENCE = "#/components/schemas/{name}"
 
 OPERATIONS: tuple[Operation, ...] = (
-    *emails.OPERATIONS,
-    *session.OPERATIONS,
+    *message_json.OPERATIONS,
+    *login.OPERATIONS,
     *sessions.OPERATIONS,
     *account.OPERATIONS,
     *domains.OPERATIONS,
     *smtp_credentials.OPERATIONS,
     *api_keys.OPERATIONS,
     *mail_log.OPERATIONS,
-    *test_mail.OPERATIONS,
+    *send_test.OPERATIONS,
     *stats.OPERATIONS,
     *templates.OPERATIONS,
     *template_versions.OPERATIONS,

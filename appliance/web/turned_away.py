@@ -14,7 +14,7 @@ import trio
 
 from appliance.errors import Code
 from appliance.web.answer import error_answer, http_date
-from appliance.web.quick_http import answer_bytes
+from appliance.web.fast_post import answer_bytes
 
 AT_ONCE = 64  # connections that are read for a moment after their answer
 LINGER = 2.0  # seconds

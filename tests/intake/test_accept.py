@@ -23,7 +23,7 @@ from appliance.outside import Outside, Wake
 from appliance.store import Store, open_store
 from appliance.store.new_mail import Inbox, due_recipients
 from appliance.system.free_space import FreeSpace
-from appliance.web.emails import message_json
+from appliance.web.message_json import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.message.submissions import message
 from tests.running import Provisioned, provision

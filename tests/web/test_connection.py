@@ -16,8 +16,8 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from appliance.web import answer
 from appliance.web.connection import Connection, Deadlines
+from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
-from appliance.web.quick_http import QuickRequest
 from tests.e2e.raw import Answer, parsed
 
 SEED = 20_261_115

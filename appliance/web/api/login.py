@@ -17,7 +17,7 @@ from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id
-from appliance.web.described import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers
+from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers
 from appliance.web.session_cookie import NAME, SessionCookies
 from appliance.web.tokens import Tokens
 

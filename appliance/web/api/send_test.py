@@ -16,7 +16,7 @@ from appliance.message.request import SendRequest
 from appliance.message.variables import Variable
 from appliance.model.mail import Caller, MessageStatus, Source
 from appliance.web.app import Services, answer, json_request, request_id
-from appliance.web.described import for_customers
+from appliance.web.operations import for_customers
 
 COOLDOWN = 15_000_000  # microseconds between two tests of an account
 REMEMBERED = 10_000  # accounts

@@ -8,9 +8,9 @@ from appliance.message.template import ALIAS
 from appliance.model.events import rfc3339
 from appliance.model.mail import TemplateVersion
 from appliance.web.answer import Time
+from appliance.web.api.templates import ALIAS_PARAMETER, NO_TEMPLATE
 from appliance.web.app import Services, answer, page_limit, request_id
-from appliance.web.described import for_customers, parameter
-from appliance.web.templates import ALIAS_PARAMETER, NO_TEMPLATE
+from appliance.web.operations import for_customers, parameter
 
 PAGE = 20  # versions, unless asked otherwise: each comes with its bodies
 _DIGITS = 9  # of a version's number, more than anybody will reach

@@ -11,9 +11,9 @@ from appliance.intake.quota import Quota
 from appliance.model.events import rfc3339
 from appliance.model.mail import LedgerEntry, LedgerKind, Role
 from appliance.web.answer import Time
+from appliance.web.api.warnings import Warner, WarningObject
 from appliance.web.app import Services, answer, page_limit, request_id
-from appliance.web.described import PAGING_BACK, for_customers
-from appliance.web.warnings import Warner, WarningObject
+from appliance.web.operations import PAGING_BACK, for_customers
 
 
 class EntryKind(StrEnum):

@@ -9,7 +9,7 @@ from appliance.message.request import SendRequest
 from appliance.model.events import rfc3339
 from appliance.model.mail import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
 from appliance.web.answer import Time
-from appliance.web.described import SEND, Operation, parameter
+from appliance.web.operations import SEND, Operation, parameter
 
 
 class RecipientObject(msgspec.Struct):

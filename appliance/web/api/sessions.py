@@ -8,7 +8,7 @@ from appliance.model.dashboard import Session
 from appliance.model.events import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id
-from appliance.web.described import for_customers, identifier
+from appliance.web.operations import for_customers, identifier
 
 
 class SessionObject(msgspec.Struct):

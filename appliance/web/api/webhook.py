@@ -13,10 +13,10 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.events import rfc3339
 from appliance.model.webhooks import EventType, Webhook, WebhookSettings
 from appliance.web.answer import Time
+from appliance.web.api.templates import DeletedAnswer
+from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_object, optional_time
 from appliance.web.app import Services, answer, json_request, request_id
-from appliance.web.described import for_customers
-from appliance.web.templates import DeletedAnswer
-from appliance.web.webhook_deliveries import DeliveryAnswer, delivery_object, optional_time
+from appliance.web.operations import for_customers
 
 URL_LENGTH = 2048  # characters
 

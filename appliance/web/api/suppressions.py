@@ -14,9 +14,9 @@ from appliance.message.fields import Mailbox
 from appliance.model.events import rfc3339
 from appliance.model.mail import Suppression
 from appliance.web.answer import Time
+from appliance.web.api.templates import DeletedAnswer
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
-from appliance.web.described import PAGING, for_customers, parameter
-from appliance.web.templates import DeletedAnswer
+from appliance.web.operations import PAGING, for_customers, parameter
 
 BY_HAND = "added by hand"
 

@@ -13,7 +13,7 @@ from appliance.model.excerpt import excerpt
 from appliance.model.webhooks import Delivery, PostStatus, Trigger
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
-from appliance.web.described import for_customers, parameter
+from appliance.web.operations import for_customers, parameter
 
 DELIVERIES = 20  # on a page when the caller does not say
 # Each replay is kept for seven days, and costs no credit: by these an account has some 300 MB of them at the most.

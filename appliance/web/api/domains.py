@@ -25,10 +25,10 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.events import rfc3339
 from appliance.model.mail import Domain
 from appliance.web.answer import Time
+from appliance.web.api.lists import time_or_none
+from appliance.web.api.templates import DeletedAnswer
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
-from appliance.web.described import PAGING, Json, for_customers, parameter
-from appliance.web.secrets import time_or_none
-from appliance.web.templates import DeletedAnswer
+from appliance.web.operations import PAGING, Json, for_customers, parameter
 
 DNS_TIME = 12.0  # seconds for all records together
 CHECKS = 10  # domains looked up at once, for everybody

@@ -11,7 +11,7 @@ from appliance.model.events import rfc3339
 from appliance.store.statistics import HOUR, bucket_milliseconds
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id
-from appliance.web.described import for_customers, parameter
+from appliance.web.operations import for_customers, parameter
 
 DAYS = 7  # when the caller does not say
 MOST_DAYS = 90

@@ -17,11 +17,11 @@ from appliance.model.events import rfc3339
 from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
 from appliance.report.explain import PoolView
 from appliance.web.answer import Time
+from appliance.web.api.message_body import BodyAnswer, MessageBodies
+from appliance.web.api.timeline import MessageDetails, details
 from appliance.web.app import Services, answer, page_limit, request_id
-from appliance.web.described import PAGING_BACK, for_customers, parameter
-from appliance.web.emails import MESSAGE_ID
-from appliance.web.message_body import BodyAnswer, MessageBodies
-from appliance.web.timeline import MessageDetails, details
+from appliance.web.message_json import MESSAGE_ID
+from appliance.web.operations import PAGING_BACK, for_customers, parameter
 
 CANCELLED = "given up by the account's owner"
 TAG_LENGTH = 64

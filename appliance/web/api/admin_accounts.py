@@ -15,7 +15,7 @@ from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, page_limit, request_id
-from appliance.web.described import PAGING, for_admins, identifier
+from appliance.web.operations import PAGING, for_admins, identifier
 
 
 class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,10 +7,10 @@ from appliance.errors import Code
 from appliance.model.events import rfc3339
 from appliance.model.mail import SmtpCredential
 from appliance.web.answer import Time
+from appliance.web.api.labels import Label, check_label
+from appliance.web.api.lists import RevokedAnswer, page_before, time_or_none
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
-from appliance.web.described import PAGING_BACK, for_customers, identifier
-from appliance.web.labels import Label, check_label
-from appliance.web.secrets import RevokedAnswer, page_before, time_or_none
+from appliance.web.operations import PAGING_BACK, for_customers, identifier
 
 
 class SmtpCredentialRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 h11 spends 200 µs on it, in states and checks that are the same every time; this spends 8. So as not to have two
 opinions of what a request is, only what h11 reads without any doubt is read here: a few spellings of the request line,
 plain ASCII headers, each once, with one plain length, nothing that asks for more than an answer. Whatever else comes,
-well formed or not, is h11's, from its first byte; what h11 refuses is never read here (`tests/web/test_quick_http.py`
+well formed or not, is h11's, from its first byte; what h11 refuses is never read here (`tests/web/test_fast_post.py`
 holds the two against each other).
 """
 

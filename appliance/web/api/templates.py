@@ -15,7 +15,7 @@ from appliance.model.events import rfc3339
 from appliance.model.mail import StoredTemplate
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
-from appliance.web.described import PAGING, for_customers, parameter
+from appliance.web.operations import PAGING, for_customers, parameter
 
 NO_TEMPLATE = "There is no template with this alias."
 

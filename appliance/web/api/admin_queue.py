@@ -12,7 +12,7 @@ from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.report.queue import Pause, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.pools import EVERY
 from appliance.web.app import Services, answer, json_request, request_id
-from appliance.web.described import for_admins, parameter
+from appliance.web.operations import for_admins, parameter
 
 POOLS = 100  # shown, the largest first
 DESTINATIONS = 5  # of each pool

@@ -12,7 +12,7 @@ from appliance.model.mail import Attempt, Billing, MessageRecord, MessageStatus,
 from appliance.report import explain
 from appliance.report.explain import PoolView
 from appliance.web.answer import Time
-from appliance.web.secrets import time_or_none
+from appliance.web.api.lists import time_or_none
 
 
 class LineObject(msgspec.Struct):

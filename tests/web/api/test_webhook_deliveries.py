@@ -8,7 +8,7 @@ import trio
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.web import webhook_deliveries
+from appliance.web.api import webhook_deliveries
 from appliance.web.app import Services, create_app
 
 

@@ -10,8 +10,8 @@ import trio.testing
 from appliance.config.load import load
 from appliance.dns.check import Checked, Status
 from appliance.dns.records import DnsRecord, Kind
-from appliance.web import domains
-from appliance.web.domains import CHECKS, DNS_TIME, Lookups
+from appliance.web.api import domains
+from appliance.web.api.domains import CHECKS, DNS_TIME, Lookups
 
 DEAD = DnsRecord(Kind.SPF, "dead.example", "v=spf1 -all", "")
 QUICK = DnsRecord(Kind.SPF, "quick.example", "v=spf1 -all", "")

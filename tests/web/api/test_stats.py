@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.model.dashboard import Numbers
-from appliance.web.stats import quantile, stats
+from appliance.web.api.stats import quantile, stats
 
 MIDNIGHT = 24 * 20_000  # in hours
 

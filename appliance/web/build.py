@@ -14,35 +14,33 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system import memory
-from appliance.web import (
+from appliance.web import health, openapi, pages
+from appliance.web.api import (
     account,
     admin_accounts,
     admin_queue,
     api_keys,
     domains,
-    health,
-    mail_log,
-    openapi,
-    pages,
-    session,
+    emails,
+    login,
+    send_test,
     sessions,
     smtp_credentials,
     stats,
     suppressions,
     template_versions,
     templates,
-    test_mail,
     warnings,
     webhook,
     webhook_deliveries,
 )
+from appliance.web.api.webhook import CheckUrl, WebhookParts
 from appliance.web.app import Services, create_app
 from appliance.web.auth import Authenticator
 from appliance.web.body import Budget
 from appliance.web.edge import Edge
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
-from appliance.web.webhook import CheckUrl, WebhookParts
 
 
 async def _check_ready(door: FrontDoor, store: Store) -> None:
@@ -69,14 +67,14 @@ def build(
     blueprints = [
         health.blueprint(stopping, partial(_check_ready, door, store)),
         openapi.blueprint(config.http.base_url),
-        session.blueprint(services, tokens, cookies, entrance.guesses, hashing),
+        login.blueprint(services, tokens, cookies, entrance.guesses, hashing),
         sessions.blueprint(services),
         account.blueprint(services, config, warnings.warner(store, door.free_space), door.quota),
         domains.blueprint(services, config, SigningKeys(store, outside, key)),
         smtp_credentials.blueprint(services),
         api_keys.blueprint(services),
-        test_mail.blueprint(services, door),
-        mail_log.blueprint(services, door.workers, len(config.delivery.retry_delays) + 1, config.warmup),
+        send_test.blueprint(services, door),
+        emails.blueprint(services, door.workers, len(config.delivery.retry_delays) + 1, config.warmup),
         stats.blueprint(services),
         admin_accounts.blueprint(services, hashing),
         admin_queue.blueprint(services, config.warmup),
