@@ -28,7 +28,7 @@ from appliance.store import FILE_NAME, open_store
 from appliance.store.connection import open_writer
 from appliance.store.pools import EVERY
 from appliance.system.instance_lock import AlreadyRunning, only_server
-from tests import mail
+from tests import stored_mail
 
 OUTSIDE = Outside()
 
@@ -45,13 +45,13 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def fill() -> None:
         async with open_store(directory, OUTSIDE, inline=True) as store:
-            account = await mail.account(store)
+            account = await stored_mail.account(store)
             await store.access.add_domain(account, "example.com", usable=True)
             await SigningKeys(store, OUTSIDE, key).rotate(account, "example.com")
-            deferred = await mail.accept(store, OUTSIDE, account, "a@example.net")
-            await mail.defer(store, OUTSIDE, deferred)
-            await mail.accept(store, OUTSIDE, account, "b@example.net", "c@example.net")
-            await mail.accept(store, OUTSIDE, account, "d@example.net", simulated=True)
+            deferred = await stored_mail.accept(store, OUTSIDE, account, "a@example.net")
+            await stored_mail.defer(store, OUTSIDE, deferred)
+            await stored_mail.accept(store, OUTSIDE, account, "b@example.net", "c@example.net")
+            await stored_mail.accept(store, OUTSIDE, account, "d@example.net", simulated=True)
 
     trio.run(fill)
     return directory
@@ -236,7 +236,7 @@ def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -
     async def fill() -> None:
         async with open_store(data_dir, OUTSIDE, inline=True) as store:
             for name in ("acme", "gone"):
-                await mail.webhook(store, OUTSIDE, await mail.account(store, name), key)
+                await stored_mail.webhook(store, OUTSIDE, await stored_mail.account(store, name), key)
             await store.webhooks.delete(store.accounts.named("gone").id)
 
     key = keyfile.load_or_create(data_dir)
@@ -283,7 +283,7 @@ def test_where_nothing_is_sealed_yet_the_key_is_made_with_the_backup(tmp_path: P
 
     async def fill() -> None:
         async with open_store(tmp_path / "new", OUTSIDE, inline=True) as store:
-            await mail.account(store)
+            await stored_mail.account(store)
 
     trio.run(fill)
     make(tmp_path / "new", "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)

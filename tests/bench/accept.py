@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.bench.stored import fill
-from tests.running import Running, add_account, appliance
+from tests.running_appliance import Running, add_account, appliance
 
 CONNECTIONS = 16
 HERE = Path(__file__).parent

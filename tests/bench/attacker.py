@@ -14,7 +14,7 @@ from threading import BoundedSemaphore, Thread
 
 from tests.e2e.hostile_inputs import HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
 from tests.e2e.raw import Client, request
-from tests.running import Provisioned, Running
+from tests.running_appliance import Provisioned, Running
 
 HELD = 300  # connections that promise a body, from three addresses
 HOLD = 30.0  # seconds for which each waits

@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.bench.attacker import ATTACKS, described
-from tests.running import Provisioned, Running, add_account, appliance
+from tests.running_appliance import Provisioned, Running, add_account, appliance
 
 CONNECTIONS = 4
 RATE = 20  # honest requests a second

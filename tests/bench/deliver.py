@@ -40,7 +40,7 @@ from tests.bench.load import drive, send_requests
 from tests.bench.postfix import free_port, missing, postfix, wait_for
 from tests.bench.queued import fill_queue
 from tests.fakes.dns import DnsServer
-from tests.running import Provisioned, Running, add_account
+from tests.running_appliance import Provisioned, Running, add_account
 
 SESSIONS = 20
 BYTES = 2_048  # of one of smtp-source's messages; ours have a little more

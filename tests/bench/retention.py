@@ -21,7 +21,7 @@ import apsw
 from appliance.store import FILE_NAME
 from tests.bench.accept import measure_appliance
 from tests.bench.stored import fill
-from tests.running import Provisioned, Running, add_account, appliance
+from tests.running_appliance import Provisioned, Running, add_account, appliance
 
 DAY = 86_400  # seconds
 KEEP_ALL = 'bodies = "365d"\nmetadata = "365d"'

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.bench import postfix
 from tests.e2e.submission.client import endpoint
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 SESSIONS = 20
 KINDS = {"kept": 0.8, "new": 0.5}  # connections, and the wanted share of Postfix's rate

@@ -32,8 +32,8 @@ from tests.bench.deliver import CREDITS, SESSIONS, appliance, measure, resident,
 from tests.bench.postfix import free_port
 from tests.bench.posts import BODY, fill_posts
 from tests.bench.receiver import ADDRESS
-from tests.running import Running, add_account
-from tests.running import appliance as sandbox
+from tests.running_appliance import Running, add_account
+from tests.running_appliance import appliance as sandbox
 
 WITHIN = 120.0  # seconds a round may take
 PENDING = 100_000

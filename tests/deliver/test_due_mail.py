@@ -15,7 +15,7 @@ from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.queue import Queue
 from tests.bench.queued import fill_queue
-from tests.deliver.stage import message
+from tests.deliver.simulated_delivery import message
 
 BIG, SMALL = "big", "small"
 

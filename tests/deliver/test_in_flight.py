@@ -11,7 +11,7 @@ from appliance.deliver import preparing as preparing_module
 from appliance.deliver.in_flight import STALLED, STALLED_LONG
 from appliance.deliver.providers import Limits, Pools, Provider, by_suffix
 from appliance.deliver.slow_servers import SHORT
-from tests.deliver.stage import MIME, OK, Stage, domain_zone, message, stage
+from tests.deliver.simulated_delivery import MIME, OK, Stage, domain_zone, message, stage
 from tests.fakes.mx import Answer, FakeMx, drip, silence, wait_and_say
 
 DRIPPING = drip(b"220-" + b"welcome " * 60, 5.0)

@@ -11,7 +11,7 @@ from appliance.deliver.providers import Limits
 from appliance.deliver.scheduler import FRESH_IN_HAND, IN_HAND, OF_ONE
 from appliance.store.messages import Messages
 from appliance.store.queue import Queue
-from tests.deliver.stage import MIME, OK, SIGNATURE, domain_zone, message, one, stage
+from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, silence, wait_and_say
 
 

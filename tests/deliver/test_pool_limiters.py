@@ -18,7 +18,7 @@ from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AG
 from appliance.deliver.providers import Pools
 from appliance.model.warmup import begin
 from appliance.telemetry.metrics import OPEN
-from tests.deliver.stage import SOURCES, Stage, stage
+from tests.deliver.simulated_delivery import SOURCES, Stage, stage
 from tests.fakes.mx import FakeMx, say_and_hang_up, silence
 
 GOOGLE, DEAD, EVIL = "127.0.0.10", "127.0.0.66", "127.0.0.13"

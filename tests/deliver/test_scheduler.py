@@ -21,7 +21,7 @@ from appliance.errors import Code, Refused
 from appliance.store.pools import EVERY
 from appliance.store.pools import Pools as StoredPools
 from appliance.store.queue import Queue
-from tests.deliver.stage import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
+from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, hang_up, wait_and_say
 
 LATER = b"451 4.3.0 later\r\n"

@@ -9,7 +9,7 @@ from appliance.intake.accept import Deliveries, FrontDoor
 from appliance.model.mail import Caller, CredentialKind
 from appliance.outside import Wake
 from appliance.system.free_space import FreeSpace
-from tests.deliver.stage import SIGNATURE, Stage, domain_zone, stage
+from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx
 from tests.message.submissions import message
 

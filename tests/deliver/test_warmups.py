@@ -19,7 +19,7 @@ from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome
 from appliance.model.warmup import DAY, HOUR
 from appliance.report.explain import standing
-from tests.deliver.stage import SOURCES, START, Stage, domain_zone, one, stage
+from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx, hang_up
 
 ON = Warmup(enabled=True)

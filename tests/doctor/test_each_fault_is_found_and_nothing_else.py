@@ -13,7 +13,7 @@ from appliance.doctor.finding import Level
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.pools import EVERY
-from tests import mail
+from tests import stored_mail
 from tests.doctor.world import ADDRESS, DOMAIN, HOST, LISTED, OUTSIDE, REVERSE, World, wrong
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import FakeMx
@@ -62,7 +62,7 @@ def another_host(world: World) -> None:
 def clock_behind(world: World) -> None:
     """A message from a time that is yet to come."""
     ahead = Outside(now=lambda: OUTSIDE.now() + DAY)
-    world.stored(lambda store: mail.accept(store, ahead, store.accounts.named("acme").id, "a@example.net"))
+    world.stored(lambda store: stored_mail.accept(store, ahead, store.accounts.named("acme").id, "a@example.net"))
 
 
 def retired(world: World) -> None:

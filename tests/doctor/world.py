@@ -21,7 +21,7 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.system.instance_lock import only_server
-from tests import mail
+from tests import stored_mail
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx
 
@@ -67,11 +67,11 @@ def installation(directory: Path) -> None:
 
     async def fill() -> None:
         async with open_store(directory, OUTSIDE, inline=True) as store:
-            account = await mail.account(store)
+            account = await stored_mail.account(store)
             await store.access.add_domain(account, DOMAIN, usable=True)
             await store.access.add_domain(account, "not-proven.example", usable=False)
             await SigningKeys(store, OUTSIDE, key).rotate(account, DOMAIN)
-            await mail.webhook(store, OUTSIDE, account, key)
+            await stored_mail.webhook(store, OUTSIDE, account, key)
 
     trio.run(fill)
 

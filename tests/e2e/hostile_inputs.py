@@ -16,7 +16,7 @@ import httpx
 from tests.e2e.contract.service import eventually
 from tests.e2e.raw import Answer, Client, request
 from tests.e2e.submission.client import Raw
-from tests.running import Running
+from tests.running_appliance import Running
 
 HEAD = 15_000  # bytes of a head that is nearly as large as it may be
 V1_BODY = 64 * 1024

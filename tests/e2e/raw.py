@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import trustme
 
-from tests.running import Running
+from tests.running_appliance import Running
 
 PIECE = 65_536
 

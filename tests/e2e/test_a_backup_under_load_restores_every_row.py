@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from appliance.store import FILE_NAME
-from tests.running import Running, appliance, command
+from tests.running_appliance import Running, appliance, command
 
 SENDERS = 3
 # What never changes once it is written, by table.

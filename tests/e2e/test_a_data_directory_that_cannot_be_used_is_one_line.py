@@ -17,8 +17,8 @@ from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import load_or_create
 from appliance.store import FILE_NAME as DATABASE
 from appliance.system.instance_lock import FILE_NAME as LOCK
-from tests.forked import fork
-from tests.running import add_account
+from tests.fork_client import fork
+from tests.running_appliance import add_account
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, and mount")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, messages, smtp
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 PATIENCE = 20.0  # seconds; a look at the disk is a second old at most
 BODY = {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hello"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.raw import MESSAGE, Answer, Client, certified, check_error, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 ADDRESSES = tuple(f"127.0.0.{number}" for number in range(2, 12))
 EACH = 5

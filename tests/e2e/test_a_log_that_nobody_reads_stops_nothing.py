@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.e2e.delivery.world import free_port
-from tests.running import NO_TLS, PROGRAM, Provisioned, add_account
+from tests.running_appliance import NO_TLS, PROGRAM, Provisioned, add_account
 
 ROOT = Path(__file__).parents[2]
 F_SETPIPE_SZ = 1031  # fcntl(2)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.running import appliance, command
+from tests.running_appliance import appliance, command
 
 
 def test_a_start_without_its_key_file_says_what_is_lost(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.running import Running, appliance, command
+from tests.running_appliance import Running, appliance, command
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.raw import MESSAGE, Client, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 
 @pytest.fixture(scope="module")

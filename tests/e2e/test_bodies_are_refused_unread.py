@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 MIB = 1024 * 1024
 JSON = "Content-Type: application/json"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.raw import MESSAGE, Client, bearer, certified, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 SMALL = 'max_body = "2KiB"'  # so that more than that still comes in one piece
 ODD = ("X-Odd: 1", "X-Odd: 2")  # nothing to anybody, but not plain

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.running import NO_TLS, PASSWORD, Running, add_account, appliance
+from tests.running_appliance import NO_TLS, PASSWORD, Running, add_account, appliance
 
 GUESSES = 300
 RIGHT = 249  # the 250th is right

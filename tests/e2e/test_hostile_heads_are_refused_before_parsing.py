@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.raw import MESSAGE, Client, check_error, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: mail.example.com\r\n"
 

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.raw import Client, request
 from tests.e2e.submission.client import smtp
 from tests.e2e.test_memory_stays_bounded import MIB, Measured
-from tests.running import PASSWORD, Running, add_account, appliance
+from tests.running_appliance import PASSWORD, Running, add_account, appliance
 
 SHUTDOWN = 4.0  # seconds, of the setting below
 AT_ONCE = 90  # requests

@@ -18,8 +18,8 @@ from appliance.model.mail import RecipientStatus
 from appliance.store import FILE_NAME
 from appliance.store.queue import message_result
 from tests.e2e.raw import Client, request, sending
-from tests.often import often_started
-from tests.running import Running, appliance
+from tests.restarted_appliance import often_started
+from tests.running_appliance import Running, appliance
 
 ROUNDS = 30
 SENDERS = 8

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.raw import MESSAGE, Answer, Client, check_error, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 MIB = 1024 * 1024
 IDLE = 120 * MIB  # resident, after a start and one message

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.metrics.exposition import read
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 METRICS = '\n[metrics]\nbind = ["127.0.0.1:0"]\n'
 

@@ -1,6 +1,6 @@
 """No input makes one step of the event loop so long that other clients notice it.
 
-Measured in the real program, in CPU time of each step (see tests/watched.py). A step counts as too long when it is so
+Measured in the real program, in CPU time of each step (see tests/loop_watch.py). A step counts as too long when it is so
 in every one of a few tries: what a single try adds is the machine's, not the input's.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.hostile_inputs import HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
-from tests.running import appliance
-from tests.watched import longest_step, program
+from tests.loop_watch import longest_step, program
+from tests.running_appliance import appliance
 
 LONGEST = 20.0  # milliseconds
 TRIES = 3

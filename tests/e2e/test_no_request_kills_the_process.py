@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e.raw import MESSAGE, Answer, Client, bearer, certified, check_error, parsed, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 MUTATED = 300  # requests, over plain TCP
 MUTATED_TLS = 60

@@ -12,7 +12,7 @@ from appliance.model.mail import RecipientStatus
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
 from appliance.store.space import FREE_BYTES
-from tests.running import Provisioned, Running, appliance, provision
+from tests.running_appliance import Provisioned, Running, appliance, provision
 from tests.store.samples import DAY, Clock, Messages, outcome
 
 PATIENCE = 60.0  # seconds; the first round comes at once, the second soon

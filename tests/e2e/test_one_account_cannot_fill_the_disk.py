@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, smtp
-from tests.running import Running, add_account, appliance, command
+from tests.running_appliance import Running, add_account, appliance, command
 
 QUOTA = 2 * 2**20
 LIMITS = f'min_free_disk = "0"\nstored_bytes_per_account = {QUOTA}'

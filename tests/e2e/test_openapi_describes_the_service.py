@@ -20,7 +20,7 @@ from appliance.web.openapi import document
 from tests.e2e.contract.service import Caller, waiting
 from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
-from tests.running import PASSWORD, Running, add_account, appliance
+from tests.running_appliance import PASSWORD, Running, add_account, appliance
 
 EXAMPLES = 25  # for each operation, beside the cases that cover its schema
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")

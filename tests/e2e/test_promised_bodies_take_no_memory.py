@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.e2e.raw import MESSAGE, Answer, Client, request, sending
-from tests.running import PASSWORD, Running, appliance
+from tests.running_appliance import PASSWORD, Running, appliance
 
 JSON = "Content-Type: application/json"
 ADDRESSES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")

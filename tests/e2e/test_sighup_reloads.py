@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trustme
 
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import trio
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
 from tests.e2e.raw import MESSAGE, Client, certified, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 SHUTDOWN = 3.0  # seconds, of the setting below
 AT_ONCE = 1.5  # seconds that a stop with nothing to wait for may take on a busy machine

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.web.connection import SLOW_START
 from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 LIMIT = 1.0  # seconds, of every phase below
 MARGIN = 1.5  # seconds that a busy machine may add

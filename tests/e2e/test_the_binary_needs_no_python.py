@@ -13,11 +13,11 @@ import pytest
 from appliance.config.load import parse
 from tests.e2e.delivery.world import world
 from tests.e2e.submission.client import final_status, submit
-from tests.fakes.manager import Manager
 from tests.fakes.mx import FakeMx
-from tests.packed import binary
+from tests.fakes.service_manager import Manager
+from tests.packaging.built_binary import binary
 from tests.programs import needs
-from tests.running import STOP_TIMEOUT, appliance
+from tests.running_appliance import STOP_TIMEOUT, appliance
 from tests.systemd.denying import can_deny, denying_writable_code
 from tests.systemd.system_calls import filtered
 

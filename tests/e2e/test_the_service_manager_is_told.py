@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.fakes.manager import Manager
-from tests.running import appliance
+from tests.fakes.service_manager import Manager
+from tests.running_appliance import appliance
 
 WATCHDOG = "400000"  # microseconds, so that it is fed every 0.2 s
 

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.raw import MESSAGE, Answer, Client, check_error, request
 from tests.e2e.submission.client import endpoint
 from tests.programs import needs
-from tests.running import Provisioned, Running, add_account, appliance
+from tests.running_appliance import Provisioned, Running, add_account, appliance
 
 MIB = 1024 * 1024
 ADDRESS_SPACE = 360 * MIB

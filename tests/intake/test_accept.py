@@ -26,7 +26,7 @@ from appliance.system.free_space import FreeSpace
 from appliance.web.message_json import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.message.submissions import message
-from tests.running import Provisioned, provision
+from tests.running_appliance import Provisioned, provision
 from tests.store.samples import DAY, Clock
 
 HOST = "mail.example.com"

@@ -8,7 +8,7 @@ from appliance.intake.login_throttle import Guesses
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.access import sha256
-from tests.running import provision
+from tests.running_appliance import provision
 
 START = 1_800_000_000_000_000  # microseconds
 

@@ -12,7 +12,7 @@ from appliance.metrics.readings import KEPT, Readings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.telemetry.metrics import LOOP_LAG
-from tests import mail
+from tests import stored_mail
 from tests.metrics.exposition import read
 
 OUTSIDE = Outside()
@@ -57,9 +57,9 @@ async def ask(address: str) -> str:
 async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: trio.Nursery) -> None:
     """Over a real socket: what waits, what is held, memory, disk; and the event loop is watched meanwhile."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        account = await mail.account(store)
-        await mail.accept(store, OUTSIDE, account, "a@example.net", "b@example.net")
-        deferred = await mail.accept(store, OUTSIDE, account, "c@example.net")
+        account = await stored_mail.account(store)
+        await stored_mail.accept(store, OUTSIDE, account, "a@example.net", "b@example.net")
+        deferred = await stored_mail.accept(store, OUTSIDE, account, "c@example.net")
         await store.engine.write(
             lambda c: c.execute("UPDATE recipients SET next_attempt_at = 9e15 WHERE message_id = ?", (deferred.id,))
         )
@@ -120,7 +120,7 @@ async def test_the_queue_is_not_read_for_each_who_asks(
 
 
 async def _send(store: Store) -> None:
-    await mail.accept(store, OUTSIDE, await mail.account(store), "a@example.net")
+    await stored_mail.accept(store, OUTSIDE, await stored_mail.account(store), "a@example.net")
 
 
 async def _due(readings: Readings) -> float | None:

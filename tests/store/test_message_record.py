@@ -5,19 +5,19 @@ from pathlib import Path
 from appliance.model.mail import RecipientStatus
 from appliance.outside import Outside
 from appliance.store import open_store
-from tests import mail
+from tests import stored_mail
 
 
 async def test_a_record_holds_recipients_and_attempts(tmp_path: Path) -> None:
     """Each recipient has its domain, its next time and every attempt with what was said."""
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        account = await mail.account(store)
-        message = await mail.accept(store, outside, account, "a@one.example", "b@two.example")
-        await mail.defer(store, outside, message)
+        account = await stored_mail.account(store)
+        message = await stored_mail.accept(store, outside, account, "a@one.example", "b@two.example")
+        await stored_mail.defer(store, outside, message)
         await store.queue_control.retry_message(message.id)
-        for recipient in mail.due(store, message)[:1]:
-            await mail.finish(store, outside, recipient, RecipientStatus.DELIVERED, 250)
+        for recipient in stored_mail.due(store, message)[:1]:
+            await stored_mail.finish(store, outside, recipient, RecipientStatus.DELIVERED, 250)
         record = store.records.of(message.id)
         assert record is not None
         assert (record.account_name, record.message.id) == ("acme", message.id)

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from appliance.outside import Outside
 from appliance.store.new_mail import BYTES, MESSAGES, Fresh, Inbox, due_recipients
-from tests.deliver.stage import message
+from tests.deliver.simulated_delivery import message
 
 
 def test_what_is_offered_is_taken_once() -> None:

@@ -13,7 +13,7 @@ from appliance.outside import Outside
 from appliance.store import Store, open_store, queue_control
 from appliance.store import in_flight as on_the_way_module
 from appliance.store.sql import rows
-from tests import mail
+from tests import stored_mail
 
 
 @dataclass
@@ -40,12 +40,14 @@ class House:
 
     async def accept(self, *addresses: str, account: str | None = None, simulated: bool = False) -> NewMessage:
         """A waiting message."""
-        return await mail.accept(self.store, self.outside, account or self.account, *addresses, simulated=simulated)
+        return await stored_mail.accept(
+            self.store, self.outside, account or self.account, *addresses, simulated=simulated
+        )
 
     async def deferred(self, *addresses: str, account: str | None = None) -> NewMessage:
         """A message that has been tried once."""
         message = await self.accept(*addresses, account=account)
-        await mail.defer(self.store, self.outside, message)
+        await stored_mail.defer(self.store, self.outside, message)
         return message
 
     def read(self, message: NewMessage) -> Message:
@@ -56,7 +58,7 @@ class House:
 
     def due(self, message: NewMessage) -> list[str]:
         """The addresses of a message that are due."""
-        return [recipient.address for recipient in mail.due(self.store, message)]
+        return [recipient.address for recipient in stored_mail.due(self.store, message)]
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     clock = Clock()
     outside = Outside(now=clock)
     async with open_store(tmp_path, outside, inline=True) as store:
-        yield House(store, outside, clock, await mail.account(store))
+        yield House(store, outside, clock, await stored_mail.account(store))
 
 
 # ---- how much waits
@@ -73,7 +75,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 async def test_the_summary_adds_up_pools_and_their_domains(house: House) -> None:
     """Mail is counted by pool and domain over all accounts: what is due, what is deferred, the oldest, the next try."""
-    other = await mail.account(house.store, "other")
+    other = await stored_mail.account(house.store, "other")
     await house.store.pools.say([], {"one.example": "google", "two.example": "google", "net.example": "net.example"})
     first = await house.accept("a@one.example", "b@one.example")
     await house.accept("a@two.example")
@@ -93,7 +95,7 @@ async def test_the_summary_adds_up_pools_and_their_domains(house: House) -> None
     assert google.oldest_at == one.oldest_at == pytest.approx(first.created_at, abs=10)
     assert one.next_attempt_at is None
     assert google.next_attempt_at == two.next_attempt_at
-    assert two.next_attempt_at == pytest.approx(tried.created_at + 300 * mail.SECOND, abs=100)
+    assert two.next_attempt_at == pytest.approx(tried.created_at + 300 * stored_mail.SECOND, abs=100)
 
 
 async def test_the_summary_is_bounded(house: House) -> None:
@@ -178,7 +180,7 @@ async def test_a_large_retry_goes_in_slices(house: House, monkeypatch: pytest.Mo
     """Many recipients in many lanes are all found, whatever the size of a slice and of a page of lanes."""
     monkeypatch.setattr(queue_control, "SLICE", 3)
     monkeypatch.setattr(queue_control, "LANES", 2)
-    other = await mail.account(house.store, "other")
+    other = await stored_mail.account(house.store, "other")
     for number in range(5):
         await house.deferred(*(f"u{each}@d{number}.example" for each in range(7)))
         await house.deferred(f"x@d{number}.example", account=other)
@@ -226,7 +228,9 @@ async def test_a_cancelled_message_fails_and_its_credits_return(house: House) ->
 async def test_what_is_final_stays_when_the_rest_is_cancelled(house: House) -> None:
     """A delivered recipient stays delivered, so the message is partial and settled."""
     message = await house.accept("a@one.example", "b@one.example")
-    await mail.finish(house.store, house.outside, mail.due(house.store, message)[0], RecipientStatus.DELIVERED, 250)
+    await stored_mail.finish(
+        house.store, house.outside, stored_mail.due(house.store, message)[0], RecipientStatus.DELIVERED, 250
+    )
     assert await house.store.queue_control.cancel(message.id, "enough") == 1
     found = house.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.PARTIAL, Billing.SETTLED)
@@ -236,7 +240,9 @@ async def test_what_is_final_stays_when_the_rest_is_cancelled(house: House) -> N
 async def test_bounced_and_cancelled_together_are_released(house: House) -> None:
     """A message whose recipients all gave their credit back is released, for whatever reason each did."""
     message = await house.accept("a@one.example", "b@one.example")
-    await mail.finish(house.store, house.outside, mail.due(house.store, message)[0], RecipientStatus.BOUNCED, 550)
+    await stored_mail.finish(
+        house.store, house.outside, stored_mail.due(house.store, message)[0], RecipientStatus.BOUNCED, 550
+    )
     await house.store.queue_control.cancel(message.id, "enough")
     found = house.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
@@ -245,7 +251,9 @@ async def test_bounced_and_cancelled_together_are_released(house: House) -> None
 async def test_a_failed_recipient_is_settled_unless_cancelled(house: House) -> None:
     """Attempts used up cost their credit, as ever."""
     message = await house.accept("a@one.example")
-    await mail.finish(house.store, house.outside, mail.due(house.store, message)[0], RecipientStatus.FAILED, 451)
+    await stored_mail.finish(
+        house.store, house.outside, stored_mail.due(house.store, message)[0], RecipientStatus.FAILED, 451
+    )
     assert house.read(message).billing_status is Billing.SETTLED
     with pytest.raises(Refused) as refused:
         await house.store.queue_control.cancel(message.id, "too late")
@@ -296,9 +304,9 @@ async def test_only_so_many_cancels_are_remembered(house: House, monkeypatch: py
 async def test_an_answer_after_the_cancel_changes_nothing(house: House) -> None:
     """A delivery that was under way is recorded no more: one event a recipient, and the credit returned once."""
     message = await house.accept("a@one.example")
-    (recipient,) = mail.due(house.store, message)
+    (recipient,) = stored_mail.due(house.store, message)
     await house.store.queue_control.cancel(message.id, "enough")
-    await mail.finish(house.store, house.outside, recipient, RecipientStatus.BOUNCED, 550)
+    await stored_mail.finish(house.store, house.outside, recipient, RecipientStatus.BOUNCED, 550)
     assert house.read(message).recipients[0].status is RecipientStatus.FAILED
     assert house.store.accounts.named("acme").credits == 100
 

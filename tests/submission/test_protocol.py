@@ -8,7 +8,7 @@ from appliance.errors import Code, Refused
 from appliance.submission import limits, replies
 from appliance.submission.actions import Phase, ReadRecipient, Submit, WrongLogin
 from appliance.submission.intake import BadAddress, address
-from tests.submission.talk import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
+from tests.submission.offline_client import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
 
 # ---- who may do what
 

@@ -5,7 +5,7 @@ import pytest
 from appliance.errors import ANSWERS, Code, Refused
 from appliance.message.submitted import read
 from appliance.submission.actions import Phase
-from tests.submission.talk import MESSAGE, logged_in, ready
+from tests.submission.offline_client import MESSAGE, logged_in, ready
 
 # ---- messages
 

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.errors import ANSWERS, Code, Refused
 from appliance.submission.actions import Phase, StartTls, WrongLogin
-from tests.submission.talk import PASSWORD, USERNAME, credential, logged_in, talk
+from tests.submission.offline_client import PASSWORD, USERNAME, credential, logged_in, talk
 
 BASE64 = base64.b64encode
 

@@ -23,8 +23,8 @@ from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.submission import protocol, server
-from tests.running import Provisioned, provision
-from tests.submission.talk import credential
+from tests.running_appliance import Provisioned, provision
+from tests.submission.offline_client import credential
 
 SETTINGS = """
 [server]

@@ -15,8 +15,8 @@ from appliance.systemd import plan
 from appliance.systemd.plan import Program, Wishes
 from tests.e2e.submission.client import final_status, submit
 from tests.programs import find, needs
-from tests.running import PROGRAM as THIS
-from tests.running import Running, appliance
+from tests.running_appliance import PROGRAM as THIS
+from tests.running_appliance import Running, appliance
 from tests.systemd.denying import can_deny, denying_writable_code
 from tests.systemd.system_calls import ARCHITECTURES, allowed_calls, calls_of, exists_on, filtered
 

@@ -17,7 +17,7 @@ from appliance.system.shortage import Shortage
 from appliance.webhook import dispatcher as dispatcher_module
 from appliance.webhook.dispatcher import BROKEN_SEAL, DISABLED, OWN_FAULT
 from appliance.webhook.post import Posted
-from tests.webhook.stage import BROKEN, DELAYS, NOBODY, OK, START, Seen, Stage, stage, url_of
+from tests.webhook.simulated_dispatcher import BROKEN, DELAYS, NOBODY, OK, START, Seen, Stage, stage, url_of
 
 HOOK = url_of("demo")
 

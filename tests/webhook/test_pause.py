@@ -9,7 +9,7 @@ from appliance.model.webhooks import PostStatus
 from appliance.store.pools import EVERY
 from appliance.webhook.pause import LOOK_EVERY
 from appliance.webhook.post import Posted
-from tests.webhook.stage import NOBODY, Seen, stage, url_of
+from tests.webhook.simulated_dispatcher import NOBODY, Seen, stage, url_of
 
 
 async def test_a_restored_server_posts_nothing_before_it_is_resumed(tmp_path: Path, autojump_clock: MockClock) -> None:

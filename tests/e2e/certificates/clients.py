@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.fakes.pebble import Pebble
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 NAME, SITE = "mail.example.com", "app.example.com"
 

@@ -10,7 +10,7 @@ from cryptography import x509
 
 from tests.e2e.certificates.clients import NAME, SITE, anything, certified, events, shown, trusted, wait_until
 from tests.fakes.pebble import needs_pebble, pebble
-from tests.running import Running
+from tests.running_appliance import Running
 
 LISTENERS = ("https", "smtp", "smtps")
 LIFE = 16  # seconds that a certificate lasts here; it is renewed after half of that

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.certificates.clients import NAME, SITE, anything, certified, events, shown, trusted, wait_until
 from tests.fakes.pebble import free_port, needs_pebble, pebble
-from tests.running import Running
+from tests.running_appliance import Running
 
 
 def doctor(running: Running) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.contract.service import Caller
 from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
-from tests.running import Running, add_account, appliance
+from tests.running_appliance import Running, add_account, appliance
 
 NewAccount = Callable[..., Caller]
 

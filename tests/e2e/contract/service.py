@@ -15,7 +15,7 @@ import trio
 
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from tests.running import PASSWORD, Provisioned, Running
+from tests.running_appliance import PASSWORD, Provisioned, Running
 from tests.store.samples import Messages
 
 Item = TypeVar("Item")

@@ -12,7 +12,7 @@ from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, message, owner, waiting
-from tests.running import add_account
+from tests.running_appliance import add_account
 
 NOBODYS = f"acc_{'0' * 32}"
 

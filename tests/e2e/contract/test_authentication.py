@@ -13,7 +13,7 @@ import pytest
 from appliance.keys.keyfile import derive, load_or_create
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, change, error, message, new_key
-from tests.running import PASSWORD, Provisioned, Running
+from tests.running_appliance import PASSWORD, Provisioned, Running
 
 V1 = [
     ("GET", "/v1/templates"),

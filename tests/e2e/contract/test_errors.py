@@ -8,7 +8,7 @@ import pytest
 from appliance.errors import Code
 from tests.e2e import raw
 from tests.e2e.contract.service import Caller, any_error, at_once, bearer, error, message
-from tests.running import PASSWORD, Running, appliance
+from tests.running_appliance import PASSWORD, Running, appliance
 
 # The interface's list, word for word.
 CODES = [

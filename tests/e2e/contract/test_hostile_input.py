@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.contract.service import Caller, accepted, any_error, bearer, error, message
-from tests.running import Running, add_account
+from tests.running_appliance import Running, add_account
 
 EXAMPLES = 40
 FILE = {"filename": "a.txt", "content": "aGk="}

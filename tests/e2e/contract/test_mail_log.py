@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, owner, waiting
-from tests.running import add_account
+from tests.running_appliance import add_account
 
 LISTED = {"id", "status", "source", "from", "subject", "tags", "recipient_count", "recipients", "created_at"}
 SCRIPT = "<script>alert(1)</script>"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, owner
-from tests.running import add_account
+from tests.running_appliance import add_account
 
 NOTHING = {
     "email": f"msg_{'0' * 32}",

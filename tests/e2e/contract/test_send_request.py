@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, change, error, message, new_key
-from tests.running import appliance
+from tests.running_appliance import appliance
 
 FILE = {"filename": "a.txt", "content": base64.b64encode(b"hello").decode()}
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, error, message, owner
-from tests.running import PASSWORD
+from tests.running_appliance import PASSWORD
 
 NEW_PASSWORD = "a new and longer password"
 NOBODY = {"email": "nobody@example.org", "password": PASSWORD}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, error, owner
-from tests.running import PASSWORD
+from tests.running_appliance import PASSWORD
 
 NAME = "appliance_session"
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}

@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.programs import require
-from tests.running import PASSWORD
+from tests.running_appliance import PASSWORD
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import trio
 from appliance.model.mail import Role
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx
-from tests.running import NO_TLS, PASSWORD, Provisioned, add_account
+from tests.running_appliance import NO_TLS, PASSWORD, Provisioned, add_account
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from appliance.model.mail import Role
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage
-from tests.running import Provisioned
+from tests.running_appliance import Provisioned
 
 RULES = (Path(__file__).parent / "rules.js").read_text()
 PAGES = {

@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from appliance.store import FILE_NAME
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
-from tests.running import Provisioned
+from tests.running_appliance import Provisioned
 
 HOURS = 24 * 30
 INSERT = "INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients) VALUES (?, ?, ?, ?, ?)"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
-from tests.running import NO_TLS
+from tests.running_appliance import NO_TLS
 
 WEB = Path(__file__).parents[3] / "appliance" / "web"
 SOURCES = sorted(path for path in [*(WEB / "static").rglob("*"), *(WEB / "templates").iterdir()] if path.is_file())

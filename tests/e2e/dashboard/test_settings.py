@@ -13,7 +13,7 @@ from appliance.store.pools import EVERY
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
-from tests.running import NO_TLS, PASSWORD, Provisioned
+from tests.running_appliance import NO_TLS, PASSWORD, Provisioned
 
 
 def read(stage: Stage, account: Provisioned) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.dashboard.browser import Browser
-from tests.fakes import hooks
-from tests.running import Running, appliance
+from tests.fakes import webhook_server
+from tests.running_appliance import Running, appliance
 
 HOSTILE = b"<script>top.ran=1</script>"
 
@@ -22,7 +22,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def receiver(directory: Path) -> Iterator[Any]:
     """The customer's server."""
-    with hooks.hooks(directory) as started:
+    with webhook_server.hooks(directory) as started:
         yield started
 
 

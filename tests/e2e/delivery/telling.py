@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from appliance.cli import main
 from tests.e2e.delivery.world import World
-from tests.running import NO_TLS
+from tests.running_appliance import NO_TLS
 
 
 async def polled(made: World, message: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import trio
 
 from tests.e2e.delivery.world import CREDITS, World, world
 from tests.fakes.mx import FakeMx
-from tests.running import NO_TLS
+from tests.running_appliance import NO_TLS
 
 MESSAGES = 30
 

@@ -13,7 +13,7 @@ import trio
 from tests.e2e.delivery.test_tls_is_used_and_recorded import context, trusted
 from tests.e2e.delivery.world import CREDITS, SENDER, World, delays, world
 from tests.fakes.mx import FakeMx, silence
-from tests.running import NO_TLS, Provisioned, add_account
+from tests.running_appliance import NO_TLS, Provisioned, add_account
 
 HONEST = 40
 REFUSED = b"550 5.7.1 Your address is on our list\r\n"

@@ -13,7 +13,7 @@ from tests.e2e.delivery.telling import explanation
 from tests.e2e.delivery.test_the_shell_steers_a_running_server import shell
 from tests.e2e.delivery.world import World, world
 from tests.fakes.mx import FakeMx
-from tests.running import PASSWORD, Provisioned, add_account
+from tests.running_appliance import PASSWORD, Provisioned, add_account
 
 WARMUP = ("[warmup]", "enabled = true", "first_hour = 12", "days = 7")
 WAITS = re.compile(

@@ -20,7 +20,7 @@ import trio
 from tests.e2e.delivery.witness import Taken, Witness
 from tests.e2e.delivery.world import CREDITS, SENDER, World, delays, world
 from tests.e2e.raw import Answer, Client, bearer, request, sending
-from tests.often import often_started
+from tests.restarted_appliance import often_started
 
 WORLDS = 2  # side by side, since a restart keeps one processor busy
 ROUNDS = 15  # in each

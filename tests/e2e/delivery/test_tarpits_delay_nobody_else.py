@@ -10,7 +10,7 @@ import trio
 
 from tests.e2e.delivery.world import SENDER, World, world
 from tests.fakes.mx import FakeMx
-from tests.running import NO_TLS, Provisioned, add_account
+from tests.running_appliance import NO_TLS, Provisioned, add_account
 
 TARPITS = 200  # domains, each in a pool of its own
 SESSIONS = 120

@@ -9,7 +9,7 @@ import trio
 from appliance.message.dkim_keys import zone_text
 from tests.e2e.delivery.world import CREDITS, World, delays, world
 from tests.fakes.mx import FakeMx
-from tests.running import NO_TLS
+from tests.running_appliance import NO_TLS
 
 LATER = b"451 4.7.1 <b>Greylisted</b>, come back later\r\n"
 

@@ -19,7 +19,7 @@ import trio
 from appliance.store import FILE_NAME
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx
-from tests.running import NO_TLS, PROGRAM, Running, add_account
+from tests.running_appliance import NO_TLS, PROGRAM, Running, add_account
 
 WITHIN = 20.0  # seconds that anything waited for here may take
 CREDITS = 1_000_000

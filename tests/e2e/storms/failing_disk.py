@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs import require
-from tests.running import Running
+from tests.running_appliance import Running
 
 SYNCS = "fsync,fdatasync"  # which of the two SQLite calls depends on how it was built
 WRITES = "pwrite64"

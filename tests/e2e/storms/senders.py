@@ -12,7 +12,7 @@ from itertools import count
 from tests.e2e.raw import Answer, Client, request, sending
 from tests.e2e.submission.client import Raw
 from tests.e2e.test_kill_9_loses_nothing import database, rows
-from tests.running import Running
+from tests.running_appliance import Running
 
 SIZE = 40_000  # bytes of a message
 LINE = "x" * 78 + "\r\n"

@@ -11,9 +11,9 @@ from tests.e2e.contract.service import eventually
 from tests.e2e.delivery.world import CREDITS, World, delays, world
 from tests.e2e.storms.crowd import Crowd
 from tests.e2e.storms.wrong_clock import wrong_clock
-from tests.fakes.hooks import Answer, Post, hooks
 from tests.fakes.mx import FakeMx, wait_and_say
-from tests.running import Running, appliance
+from tests.fakes.webhook_server import Answer, Post, hooks
+from tests.running_appliance import Running, appliance
 
 SLOTS = 3  # of every pool
 DEFERRED = 9  # messages

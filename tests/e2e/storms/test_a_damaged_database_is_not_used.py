@@ -10,8 +10,8 @@ import pytest
 from appliance.store import FILE_NAME
 from tests.e2e.storms.senders import Senders
 from tests.e2e.storms.small_disk import MIB
-from tests.often import often_started
-from tests.running import Running, appliance
+from tests.restarted_appliance import often_started
+from tests.running_appliance import Running, appliance
 
 PAGE = 4096
 MENDED_BY = "then restore the last good backup: appliance restore FILE --force"

@@ -9,8 +9,8 @@ import pytest
 from appliance.store import FILE_NAME
 from tests.e2e.storms.failing_disk import SYNCS, WRITES, failing
 from tests.e2e.storms.senders import Senders
-from tests.often import often_started
-from tests.running import Running, appliance
+from tests.restarted_appliance import often_started
+from tests.running_appliance import Running, appliance
 
 CREDIT = 1_000_000
 AT_ONCE = 4  # senders, so that no more of them share a sync

@@ -11,9 +11,9 @@ from tests.e2e.delivery.world import CREDITS, world
 from tests.e2e.raw import Client, bearer, request
 from tests.e2e.storms.senders import Senders
 from tests.e2e.storms.small_disk import MIB, SmallDisk
-from tests.fakes.hooks import Answer, Post, hooks
 from tests.fakes.mx import FakeMx, wait_and_say
-from tests.running import PROGRAM, Running, add_account, appliance
+from tests.fakes.webhook_server import Answer, Post, hooks
+from tests.running_appliance import PROGRAM, Running, add_account, appliance
 
 RECOVERY = 10  # seconds
 CREDIT = 1_000_000

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.store import FILE_NAME
 from tests.e2e.storms.senders import Senders
-from tests.running import PROGRAM, Running, appliance, command
+from tests.running_appliance import PROGRAM, Running, appliance, command
 
 ROOT = Path(__file__).parents[3]
 CREDIT = 1_000_000

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.programs import require
-from tests.running import PROGRAM
+from tests.running_appliance import PROGRAM
 
 
 @dataclass(frozen=True)

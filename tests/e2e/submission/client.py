@@ -13,7 +13,7 @@ import apsw
 
 from appliance.store import FILE_NAME
 from appliance.tls.certificate_files import CERTIFICATE
-from tests.running import Running
+from tests.running_appliance import Running
 
 DELIVERED_WITHIN = 20.0  # seconds, by the sandbox
 MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@example.net\r\nSubject: On its way\r\n\r\nHello, Ada.\r\n"

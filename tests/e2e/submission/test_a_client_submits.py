@@ -12,7 +12,7 @@ import trio
 from appliance.outside import Outside
 from appliance.store import open_store
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, smtp, smtps, trusting
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from appliance.tls.certificate_files import CERTIFICATE
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, smtp
 from tests.programs import needs, require
-from tests.running import Running, add_account, appliance
+from tests.running_appliance import Running, add_account, appliance
 
 CONNECTIONS = 40  # more than one address may have that have not logged in
 SENDS = 200

@@ -7,7 +7,7 @@ import trio
 from tests.e2e.delivery.world import world
 from tests.e2e.submission.client import smtp
 from tests.fakes.mx import FakeMx
-from tests.running import Running
+from tests.running_appliance import Running
 
 TOP = b"Bcc: hidden@far.test\r\nFrom: Shop <shop@example.com>\r\nTo: ada@far.test\r\nSubject: Bcc: is no field here\r\n"
 HIDDEN = (

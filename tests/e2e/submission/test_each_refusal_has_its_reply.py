@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, messages
-from tests.running import Running, add_account, appliance, command
+from tests.running_appliance import Running, add_account, appliance, command
 
 HEADER = b"From: shop@example.com\r\nTo: ada@example.net\r\n"
 PER_SECOND = 50  # requests; a burst may have twice as many

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, serves, smtp, trusting
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 
 from appliance.store import FILE_NAME
 from tests.e2e.submission.client import Raw
-from tests.often import often_started
-from tests.running import Running, appliance
+from tests.restarted_appliance import often_started
+from tests.running_appliance import Running, appliance
 
 ROUNDS = 30
 SENDERS = 6

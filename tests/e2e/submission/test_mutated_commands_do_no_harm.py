@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 SEED = 4
 NUMBER = int(os.environ.get("MUTATED_STREAMS", "2000"))

@@ -16,7 +16,7 @@ from tests.e2e.delivery.world import world
 from tests.e2e.submission.client import endpoint
 from tests.fakes.mx import FakeMx
 from tests.programs import needs
-from tests.running import Running
+from tests.running_appliance import Running
 
 NODE_PATH = "/usr/share/nodejs"  # where Debian puts packages for node; a node of another origin does not look there
 SENDER, RECIPIENT = "shop@example.com", "ada@far.test"

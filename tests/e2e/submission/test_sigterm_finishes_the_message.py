@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint
 from tests.e2e.test_sigterm_ends_it_in_order import are_stored, storage_held
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 AT_ONCE = 2.0  # seconds that a stop with nothing to wait for may take on a busy machine
 

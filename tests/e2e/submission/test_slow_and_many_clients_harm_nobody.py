@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, serves
-from tests.running import Running, add_account, appliance
+from tests.running_appliance import Running, add_account, appliance
 
 IMPATIENT = 'command_timeout = "700ms"\nsession_timeout = "1500ms"\ndata_timeout = "1s"\n'
 SMALL = "max_connections = 5\nallow_plaintext_auth = true\n"

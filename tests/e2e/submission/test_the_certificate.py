@@ -10,7 +10,7 @@ import trustme
 
 from appliance.tls.certificate_files import CERTIFICATE, KEY
 from tests.e2e.submission.client import Raw, endpoint, smtp
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 
 def shown(running: Running, authority: trustme.CA | None = None) -> bytes:

@@ -12,7 +12,7 @@ from appliance.tls.certificate_files import CERTIFICATE
 from tests.e2e.submission.client import endpoint, messages
 from tests.e2e.submission.test_real_clients_submit import NODE_PATH
 from tests.programs import find, needs
-from tests.running import Running, appliance
+from tests.running_appliance import Running, appliance
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "smtp.md").read_text()
 PHPMAILER = find("phpmailer")

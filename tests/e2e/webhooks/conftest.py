@@ -10,8 +10,8 @@ import pytest
 
 from tests.e2e.contract.service import Caller, bearer
 from tests.e2e.webhooks.customer import Customer
-from tests.fakes.hooks import Hooks, hooks
-from tests.running import Running, add_account, appliance
+from tests.fakes.webhook_server import Hooks, hooks
+from tests.running_appliance import Running, add_account, appliance
 
 NewCustomer = Callable[..., Customer]
 # Short enough to be waited for: seven attempts in a second and a half.

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 
 from tests.e2e.contract.service import Caller, eventually
-from tests.fakes.hooks import Hooks, Post
+from tests.fakes.webhook_server import Hooks, Post
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 
 from tests.e2e.contract.service import eventually, new_key
-from tests.fakes.hooks import hooks
+from tests.fakes.webhook_server import hooks
 from tests.metrics.exposition import read
-from tests.running import appliance, command
+from tests.running_appliance import appliance, command
 
 METRICS = '\n[metrics]\nbind = ["127.0.0.1:0"]\n'
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.e2e.contract.service import eventually
 from tests.e2e.webhooks.conftest import NewCustomer
 from tests.e2e.webhooks.customer import Customer
-from tests.fakes.hooks import Answer, Post
+from tests.fakes.webhook_server import Answer, Post
 
 MANY = 40  # recipients of the one whose receiver is slow
 BOMB = 100 * 2**20  # bytes of an answer

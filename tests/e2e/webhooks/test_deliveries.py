@@ -9,7 +9,7 @@ from stripe import SignatureVerificationError, WebhookSignature
 from appliance.webhook.signature import Forged, verify
 from tests.e2e.contract.service import bearer, change, error, eventually
 from tests.e2e.webhooks.customer import Customer
-from tests.fakes.hooks import Post
+from tests.fakes.webhook_server import Post
 
 FIELDS = {
     "id",

@@ -18,7 +18,7 @@ from appliance.store import open_store
 from tests.e2e.contract.service import Caller, message, new_key
 from tests.e2e.webhooks.conftest import NewCustomer
 from tests.e2e.webhooks.customer import Customer
-from tests.running import Provisioned, Running, provision
+from tests.running_appliance import Provisioned, Running, provision
 
 SILENT = "127.0.0.9"  # where connections are accepted by the system, and by nobody else
 

@@ -13,9 +13,9 @@ import pytest
 
 from appliance.store import FILE_NAME
 from tests.e2e.contract.service import eventually, new_key
-from tests.fakes.hooks import Hooks, Post, hooks
-from tests.often import often_started
-from tests.running import Running, appliance
+from tests.fakes.webhook_server import Hooks, Post, hooks
+from tests.restarted_appliance import often_started
+from tests.running_appliance import Running, appliance
 
 ROUNDS = 30
 SEED = 5

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 
 from tests.e2e.contract.service import eventually, new_key
-from tests.fakes.hooks import Answer, Post, hooks
-from tests.running import appliance
+from tests.fakes.webhook_server import Answer, Post, hooks
+from tests.running_appliance import appliance
 
 
 def steadily(_: Post) -> Answer:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import Shell, fields
-from tests.test_cli_queue import accept, acme, deferred, due
-from tests.test_docs_cli import documented
+from tests.cli.test_commands import Shell, fields
+from tests.cli.test_queue import accept, acme, deferred, due
+from tests.docs.test_cli import documented
 
 __all__ = ["acme"]  # the fixture
 

@@ -10,7 +10,7 @@ from appliance.message import header_rules, limits, submitted, submitted_print
 from appliance.message.header_rules import OverSmtp
 
 HEADING = "## What happens to a submitted message"
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def chapter() -> str:

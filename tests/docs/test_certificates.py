@@ -10,7 +10,7 @@ from appliance.acme.files import STATE
 from appliance.config.load import parse
 from appliance.tls.certificate_files import ACME_DIRECTORY, CERTIFICATE
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "certificates.md").read_text()
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
 

@@ -14,7 +14,7 @@ from appliance.store import open_store
 from appliance.telemetry.metrics import COUNTS, SPREADS, Counts
 from tests.programs import needs
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "monitoring.md").read_text()
 DASHBOARD = ROOT / "packaging" / "grafana" / "appliance.json"
 METRIC = re.compile(r"\b(?:appliance|process)_[a-z_]+\b")

@@ -17,9 +17,9 @@ from appliance.keys.keyfile import FILE_NAME, load_or_create
 from appliance.message.dkim_keys import zone_text
 from appliance.outside import Outside
 from appliance.store import open_store
+from tests.cli.test_commands import Shell, fields
+from tests.docs.test_cli import documented
 from tests.fakes.dns import DnsServer
-from tests.test_cli import Shell, fields
-from tests.test_docs_cli import documented
 
 HOST = "mail.example.com"
 

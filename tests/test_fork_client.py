@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import Forked, fork
-from tests.running import Running, appliance
+from tests.fork_client import Forked, fork
+from tests.running_appliance import Running, appliance
 
 
 def ran(directory: Path, *words: str, **environment: str) -> tuple[int, str, str]:

@@ -1,6 +1,6 @@
 """In charge of holding docs/delivery.md to the pools and the retry schedule that there are.
 
-Run as a program it writes the table of pools anew: `.venv/bin/python tests/test_docs_delivery.py`.
+Run as a program it writes the table of pools anew: `.venv/bin/python tests/docs/test_delivery.py`.
 """
 
 import re
@@ -24,7 +24,7 @@ from appliance.deliver.warmups import DEAD_FOR
 from appliance.model.warmup import BURST, hourly
 from appliance.report.explain import span
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = DOCS / "delivery.md"
 HEAD = "| pool | MX hosts ending in | sessions | messages a connection | a minute |\n|---|---|---|---|---|\n"
 

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from tests.documented import USER, blocks, installed
+from tests.docs.documents import USER, blocks, installed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become the service's user")
 

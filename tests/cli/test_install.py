@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from appliance.cli import main
 from appliance.systemd.plan import file
+from tests.docs.test_cli import documented
 from tests.programs import needs
-from tests.test_docs_cli import documented
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can install below another root")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.running import add_account
+from tests.running_appliance import add_account
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HINT = "appliance account create NAME --email ADDRESS --password-stdin"
 
 

@@ -21,10 +21,10 @@ from appliance.keys.passwords import password_matches
 from appliance.model.mail import LedgerEntry, Role, User
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from tests.forked import fork
-from tests.test_docs_cli import documented
+from tests.docs.test_cli import documented
+from tests.fork_client import fork
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # Commands whose JSON is held to the document in tests of their own: they need DNS, mail, a backup, or another root.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
 ELSEWHERE |= {"doctor", "install", "uninstall"}
@@ -641,7 +641,7 @@ def test_an_answer_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         result = subprocess.run(
             [sys.executable, "-m", "appliance", "account", "list", "--json"],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,

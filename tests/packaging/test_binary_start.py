@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-START = Path(__file__).parent.parent / "packaging" / "binary" / "start.py"
+START = Path(__file__).parents[2] / "packaging" / "binary" / "start.py"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """In charge of holding config.example.toml and docs/configuration.md to the table of settings.
 
-Run as a program it writes both anew: `.venv/bin/python tests/test_docs_configuration.py`.
+Run as a program it writes both anew: `.venv/bin/python tests/docs/test_configuration.py`.
 """
 
 import json
@@ -14,7 +14,7 @@ import pytest
 from appliance.config.load import SYSTEM_FILE, VARIABLE, parse
 from appliance.config.settings import SECTIONS, NamedTables, Setting, named_tables, place_of, settings
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config.example.toml"
 DOCUMENT = ROOT / "docs" / "configuration.md"
 

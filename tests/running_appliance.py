@@ -22,7 +22,7 @@ from appliance.keys.passwords import hash_password
 from appliance.model.mail import Role, Scope
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from tests.forked import Forked, fork
+from tests.fork_client import Forked, fork
 
 PASSWORD = "correct horse battery staple"
 PASSWORD_HASH = hash_password(PASSWORD)
@@ -261,7 +261,7 @@ def appliance(
 ) -> Iterator[Running]:
     """A running appliance with one account (made here unless given); killed at the end if it has not ended by then.
 
-    It is forked from a process that has read the code (see tests/forked.py). For `fresh` the code is read anew, as
+    It is forked from a process that has read the code (see tests/fork_client.py). For `fresh` the code is read anew, as
     whoever measures memory or speed, or is after the start itself, wants it.
     """
     data_dir = directory / "data"

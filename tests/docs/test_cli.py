@@ -9,7 +9,7 @@ import pytest
 
 from appliance.cli import leaves, main
 
-DOCUMENT = (Path(__file__).parent.parent / "docs" / "cli.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SHARED = {"--config", "--json", "--help", "--version"}
 COMMANDS = dict(leaves(main))
 

@@ -7,7 +7,7 @@ import pytest
 
 from appliance.web.pages import SECTIONS, Section
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "dashboard.md").read_text()
 
 

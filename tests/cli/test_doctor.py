@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from appliance.cli import main
 from appliance.doctor import examination, finding
 from appliance.doctor.finding import Finding, Paste
-from tests.test_cli import fields
-from tests.test_docs_cli import documented
+from tests.cli.test_commands import fields
+from tests.docs.test_cli import documented
 
 GOOD = finding.ok("disk", "/var", "90 MiB free")
 ODD = finding.warning("queue", "all mail", "is paused: a \x1b[31mreason", "appliance resume")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.running import Running
+from tests.running_appliance import Running
 
 
 @contextmanager

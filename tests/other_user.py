@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance.config import load
 from appliance.store.migrate import migrations
-from tests.parent import read_all_the_code
+from tests.fork_server import read_all_the_code
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from appliance.message.header_rules import RESERVED, RESERVED_PREFIXES
 from appliance.web.app import PAGE
 from appliance.web.openapi import document
 
-TEXT = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 DOCUMENT = document("https://mail.example.com")
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]

@@ -17,9 +17,9 @@ from appliance.model.warmup import begin
 from appliance.outside import Outside
 from appliance.report.explain import clock
 from appliance.store import Store, open_store
-from tests import mail
-from tests.test_cli import Shell, fields
-from tests.test_docs_cli import documented
+from tests import stored_mail
+from tests.cli.test_commands import Shell, fields
+from tests.docs.test_cli import documented
 
 OUTSIDE = Outside()
 
@@ -46,7 +46,7 @@ def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any
 
 def accept(shell: Shell, *addresses: str, **options: bool) -> NewMessage:
     """A waiting message."""
-    made = changed(shell, lambda store, account: mail.accept(store, OUTSIDE, account, *addresses, **options))
+    made = changed(shell, lambda store, account: stored_mail.accept(store, OUTSIDE, account, *addresses, **options))
     assert isinstance(made, NewMessage)
     return made
 
@@ -54,7 +54,7 @@ def accept(shell: Shell, *addresses: str, **options: bool) -> NewMessage:
 def deferred(shell: Shell, *addresses: str) -> NewMessage:
     """A message that was tried once."""
     message = accept(shell, *addresses)
-    changed(shell, lambda store, _: mail.defer(store, OUTSIDE, message))
+    changed(shell, lambda store, _: stored_mail.defer(store, OUTSIDE, message))
     return message
 
 
@@ -349,8 +349,8 @@ def test_final_recipients_are_explained(acme: Shell) -> None:
         await store.suppressions.add(account, "gone@example.net", "by hand")
 
     async def finish(store: Store, _: str) -> None:
-        await mail.finish(store, OUTSIDE, mail.due(store, message)[0], RecipientStatus.DELIVERED, 250)
-        await mail.finish(store, OUTSIDE, mail.due(store, message)[0], RecipientStatus.BOUNCED, 550)
+        await stored_mail.finish(store, OUTSIDE, stored_mail.due(store, message)[0], RecipientStatus.DELIVERED, 250)
+        await stored_mail.finish(store, OUTSIDE, stored_mail.due(store, message)[0], RecipientStatus.BOUNCED, 550)
 
     changed(acme, suppress)
     message = accept(acme, "a@example.net", "b@example.net", "gone@example.net", "last@example.net")

@@ -17,7 +17,7 @@ from appliance.webhook.signature import TOLERANCE, signature_header
 from appliance.webhook.slots import SLOTS
 from tests.programs import require
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "webhooks.md").read_text()
 SECRET = "whsec_0TfI8yJ0jVx-aB_c"
 BODY = '{"id":"evt_1","data":{"subject":"Grüße, \\"Ada\\" = , ."}}'.encode()

@@ -10,10 +10,10 @@ import pytest
 from appliance.cli import leaves, main
 from appliance.config.load import parse
 from appliance.systemd import plan
-from tests.documented import USER, installed
-from tests.documented import blocks as shell_blocks
+from tests.docs.documents import USER, installed
+from tests.docs.documents import blocks as shell_blocks
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "install.md").read_text()
 
 

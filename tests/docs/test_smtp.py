@@ -8,7 +8,7 @@ from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.submission import limits, replies
 from appliance.tls.certificate_files import CERTIFICATE
 
-DOCUMENT = (Path(__file__).parent.parent / "docs" / "smtp.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "smtp.md").read_text()
 
 
 def test_the_table_of_replies_is_that_of_the_program() -> None:

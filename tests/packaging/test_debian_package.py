@@ -13,9 +13,9 @@ import pytest
 from appliance import __version__
 from appliance.systemd.plan import file
 from tests.e2e.submission.client import final_status, submit
-from tests.packed import ROOT, package
+from tests.packaging.built_binary import ROOT, package
 from tests.programs import needs
-from tests.running import appliance
+from tests.running_appliance import appliance
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can install below another root")
 
