@@ -88,7 +88,7 @@ class _Parents:
         ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tests.parent", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "tests.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

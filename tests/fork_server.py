@@ -1,8 +1,8 @@
 """In charge of the process that has read all the code, and forks the program whenever one is wanted.
 
 Reading the code is most of what a start costs. This process does nothing else, so it has no threads and nothing open
-that a fork could inherit. It runs as `python -P -m tests.parent DESCRIPTOR` (see tests/fork_client.py) until the other end
-of that socket is closed.
+that a fork could inherit. It runs as `python -P -m tests.fork_server DESCRIPTOR` (see tests/fork_client.py) until the
+other end of that socket is closed.
 """
 
 import gc

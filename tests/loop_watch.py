@@ -1,4 +1,4 @@
-"""The real program with its event loop measured: `python -m tests.watched serve --config …`, for tests of stalls.
+"""The real program with its event loop measured: `python -m tests.loop_watch serve --config …`, for tests of stalls.
 
 Every step of every Trio task is timed, in CPU time of the loop's thread, so that a busy machine does not count. The
 asyncio loop of SMTP submission runs inside a Trio task; its callbacks count like other steps. Collecting garbage is
@@ -78,7 +78,7 @@ def run_watched() -> None:
 
 def program() -> tuple[str, ...]:
     """How to start it."""
-    return (sys.executable, "-m", "tests.watched")
+    return (sys.executable, "-m", "tests.loop_watch")
 
 
 def longest_step(path: str) -> tuple[float, str]:

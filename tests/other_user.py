@@ -1,4 +1,4 @@
-"""Runs `python -m tests.as_user USER appliance WORDS…` as root: the program as that user, whatever that user can read.
+"""Runs `python -m tests.other_user USER appliance WORDS…` as root: the program as that user, whatever it can read.
 
 Python itself may lie where only root can read it, so all code is imported before the privileges are dropped. The
 settings that the program finds in /etc are those of $SYSTEM_CONFIG.

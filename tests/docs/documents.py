@@ -16,7 +16,7 @@ USER = "nobody"  # stands in for the user `appliance`
 CONFIG = '[server]\nhostname = "mail.example.com"\ndata_dir = "{data_dir}"\n[dns]\nresolvers = ["127.0.0.1:9"]\n'
 # What `sudo` does with the options that the documents use; the program is run by tests/other_user.py.
 SUDO = """#!/bin/sh
-if [ "$1" = -u ]; then shift 2; [ "$1" = nice ] && shift; exec {python} -P -m tests.as_user {user} "$@"; fi
+if [ "$1" = -u ]; then shift 2; [ "$1" = nice ] && shift; exec {python} -P -m tests.other_user {user} "$@"; fi
 exec "$@"
 """
 
