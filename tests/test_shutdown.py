@@ -14,7 +14,7 @@ STUCK = textwrap.dedent(
     """
     import time
     import trio
-    from appliance import log
+    from appliance.telemetry import log
     from appliance.shutdown import Shutdown
 
     def works_for_ever():

@@ -39,8 +39,8 @@ async def test_a_family_that_nobody_answers_for_is_not_waited_for_long() -> None
 
 async def test_a_family_without_addresses_hurries_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """That there is no IPv6 does not cut short the question for IPv4, whose first packet may be lost."""
-    monkeypatch.setattr("appliance.host_addresses.OTHER_FAMILY", 0.0)
-    monkeypatch.setattr("appliance.resolver.QUERY_TIMEOUT", 0.2)
+    monkeypatch.setattr("appliance.dns.host_addresses.OTHER_FAMILY", 0.0)
+    monkeypatch.setattr("appliance.dns.resolver.QUERY_TIMEOUT", 0.2)
     async with serving(DnsServer(ZONE)) as resolver:
         found, _ = await host_addresses(resolver, "late.example")
         assert found == tuple(map(ip_address, SPOILED[Trouble.SILENCE_ONCE]))

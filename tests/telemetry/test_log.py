@@ -307,7 +307,7 @@ def test_a_line_is_cheap() -> None:
 
 STUCK = """
 import sys
-from appliance import log
+from appliance.telemetry import log
 with log.unblocked_stderr():
     for number in range(2_000):
         log.get_logger("web").info("event", number=number)
@@ -338,7 +338,7 @@ def test_nothing_that_is_written_to_stderr_waits_for_its_reader() -> None:
 def test_the_last_lines_of_a_crash_are_written() -> None:
     """With a reader that reads nothing is lost, and a traceback comes after the lines before it."""
     code = """
-from appliance import log
+from appliance.telemetry import log
 with log.unblocked_stderr():
     for number in range(500):
         log.get_logger("web").info("event", number=number)
