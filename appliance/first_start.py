@@ -84,7 +84,7 @@ def send_line(url: str, bearer: str, domain: str) -> str:
     """A command to paste; `bearer` is the Authorization header, quoted for the shell."""
     message = {
         "from": f"hello@{domain}",
-        "to": "somebody@example.net",
+        "to": "someone@example.net",
         "subject": "It works",
         "text": "Sent through the mail appliance.",
     }

@@ -76,8 +76,7 @@ def _skips(config: pytest.Config) -> Iterator[tuple[str, str]]:
 
 def _advice(programs: Counter[tuple[str, str]]) -> str:
     names = sorted(name for name, _ in programs)
-    packages = sorted({package for _, package in programs})
     return (
         f"{programs.total()} tests skipped for want of {', '.join(names)}."
-        f" To run them, on Debian: apt-get install {' '.join(packages)}"
+        " To run them, on Debian as root: sh packaging/install-test-programs"
     )

@@ -15,7 +15,7 @@ import pytest
 TABLE = Path(__file__).parents[1] / "packaging" / "test-programs.txt"
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))  # not in every PATH
 
-_REASON = re.compile(r"needs ([\w-]+) \(apt-get install ([\w.+-]+)\)")
+_REASON = re.compile(r"needs ([\w-]+) \((?:apt-get install|npm install --global) ([\w.+@-]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Program:
     @property
     def reason(self) -> str:
         """Why a test that needs it is skipped."""
+        if self.package.startswith("npm:"):
+            return f"needs {self.name} (npm install --global {self.package.removeprefix('npm:')})"
         return f"needs {self.name} (apt-get install {self.package})"
 
     def find(self) -> str | None:
@@ -73,4 +75,4 @@ def require(name: str) -> str:
 def missing_program(reason: str) -> tuple[str, str] | None:
     """Name and package of the program for want of which a test was skipped; None when that was not the reason."""
     found = _REASON.fullmatch(reason)
-    return None if found is None else (found[1], found[2])
+    return None if found is None else (found[1], PROGRAMS[found[1]].package if found[1] in PROGRAMS else found[2])

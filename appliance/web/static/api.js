@@ -1,4 +1,4 @@
-// In charge of talking to /v1: the token lives in this module's memory and nowhere else.
+// The client of /v1. The token lives in this module's memory and nowhere else.
 
 const EARLY = 60_000; // milliseconds before its end that a token is renewed
 
@@ -7,97 +7,104 @@ let expires = 0;
 let renewing = null;
 let whenEnded = () => {};
 
-/** An answer that is no success: the API's own sentence, its code, the field it begins with, and the request to quote. */
+/** An error response: the API's sentence, its code, the field that the sentence begins with, and the request id. */
 export class ApiError extends Error {
-  constructor(status, body, retryAfter) {
-    super(body.error);
-    this.status = status;
-    this.code = body.code;
-    this.requestId = body.request_id;
-    this.retryAfter = retryAfter;
-    const [, field, rest] = /^([a-z_]+)(?:\[[^\]]*\])?[.\w]*: (.*)$/s.exec(body.error) ?? [];
-    this.field = field;
-    this.detail = rest;
-  }
+	constructor(status, body, retryAfter) {
+		super(body.error);
+		this.status = status;
+		this.code = body.code;
+		this.requestId = body.request_id;
+		this.retryAfter = retryAfter;
+		const [, field, rest] = /^([a-z_]+)(?:\[[^\]]*\])?[.\w]*: (.*)$/s.exec(body.error) ?? [];
+		this.field = field;
+		this.detail = rest;
+	}
 }
 
-const unreachable = () => new ApiError(0, { error: "The server does not answer. It may be restarting; try again in a moment.", code: "unreachable" });
+const unreachable = () =>
+	new ApiError(0, {
+		error: "The server does not answer. It may be restarting; try again in a moment.",
+		code: "unreachable",
+	});
 
 async function answer(response) {
-  let body;
-  try {
-    body = await response.json();
-  } catch {
-    body = { error: `The server answered with status ${response.status} and nothing to read.`, code: "unreadable" };
-  }
-  if (!response.ok) throw new ApiError(response.status, body, Number(response.headers.get("Retry-After")) || null);
-  return body;
+	let body;
+	try {
+		body = await response.json();
+	} catch {
+		body = { error: `The server answered with status ${response.status} and nothing to read.`, code: "unreadable" };
+	}
+	if (!response.ok) throw new ApiError(response.status, body, Number(response.headers.get("Retry-After")) || null);
+	return body;
 }
 
 async function send(method, path, body, signal) {
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  try {
-    return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
-  } catch (error) {
-    throw error.name === "AbortError" ? error : unreachable();
-  }
+	const headers = token ? { Authorization: `Bearer ${token}` } : {};
+	if (body !== undefined) headers["Content-Type"] = "application/json";
+	try {
+		return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+	} catch (error) {
+		throw error.name === "AbortError" ? error : unreachable();
+	}
 }
 
 function keep(given) {
-  token = given.token;
-  expires = Date.parse(given.expires_at);
-  return given.account;
+	token = given.token;
+	expires = Date.parse(given.expires_at);
+	return given.account;
 }
 
 export async function login(email, password) {
-  return keep(await answer(await send("POST", "/v1/auth/login", { email, password })));
+	return keep(await answer(await send("POST", "/v1/auth/login", { email, password })));
 }
 
 // Each cookie is good once. So one window renews at a time, and a request that was begun survives its page.
 function withCookie() {
-  const ask = async () => {
-    try {
-      return await fetch("/v1/auth/refresh", { method: "POST", keepalive: true });
-    } catch {
-      throw unreachable();
-    }
-  };
-  return navigator.locks ? navigator.locks.request("session", ask) : ask();
+	const ask = async () => {
+		try {
+			return await fetch("/v1/auth/refresh", { method: "POST", keepalive: true });
+		} catch {
+			throw unreachable();
+		}
+	};
+	return navigator.locks ? navigator.locks.request("session", ask) : ask();
 }
 
 /** Go on with the session of this browser; who it is. */
 export function resume() {
-  renewing ??= withCookie().then(answer).then(keep).finally(() => (renewing = null));
-  return renewing;
+	renewing ??= withCookie()
+		.then(answer)
+		.then(keep)
+		.finally(() => (renewing = null));
+	return renewing;
 }
 
-/** Whether an answer means that nobody is logged in, and not only that something is out of order. */
+/** Whether an error means that the session is over, and not only that the request failed. */
 export const isOver = (error) => error.status === 401 || error.status === 403;
 
 /** Called when the session is over. */
 export const onEnded = (callback) => (whenEnded = callback);
 
 function ended(error) {
-  if (!isOver(error)) throw error;
-  token = null;
-  whenEnded();
-  throw error;
+	if (!isOver(error)) throw error;
+	token = null;
+	whenEnded();
+	throw error;
 }
 
 export function forget() {
-  token = null;
+	token = null;
 }
 
 async function call(method, path, body, signal) {
-  if (token && Date.now() > expires - EARLY) await resume().catch(ended);
-  try {
-    return await answer(await send(method, path, body, signal));
-  } catch (error) {
-    if (error.status !== 401) throw error;
-    await resume().catch(ended);
-    return answer(await send(method, path, body, signal));
-  }
+	if (token && Date.now() > expires - EARLY) await resume().catch(ended);
+	try {
+		return await answer(await send(method, path, body, signal));
+	} catch (error) {
+		if (error.status !== 401) throw error;
+		await resume().catch(ended);
+		return answer(await send(method, path, body, signal));
+	}
 }
 
 export const get = (path, signal) => call("GET", path, undefined, signal);

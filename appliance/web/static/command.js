@@ -1,73 +1,110 @@
-// In charge of the command field: paste an id, an address or a domain, and land on it.
+// The command field, which finds a message, an address or a domain, and the list of keyboard shortcuts.
 import { h, path, query } from "./dom.js";
 
 const ROOT = "/dashboard";
 
 /** Where a text may lead, the likeliest first: [what it is, where]. */
 export function places(text, sections) {
-  const wanted = text.trim();
-  if (!wanted) return [];
-  const lower = wanted.toLowerCase();
-  const found = [];
-  const address = /<?([^\s<>]+@[^\s<>]+?)>?$/.exec(lower)?.[1];
-  if (/^msg_[0-9a-f]+$/.test(lower)) found.push([`Message ${lower}`, path(`${ROOT}/messages`, lower)]);
-  if (address) {
-    found.push([`Messages to ${address}`, query(`${ROOT}/messages`, { recipient: address })]);
-    found.push([`Messages from ${address}`, query(`${ROOT}/messages`, { from: address })]);
-  } else if (/^[^\s@]+\.[^\s@.]{2,}$/.test(lower)) {
-    found.push([`Messages to ${lower}`, query(`${ROOT}/messages`, { recipient: lower })]);
-    found.push([`Messages from ${lower}`, query(`${ROOT}/messages`, { from: lower })]);
-    found.push([`Domain ${lower}`, path(`${ROOT}/domains`, lower)]);
-  }
-  for (const [title, href] of sections) if (title.toLowerCase().includes(lower)) found.push([title, href]);
-  if (!address && !/\s/.test(wanted) && found.length === 0) found.push([`Messages tagged ${wanted}`, query(`${ROOT}/messages`, { tag: wanted })]);
-  return found.slice(0, 7);
+	const wanted = text.trim();
+	if (!wanted) return [];
+	const lower = wanted.toLowerCase();
+	const found = [];
+	const address = /<?([^\s<>]+@[^\s<>]+?)>?$/.exec(lower)?.[1];
+	if (/^msg_[0-9a-f]+$/.test(lower)) found.push([`Message ${lower}`, path(`${ROOT}/messages`, lower)]);
+	if (address) {
+		found.push([`Messages to ${address}`, query(`${ROOT}/messages`, { recipient: address })]);
+		found.push([`Messages from ${address}`, query(`${ROOT}/messages`, { from: address })]);
+	} else if (/^[^\s@]+\.[^\s@.]{2,}$/.test(lower)) {
+		found.push([`Messages to ${lower}`, query(`${ROOT}/messages`, { recipient: lower })]);
+		found.push([`Messages from ${lower}`, query(`${ROOT}/messages`, { from: lower })]);
+		found.push([`Domain ${lower}`, path(`${ROOT}/domains`, lower)]);
+	}
+	for (const [title, href] of sections) if (title.toLowerCase().includes(lower)) found.push([title, href]);
+	if (!address && !/\s/.test(wanted) && found.length === 0)
+		found.push([`Messages tagged ${wanted}`, query(`${ROOT}/messages`, { tag: wanted })]);
+	return found.slice(0, 7);
 }
 
 /** Make the field work. */
 export function attach(field, go) {
-  const list = document.getElementById("found");
-  const sections = () => [...document.querySelectorAll(".rail nav li:not([hidden]) a")].map((link) => [link.textContent.trim(), link.pathname]);
-  let found = [];
-  let at = 0;
+	const list = document.getElementById("found");
+	const sections = () =>
+		[...document.querySelectorAll(".rail nav li:not([hidden]) a")].map((link) => [
+			link.textContent.trim(),
+			link.pathname,
+		]);
+	let found = [];
+	let at = 0;
 
-  function close() {
-    list.hidden = true;
-    field.setAttribute("aria-expanded", "false");
-    field.removeAttribute("aria-activedescendant");
-  }
-  function choose(href) {
-    field.value = "";
-    close();
-    field.blur();
-    go(href);
-  }
-  function draw() {
-    list.replaceChildren(...found.map(([title, href], index) => h("li", {
-      role: "option", id: `found-${index}`, "aria-selected": String(index === at),
-      onmousedown: (event) => { event.preventDefault(); choose(href); },
-    }, title)));
-    list.hidden = found.length === 0;
-    field.setAttribute("aria-expanded", String(!list.hidden));
-    if (found.length) field.setAttribute("aria-activedescendant", `found-${at}`);
-  }
-  function look() {
-    found = places(field.value, sections());
-    at = 0;
-    draw();
-  }
-  field.addEventListener("input", look);
-  look(); // what was typed while this module was on its way
-  field.addEventListener("blur", close);
-  field.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") {
-      close();
-      field.blur();
-    } else if (event.key === "Enter" && found[at]) choose(found[at][1]);
-    else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      at = (at + (event.key === "ArrowDown" ? 1 : found.length - 1)) % (found.length || 1);
-      draw();
-    } else return;
-    event.preventDefault();
-  });
+	function close() {
+		list.hidden = true;
+		field.setAttribute("aria-expanded", "false");
+		field.removeAttribute("aria-activedescendant");
+	}
+	function choose(href) {
+		field.value = "";
+		close();
+		field.blur();
+		go(href);
+	}
+	function draw() {
+		list.replaceChildren(
+			...found.map(([title, href], index) =>
+				h(
+					"li",
+					{
+						role: "option",
+						id: `found-${index}`,
+						"aria-selected": String(index === at),
+						onmousedown: (event) => {
+							event.preventDefault();
+							choose(href);
+						},
+					},
+					title,
+				),
+			),
+		);
+		list.hidden = found.length === 0;
+		field.setAttribute("aria-expanded", String(!list.hidden));
+		if (found.length) field.setAttribute("aria-activedescendant", `found-${at}`);
+	}
+	function look() {
+		found = places(field.value, sections());
+		at = 0;
+		draw();
+	}
+	field.addEventListener("input", look);
+	look(); // what was typed while this module was on its way
+	field.addEventListener("blur", close);
+	field.addEventListener("keydown", (event) => {
+		if (event.key === "Escape") {
+			close();
+			field.blur();
+		} else if (event.key === "Enter" && found[at]) choose(found[at][1]);
+		else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+			at = (at + (event.key === "ArrowDown" ? 1 : found.length - 1)) % (found.length || 1);
+			draw();
+		} else return;
+		event.preventDefault();
+	});
+}
+
+/** Shows which keys do something. */
+export async function showShortcuts() {
+	const [{ dialog }, { facts }] = await Promise.all([import("./form.js"), import("./pieces.js")]);
+	const key = (text) => h("code", null, text);
+	const sections = [...document.querySelectorAll(".rail nav li:not([hidden]) a")].map((link) => [
+		link.textContent.trim(),
+		key(`g ${link.dataset.key}`),
+	]);
+	dialog("Keyboard", (close) => [
+		facts([
+			["Find a message, an address, a domain", key("/")],
+			["Next and previous row", key("j"), " ", key("k")],
+			["Open the row", key("Enter")],
+			...sections,
+		]),
+		h("div", { class: "actions" }, h("button", { type: "button", onclick: close }, "Close")),
+	]);
 }

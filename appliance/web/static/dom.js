@@ -1,17 +1,19 @@
-// In charge of building elements. Text always goes in as text: nothing here, or anywhere, takes markup.
+// Builds elements and loads stylesheets. Text always goes in as text: no function here takes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, properties, children) {
-  for (const [name, value] of Object.entries(properties ?? {})) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
-    else if (name === "href" && !/^[/#]/.test(value)) throw new Error(`not a page of ours: ${value}`);
-    else element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
-  return element;
+	for (const [name, value] of Object.entries(properties ?? {})) {
+		if (value === undefined || value === null || value === false) continue;
+		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+		else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+		else if (name === "href" && !/^[/#]/.test(value)) throw new Error(`not a page of ours: ${value}`);
+		else element.setAttribute(name, value === true ? "" : value);
+	}
+	element.append(
+		...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+	);
+	return element;
 }
 
 /** An element: h("p", {class: "quiet"}, "text", h("b", null, "more")). */
@@ -22,7 +24,7 @@ export const s = (tag, properties, ...children) => fill(document.createElementNS
 
 /** Several nodes as one. */
 export function fragment(...children) {
-  return fill(document.createDocumentFragment(), null, children);
+	return fill(document.createDocumentFragment(), null, children);
 }
 
 /** A path with its parts encoded: path("/dashboard/messages", id). */
@@ -30,28 +32,49 @@ export const path = (base, ...parts) => [base, ...parts.map(encodeURIComponent)]
 
 /** A path with a query; what is empty is left out. */
 export function query(base, values) {
-  const given = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""));
-  const text = given.toString();
-  return text ? `${base}?${text}` : base;
+	const given = new URLSearchParams(
+		Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""),
+	);
+	const text = given.toString();
+	return text ? `${base}?${text}` : base;
 }
 
 /** Say something in passing, on the screen and to screen readers. */
 export function toast(text) {
-  const line = h("p", null, text);
-  document.querySelector(".toasts").replaceChildren(line);
-  setTimeout(() => line.remove(), 4000);
+	const line = h("p", null, text);
+	document.querySelector(".toasts").replaceChildren(line);
+	setTimeout(() => line.remove(), 4000);
 }
 
 /** Put a text into the clipboard; without HTTPS browsers offer only the old way. */
 export async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    const area = h("textarea", { value: text, "aria-hidden": "true" });
-    (document.querySelector("dialog[open]") ?? document.body).append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  toast("Copied");
+	try {
+		await navigator.clipboard.writeText(text);
+	} catch {
+		const area = h("textarea", { value: text, "aria-hidden": "true" });
+		(document.querySelector("dialog[open]") ?? document.body).append(area);
+		area.select();
+		document.execCommand("copy");
+		area.remove();
+	}
+	toast("Copied");
+}
+
+const styles = new Map();
+
+/** A stylesheet of ours, once. */
+export function style(name) {
+	if (!styles.has(name)) {
+		styles.set(
+			name,
+			new Promise((resolve) => {
+				const link = document.createElement("link");
+				link.rel = "stylesheet";
+				link.href = new URL(`./${name}.css`, import.meta.url);
+				link.onload = link.onerror = resolve;
+				document.head.append(link);
+			}),
+		);
+	}
+	return styles.get(name);
 }

@@ -1,95 +1,191 @@
-// In charge of forms and questions: labelled fields, the API's words beside the field that caused them, dialogs.
-import { h } from "./dom.js";
-import { errorText } from "./pieces.js";
-import { style } from "./styles.js";
+// Forms, dialogs and confirmations; an API error is shown beside the field that caused it.
+import { fragment, h, style } from "./dom.js";
+import { button, copyButton, errorText, facts, head } from "./pieces.js";
 
 await style("forms");
 
 let ids = 0;
 
 function control(field, id) {
-  const shared = { id, name: field.name, required: field.required, autocomplete: field.autocomplete ?? "off", "data-focus": field.autofocus, "aria-describedby": field.hint && `${id}-hint` };
-  if (field.type === "select") {
-    return h("select", shared, field.options.map(([value, text]) => h("option", { value, selected: value === field.value }, text)));
-  }
-  if (field.type === "textarea") return h("textarea", { ...shared, value: field.value ?? "", spellcheck: "false" });
-  if (field.type === "checkbox") return h("input", { type: "checkbox", id, name: field.name, checked: field.value ?? false });
-  return h("input", { ...shared, type: field.type ?? "text", value: field.value ?? "", placeholder: field.placeholder, minlength: field.minlength, maxlength: field.maxlength });
+	const shared = {
+		id,
+		name: field.name,
+		required: field.required,
+		autocomplete: field.autocomplete ?? "off",
+		"data-focus": field.autofocus,
+		"aria-describedby": field.hint && `${id}-hint`,
+	};
+	if (field.type === "select") {
+		return h(
+			"select",
+			shared,
+			field.options.map(([value, text]) => h("option", { value, selected: value === field.value }, text)),
+		);
+	}
+	if (field.type === "textarea") return h("textarea", { ...shared, value: field.value ?? "", spellcheck: "false" });
+	if (field.type === "checkbox")
+		return h("input", { type: "checkbox", id, name: field.name, checked: field.value ?? false });
+	return h("input", {
+		...shared,
+		type: field.type ?? "text",
+		value: field.value ?? "",
+		placeholder: field.placeholder,
+		minlength: field.minlength,
+		maxlength: field.maxlength,
+	});
 }
 
 /** One labelled control: {name, label, type, value, hint, options, required}. */
 export function labelled(field) {
-  const id = `field-${++ids}`;
-  const hint = h("p", { class: "hint", id: `${id}-hint` }, field.hint);
-  const made = control(field, id);
-  if (field.type === "checkbox") return h("div", { class: "field" }, h("label", { class: "check", for: id }, made, h("span", null, field.label)), field.hint && hint);
-  return h("div", { class: "field" }, h("label", { for: id }, field.label), made, field.hint && hint);
+	const id = `field-${++ids}`;
+	const hint = h("p", { class: "hint", id: `${id}-hint` }, field.hint);
+	const made = control(field, id);
+	if (field.type === "checkbox")
+		return h(
+			"div",
+			{ class: "field" },
+			h("label", { class: "check", for: id }, made, h("span", null, field.label)),
+			field.hint && hint,
+		);
+	return h("div", { class: "field" }, h("label", { for: id }, field.label), made, field.hint && hint);
 }
 
 function values(form) {
-  const found = {};
-  for (const each of form.elements) {
-    if (each.name) found[each.name] = each.type === "checkbox" ? each.checked : each.value;
-  }
-  return found;
+	const found = {};
+	for (const each of form.elements) {
+		if (each.name) found[each.name] = each.type === "checkbox" ? each.checked : each.value;
+	}
+	return found;
 }
 
 function complain(form, error) {
-  const culprit = error.field && form.elements.namedItem(error.field);
-  const text = errorText(error, culprit ? error.detail : error.message);
-  if (culprit) {
-    culprit.setAttribute("aria-invalid", "true");
-    culprit.closest(".field").append(text);
-    culprit.focus();
-  } else form.append(text);
+	const culprit = error.field && form.elements.namedItem(error.field);
+	const text = errorText(error, culprit ? error.detail : error.message);
+	if (culprit) {
+		culprit.setAttribute("aria-invalid", "true");
+		culprit.closest(".field").append(text);
+		culprit.focus();
+	} else form.append(text);
 }
 
 /** A form; `send` is given its values. Whatever the API says against them is shown where it belongs. */
 export function form({ fields, submit, send, inline = false, extra = [] }) {
-  const done = h("button", { class: "primary", type: "submit" }, submit);
-  const made = h("form", { class: inline ? "inline" : "", onsubmit: async (event) => {
-    event.preventDefault();
-    if (done.ariaBusy) return;
-    for (const each of made.querySelectorAll(".error")) each.remove();
-    for (const each of made.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
-    done.ariaBusy = "true";
-    try {
-      await send(values(made), made);
-    } catch (error) {
-      if (error.status === undefined) throw error;
-      complain(made, error);
-    } finally {
-      done.ariaBusy = null;
-    }
-  } }, fields.map(labelled), h("div", { class: "actions" }, extra, done));
-  return made;
+	const done = h("button", { class: "primary", type: "submit" }, submit);
+	const made = h(
+		"form",
+		{
+			class: inline ? "inline" : "",
+			onsubmit: async (event) => {
+				event.preventDefault();
+				if (done.ariaBusy) return;
+				for (const each of made.querySelectorAll(".error")) each.remove();
+				for (const each of made.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+				done.ariaBusy = "true";
+				try {
+					await send(values(made), made);
+				} catch (error) {
+					if (error.status === undefined) throw error;
+					complain(made, error);
+				} finally {
+					done.ariaBusy = null;
+				}
+			},
+		},
+		fields.map(labelled),
+		h("div", { class: "actions" }, extra, done),
+	);
+	return made;
 }
 
 /** A dialog with something in it; gives the way to close it. */
 export function dialog(title, build) {
-  const opened = document.activeElement;
-  const close = () => made.close();
-  const made = h("dialog", { "aria-label": title, onclose: () => {
-    made.remove();
-    opened?.focus?.();
-  } }, h("h2", null, title), build(close));
-  document.body.append(made);
-  made.showModal();
-  made.querySelector("[data-focus]")?.focus();
-  return close;
+	const opened = document.activeElement;
+	const close = () => made.close();
+	const made = h(
+		"dialog",
+		{
+			"aria-label": title,
+			onclose: () => {
+				made.remove();
+				opened?.focus?.();
+			},
+		},
+		h("h2", null, title),
+		build(close),
+	);
+	document.body.append(made);
+	made.showModal();
+	made.querySelector("[data-focus]")?.focus();
+	return close;
 }
 
 /** Ask before something that cannot be undone; whether the answer was yes. */
 export function confirmed(title, text, label) {
-  return new Promise((resolve) => {
-    let said = false;
-    const close = dialog(title, (end) => [
-      h("p", { class: "quiet" }, text),
-      h("div", { class: "actions" },
-        h("button", { type: "button", onclick: () => end() }, "Keep it"),
-        h("button", { type: "button", class: "danger", onclick: () => { said = true; end(); } }, label)),
-    ]);
-    document.querySelector("dialog[open]").addEventListener("close", () => resolve(said));
-    return close;
-  });
+	return new Promise((resolve) => {
+		let said = false;
+		const close = dialog(title, (end) => [
+			h("p", { class: "quiet" }, text),
+			h(
+				"div",
+				{ class: "actions" },
+				h("button", { type: "button", onclick: () => end() }, "Keep it"),
+				h(
+					"button",
+					{
+						type: "button",
+						class: "danger",
+						onclick: () => {
+							said = true;
+							end();
+						},
+					},
+					label,
+				),
+			),
+		]);
+		document.querySelector("dialog[open]").addEventListener("close", () => resolve(said));
+		return close;
+	});
+}
+
+/** Shows a new secret once; `rows` are [name, value] pairs, the secret among them. */
+export function secretBox(title, rows, ...more) {
+	const box = h(
+		"div",
+		{ class: "card secret stack", role: "region", "aria-label": title },
+		h("h2", { tabindex: "-1" }, title),
+		h(
+			"p",
+			{ class: "quiet" },
+			"Copy it now: it is shown only this once. The server keeps no more than a fingerprint of it.",
+		),
+		facts(
+			rows.map(([name, value]) => [
+				name,
+				h("code", { class: "break", "data-secret": name }, value),
+				copyButton(value, name),
+			]),
+		),
+		more,
+		h(
+			"div",
+			{ class: "actions" },
+			button("I have saved it", () => box.remove(), "primary"),
+		),
+	);
+	return box;
+}
+
+/** What is shown in place of a page that could not be loaded. */
+export function failure(error) {
+	return fragment(
+		head(error.status === 404 ? "Nothing here" : "This did not work"),
+		h("div", { class: "card" }, errorText(error)),
+		h(
+			"p",
+			{ class: "row actions" },
+			button("Try again", () => location.reload()),
+			h("a", { class: "button", href: "/dashboard" }, "Overview"),
+		),
+	);
 }

@@ -1,18 +1,18 @@
-// In charge of the frame in the browser: who is logged in, which page is shown, and the keyboard.
+// Starts the dashboard: the session, the router between pages, and the keyboard.
 import * as api from "./api.js";
 import { fragment, h } from "./dom.js";
 
 const ROOT = "/dashboard";
 const PAGES = [
-  [/^\/dashboard$/, "overview"],
-  [/^\/dashboard\/login$/, "login"],
-  [/^\/dashboard\/messages$/, "messages"],
-  [/^\/dashboard\/messages\/([^/]+)$/, "message", "messages"],
-  [/^\/dashboard\/domains$/, "domains"],
-  [/^\/dashboard\/domains\/([^/]+)$/, "domain", "domains"],
-  [/^\/dashboard\/templates$/, "templates"],
-  [/^\/dashboard\/templates\/([^/]+)$/, "template", "templates"],
-  [/^\/dashboard\/(webhook|suppressions|keys|account|admin)$/, null],
+	[/^\/dashboard$/, "overview"],
+	[/^\/dashboard\/login$/, "login"],
+	[/^\/dashboard\/messages$/, "messages"],
+	[/^\/dashboard\/messages\/([^/]+)$/, "message", "messages"],
+	[/^\/dashboard\/domains$/, "domains"],
+	[/^\/dashboard\/domains\/([^/]+)$/, "domain", "domains"],
+	[/^\/dashboard\/templates$/, "templates"],
+	[/^\/dashboard\/templates\/([^/]+)$/, "template", "templates"],
+	[/^\/dashboard\/(webhook|suppressions|keys|account|admin)$/, null],
 ];
 const SLOW = 150; // milliseconds after which a bar shows that something is on its way
 
@@ -23,144 +23,163 @@ let leaving = new AbortController();
 // ---- which page
 
 function find(pathname) {
-  for (const [pattern, name, section] of PAGES) {
-    const found = pattern.exec(pathname);
-    if (found) return { name: name ?? found[1], section: section ?? name ?? found[1], params: found.slice(1).map(decodeURIComponent) };
-  }
-  return null;
+	for (const [pattern, name, section] of PAGES) {
+		const found = pattern.exec(pathname);
+		if (found)
+			return {
+				name: name ?? found[1],
+				section: section ?? name ?? found[1],
+				params: found.slice(1).map(decodeURIComponent),
+			};
+	}
+	return null;
 }
 
 /** What a page is given: where it is, who looks, and the end of its stay. */
 function context(place, signal) {
-  return {
-    params: place.params,
-    query: new URLSearchParams(location.search),
-    account,
-    signal,
-    go,
-    reload: () => show(),
-    entered,
-    left,
-    /** Do something again and again while the page is shown and seen. */
-    every(seconds, work) {
-      let busy = false;
-      const timer = setInterval(async () => {
-        if (busy || document.hidden) return;
-        busy = true;
-        await work().catch(() => {}); // the next round may do better
-        busy = false;
-      }, seconds * 1000);
-      signal.addEventListener("abort", () => clearInterval(timer));
-    },
-  };
+	return {
+		params: place.params,
+		query: new URLSearchParams(location.search),
+		account,
+		signal,
+		go,
+		reload: () => show(),
+		entered,
+		left,
+		/** Asks for an address and sends a test; `more` goes into the request. */
+		async sendTest(more) {
+			(await import("./test-message.js")).sendTest(this, more);
+		},
+		/** Do something again and again while the page is shown and seen. */
+		every(seconds, work) {
+			let busy = false;
+			const timer = setInterval(async () => {
+				if (busy || document.hidden) return;
+				busy = true;
+				await work().catch(() => {}); // the next round may do better
+				busy = false;
+			}, seconds * 1000);
+			signal.addEventListener("abort", () => clearInterval(timer));
+		},
+	};
 }
 
 /** What stands in the place of a page; if not even that can be fetched, one sentence. */
 async function failed(error) {
-  try {
-    return (await import("./failure.js")).failure(error);
-  } catch {
-    return h("h1", { tabindex: "-1" }, "The server does not answer. Load the page again in a moment.");
-  }
+	try {
+		return (await import("./form.js")).failure(error);
+	} catch {
+		return h("h1", { tabindex: "-1" }, "The server does not answer. Load the page again in a moment.");
+	}
 }
 
 async function show({ scroll = 0, focus = true } = {}) {
-  leaving.abort();
-  leaving = new AbortController();
-  const { signal } = leaving;
-  const place = find(location.pathname);
-  const slow = setTimeout(() => document.body.classList.add("slow"), SLOW);
-  let content;
-  try {
-    if (!place) throw Object.assign(new Error("There is no such page."), { status: 404 });
-    const page = await import(`./pages/${place.name}.js`);
-    content = await page.default(context(place, signal));
-  } catch (error) {
-    if (signal.aborted) return;
-    if (error.status === undefined) console.error(error);
-    content = await failed(error);
-  } finally {
-    clearTimeout(slow);
-    if (!signal.aborted) document.body.classList.remove("slow");
-  }
-  if (signal.aborted || !content) return;
-  document.body.className = place?.name === "login" ? "alone" : "";
-  main.replaceChildren(fragment(content));
-  main.dataset.page = place?.name ?? "";
-  mark(place?.section);
-  const title = main.querySelector("h1");
-  document.title = `${title?.firstChild?.textContent.trim() || "Dashboard"} · Mail appliance`;
-  scrollTo(0, scroll);
-  if (focus) (main.querySelector("[data-focus]") ?? title ?? main).focus({ preventScroll: true });
+	leaving.abort();
+	leaving = new AbortController();
+	const { signal } = leaving;
+	const place = find(location.pathname);
+	const slow = setTimeout(() => document.body.classList.add("slow"), SLOW);
+	let content;
+	try {
+		if (!place) throw Object.assign(new Error("There is no such page."), { status: 404 });
+		const page = await import(`./pages/${place.name}.js`);
+		content = await page.default(context(place, signal));
+	} catch (error) {
+		if (signal.aborted) return;
+		if (error.status === undefined) console.error(error);
+		content = await failed(error);
+	} finally {
+		clearTimeout(slow);
+		if (!signal.aborted) document.body.classList.remove("slow");
+	}
+	if (signal.aborted || !content) return;
+	document.body.className = place?.name === "login" ? "alone" : "";
+	main.replaceChildren(fragment(content));
+	main.dataset.page = place?.name ?? "";
+	mark(place?.section);
+	const title = main.querySelector("h1");
+	document.title = `${title?.firstChild?.textContent.trim() || "Dashboard"} · Mail appliance`;
+	scrollTo(0, scroll);
+	if (focus) (main.querySelector("[data-focus]") ?? title ?? main).focus({ preventScroll: true });
 }
 
 function mark(section) {
-  for (const link of document.querySelectorAll(".rail nav a")) {
-    if (link.dataset.section === section) {
-      link.setAttribute("aria-current", "page");
-      link.scrollIntoView({ block: "nearest", inline: "nearest" });
-    } else link.removeAttribute("aria-current");
-  }
+	for (const link of document.querySelectorAll(".rail nav a")) {
+		if (link.dataset.section === section) {
+			link.setAttribute("aria-current", "page");
+			link.scrollIntoView({ block: "nearest", inline: "nearest" });
+		} else link.removeAttribute("aria-current");
+	}
 }
 
 /** Another page; `replace` leaves no step back to this one. */
 function go(href, { replace = false, focus = true } = {}) {
-  history.replaceState({ ...history.state, scroll: scrollY }, "");
-  history[replace ? "replaceState" : "pushState"]({}, "", href);
-  return show({ focus });
+	history.replaceState({ ...history.state, scroll: scrollY }, "");
+	history[replace ? "replaceState" : "pushState"]({}, "", href);
+	return show({ focus });
 }
 
 // ---- who is there
 
 function entered(who) {
-  account = who;
-  document.querySelector(".who").textContent = who.email;
-  document.querySelector(".rail .admin").hidden = who.role !== "admin";
+	account = who;
+	document.querySelector(".who").textContent = who.email;
+	document.querySelector(".rail .admin").hidden = who.role !== "admin";
 }
 
 function left() {
-  account = null;
-  api.forget();
-  const here = location.pathname + location.search;
-  const next = here.startsWith(`${ROOT}/login`) || here === ROOT ? "" : `?next=${encodeURIComponent(here)}`;
-  go(`${ROOT}/login${next}`, { replace: true });
+	account = null;
+	api.forget();
+	const here = location.pathname + location.search;
+	const next = here.startsWith(`${ROOT}/login`) || here === ROOT ? "" : `?next=${encodeURIComponent(here)}`;
+	go(`${ROOT}/login${next}`, { replace: true });
 }
 
 async function start() {
-  api.onEnded(left);
-  if (find(location.pathname)?.name === "login") return show();
-  try {
-    entered(await api.resume());
-  } catch (error) {
-    if (api.isOver(error)) return left();
-    document.body.className = "alone";
-    main.replaceChildren(await failed(error));
-    return;
-  }
-  await show({ focus: false });
+	api.onEnded(left);
+	if (find(location.pathname)?.name === "login") return show();
+	try {
+		entered(await api.resume());
+	} catch (error) {
+		if (api.isOver(error)) return left();
+		document.body.className = "alone";
+		main.replaceChildren(await failed(error));
+		return;
+	}
+	await show({ focus: false });
 }
 
 // ---- clicks and keys
 
 document.addEventListener("click", (event) => {
-  const link = event.target.closest?.("a[href]");
-  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-  if (link.origin !== location.origin || !(link.pathname === ROOT || link.pathname.startsWith(`${ROOT}/`)) || link.hash) return;
-  event.preventDefault();
-  go(link.pathname + link.search);
+	const link = event.target.closest?.("a[href]");
+	if (
+		!link ||
+		event.defaultPrevented ||
+		event.button ||
+		event.metaKey ||
+		event.ctrlKey ||
+		event.shiftKey ||
+		event.altKey
+	)
+		return;
+	if (link.origin !== location.origin || !(link.pathname === ROOT || link.pathname.startsWith(`${ROOT}/`)) || link.hash)
+		return;
+	event.preventDefault();
+	go(link.pathname + link.search);
 });
 addEventListener("popstate", (event) => show({ scroll: event.state?.scroll ?? 0 }));
 history.scrollRestoration = "manual";
 
 document.querySelector(".theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  try {
-    localStorage.setItem("theme", root.dataset.theme);
-  } catch {
-    // It lasts as long as the page, then.
-  }
+	const root = document.documentElement;
+	const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+	root.dataset.theme = dark ? "light" : "dark";
+	try {
+		localStorage.setItem("theme", root.dataset.theme);
+	} catch {
+		// It lasts as long as the page, then.
+	}
 });
 
 const command = document.querySelector(".command");
@@ -168,23 +187,23 @@ command.addEventListener("focus", async () => (await import("./command.js")).att
 
 let before = "";
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
-  if (typing || event.metaKey || event.ctrlKey || event.altKey || !account) return;
-  const goes = before === "g" && document.querySelector(`.rail nav li:not([hidden]) a[data-key="${CSS.escape(event.key)}"]`);
-  before = event.key;
-  if (goes) go(goes.pathname);
-  else if (event.key === "/") command.focus();
-  else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-  else if (event.key === "?") import("./shortcuts.js").then((module) => module.show());
-  else return;
-  event.preventDefault();
+	const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
+	if (typing || event.metaKey || event.ctrlKey || event.altKey || !account) return;
+	const goes =
+		before === "g" && document.querySelector(`.rail nav li:not([hidden]) a[data-key="${CSS.escape(event.key)}"]`);
+	before = event.key;
+	if (goes) go(goes.pathname);
+	else if (event.key === "/") command.focus();
+	else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
+	else if (event.key === "?") import("./command.js").then((module) => module.showShortcuts());
+	else return;
+	event.preventDefault();
 });
 
 function step(by) {
-  const links = [...main.querySelectorAll("tr.linked a")];
-  const at = links.indexOf(document.activeElement);
-  links[Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
+	const links = [...main.querySelectorAll("tr.linked a")];
+	const at = links.indexOf(document.activeElement);
+	links[Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
 }
 
 start();
-

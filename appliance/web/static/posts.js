@@ -1,4 +1,4 @@
-// In charge of webhook posts as they are shown: what was sent, what was answered, and sending it again.
+// Webhook posts: the request, the response, and sending it again.
 import { post } from "./api.js";
 import { h, path, toast } from "./dom.js";
 import { badge, button, copyButton, facts } from "./pieces.js";
@@ -7,32 +7,59 @@ import { span, when } from "./time.js";
 const answered = (each) => (each.response_status ? `answered ${each.response_status}` : each.error ? "no answer" : "");
 
 function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text; // cut off, or no JSON: as it is
-  }
+	try {
+		return JSON.stringify(JSON.parse(text), null, 2);
+	} catch {
+		return text; // cut off, or no JSON: as it is
+	}
 }
 
 /** One post, to fold open; `again` is called after a replay. */
 export function shownPost(each, again) {
-  return h("details", { class: "post", "data-key": each.id },
-    h("summary", { class: "row" }, badge(each.status), h("span", { class: "mono" }, each.type), h("span", { class: "quiet small" }, when(each.attempted_at ?? each.created_at)),
-      h("span", { class: "quiet small" }, [answered(each), each.trigger !== "event" && each.trigger, `attempt ${each.attempt} of ${each.max_attempts}`].filter(Boolean).join(" · "))),
-    h("div", { class: "stack" },
-      facts([
-        ["Event", h("code", null, each.event_id ?? "–"), each.event_id && copyButton(each.event_id, "event id")],
-        each.message_id && ["Message", h("a", { class: "mono", href: path("/dashboard/messages", each.message_id) }, each.message_id)],
-        ["URL", h("code", { class: "break" }, each.url)],
-        each.duration_ms !== null && ["Took", span(each.duration_ms)],
-        each.next_attempt_at && ["Next attempt", when(each.next_attempt_at)],
-        each.error && ["Error", each.error],
-      ]),
-      h("h3", null, "Sent"), h("pre", { class: "box", tabindex: "0" }, pretty(each.request_body ?? "")),
-      h("h3", null, "Answered"), h("pre", { class: "box", tabindex: "0" }, each.response_body || "nothing"),
-      h("div", { class: "row" }, button("Send again", async () => {
-        await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
-        toast("Sent again, with the same event id");
-        await again();
-      }))));
+	return h(
+		"details",
+		{ class: "post", "data-key": each.id },
+		h(
+			"summary",
+			{ class: "row" },
+			badge(each.status),
+			h("span", { class: "mono" }, each.type),
+			h("span", { class: "quiet small" }, when(each.attempted_at ?? each.created_at)),
+			h(
+				"span",
+				{ class: "quiet small" },
+				[answered(each), each.trigger !== "event" && each.trigger, `attempt ${each.attempt} of ${each.max_attempts}`]
+					.filter(Boolean)
+					.join(" · "),
+			),
+		),
+		h(
+			"div",
+			{ class: "stack" },
+			facts([
+				["Event", h("code", null, each.event_id ?? "–"), each.event_id && copyButton(each.event_id, "event id")],
+				each.message_id && [
+					"Message",
+					h("a", { class: "mono", href: path("/dashboard/messages", each.message_id) }, each.message_id),
+				],
+				["URL", h("code", { class: "break" }, each.url)],
+				each.duration_ms !== null && ["Took", span(each.duration_ms)],
+				each.next_attempt_at && ["Next attempt", when(each.next_attempt_at)],
+				each.error && ["Error", each.error],
+			]),
+			h("h3", null, "Sent"),
+			h("pre", { class: "box", tabindex: "0" }, pretty(each.request_body ?? "")),
+			h("h3", null, "Answered"),
+			h("pre", { class: "box", tabindex: "0" }, each.response_body || "nothing"),
+			h(
+				"div",
+				{ class: "row" },
+				button("Send again", async () => {
+					await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
+					toast("Sent again, with the same event id");
+					await again();
+				}),
+			),
+		),
+	);
 }

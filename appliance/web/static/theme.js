@@ -1,7 +1,7 @@
-// In charge of light and dark before the first paint; a module would come too late.
+// Sets light or dark before the first paint; a module would run too late.
 try {
-  const chosen = localStorage.getItem("theme");
-  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
+	const chosen = localStorage.getItem("theme");
+	if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 } catch {
-  // No storage: the system's choice stands.
+	// No storage: the system's choice stands.
 }

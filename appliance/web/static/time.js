@@ -1,11 +1,18 @@
-// In charge of times and numbers as people read them: in the viewer's zone, with the exact UTC on hover.
+// Formats times and numbers: in the viewer's zone, with the exact UTC on hover.
 import { h } from "./dom.js";
 
 const format = (options) => new Intl.DateTimeFormat("en-GB", { hourCycle: "h23", ...options });
 const CLOCK = format({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = format({ day: "numeric", month: "short" });
 const DAY_MINUTE = format({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const FULL = format({ day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const FULL = format({
+	day: "numeric",
+	month: "short",
+	year: "numeric",
+	hour: "2-digit",
+	minute: "2-digit",
+	second: "2-digit",
+});
 const NUMBER = new Intl.NumberFormat("en");
 
 export const number = (value) => NUMBER.format(value);
@@ -15,51 +22,54 @@ export const day = (iso) => DAY.format(new Date(iso));
 export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
 
 export function bytes(size) {
-  if (size < 1000) return `${size} B`;
-  if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
-  return size < 1e9 ? `${(size / 1e6).toFixed(1)} MB` : `${(size / 1e9).toFixed(1)} GB`;
+	if (size < 1000) return `${size} B`;
+	if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
+	return size < 1e9 ? `${(size / 1e6).toFixed(1)} MB` : `${(size / 1e9).toFixed(1)} GB`;
 }
 
 /** A length of time in its one or two largest units. */
 export function span(milliseconds) {
-  if (milliseconds === null) return "–";
-  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
-  const seconds = milliseconds / 1000;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return minutes < 10 ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${minutes} min`;
-  const hours = Math.floor(minutes / 60);
-  return hours < 24 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+	if (milliseconds === null) return "–";
+	if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
+	const seconds = milliseconds / 1000;
+	if (seconds < 10) return `${seconds.toFixed(1)} s`;
+	if (seconds < 60) return `${Math.round(seconds)} s`;
+	const minutes = Math.floor(seconds / 60);
+	if (minutes < 60) return minutes < 10 ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${minutes} min`;
+	const hours = Math.floor(minutes / 60);
+	return hours < 24 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
 const exact = (iso) => `${iso.replace("T", " ").replace("Z", "")} UTC`;
 
 function element(iso, text, relative) {
-  return h("time", { datetime: iso, title: exact(iso), "data-relative": relative }, text);
+	return h("time", { datetime: iso, title: exact(iso), "data-relative": relative }, text);
 }
 
 /** A moment: the clock if it was today, else the day as well. */
 export function when(iso, none = "–") {
-  if (!iso) return none;
-  const moment = new Date(iso);
-  const today = moment.toDateString() === new Date().toDateString();
-  return element(iso, (today ? CLOCK : moment.getFullYear() === new Date().getFullYear() ? DAY_MINUTE : FULL).format(moment));
+	if (!iso) return none;
+	const moment = new Date(iso);
+	const today = moment.toDateString() === new Date().toDateString();
+	return element(
+		iso,
+		(today ? CLOCK : moment.getFullYear() === new Date().getFullYear() ? DAY_MINUTE : FULL).format(moment),
+	);
 }
 
 function distance(iso) {
-  const away = Date.parse(iso) - Date.now();
-  if (away > 1000) return `in ${span(away)}`;
-  if (away > -5000) return "now";
-  return `${span(Math.round(-away / 1000) * 1000)} ago`;
+	const away = Date.parse(iso) - Date.now();
+	if (away > 1000) return `in ${span(away)}`;
+	if (away > -5000) return "now";
+	return `${span(Math.round(-away / 1000) * 1000)} ago`;
 }
 
 /** How far a moment is away, kept true while it is shown. */
 export const ago = (iso, none = "never") => (iso ? element(iso, distance(iso), true) : none);
 
 setInterval(() => {
-  for (const shown of document.querySelectorAll("time[data-relative]")) {
-    const text = distance(shown.dateTime);
-    if (shown.textContent !== text) shown.textContent = text;
-  }
+	for (const shown of document.querySelectorAll("time[data-relative]")) {
+		const text = distance(shown.dateTime);
+		if (shown.textContent !== text) shown.textContent = text;
+	}
 }, 1000);

@@ -1,82 +1,159 @@
-// In charge of the story of one recipient: accepted, every attempt with what was said, and what happens next.
+// The timeline of one recipient: accepted, every attempt with the server's replies, and what happens next.
 import { fragment, h } from "./dom.js";
 import { badge } from "./pieces.js";
 import { ago, span, when } from "./time.js";
 
 // Where our own sentences put a clock (UTC): only there, so that nothing a mail server said is taken for one of ours.
-const OURS = /^((?:deferred: try \d+ of \d+|delivered|bounced|failed|deferred: attempt \d+ of \d+) at |waiting: pool \S+ slowed down until )((?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:\.\d+Z)?)/;
+const BEFORE =
+	/(?:deferred: (?:try|attempt) \d+ of \d+|delivered|bounced|failed) at |waiting: pool \S+ slowed down until /;
+const CLOCK = /(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:\.\d+Z)?/;
+const OURS = new RegExp(`^(${BEFORE.source})(${CLOCK.source})`);
 
 /** A sentence of the API, with its UTC clock as a time in the viewer's zone. */
 function sentence(text, capital = false) {
-  const begun = (words) => (capital ? words.charAt(0).toUpperCase() + words.slice(1) : words);
-  const found = OURS.exec(text);
-  if (!found) return [begun(text)];
-  const [whole, before, clock] = found;
-  const at = clock.length === 8 ? `${new Date().toISOString().slice(0, 10)}T${clock}` : clock.replace(" ", "T");
-  return [begun(before), when(at.endsWith("Z") ? at : `${at}.000Z`), text.slice(whole.length)];
+	const begun = (words) => (capital ? words.charAt(0).toUpperCase() + words.slice(1) : words);
+	const found = OURS.exec(text);
+	if (!found) return [begun(text)];
+	const [whole, before, clock] = found;
+	const at = clock.length === 8 ? `${new Date().toISOString().slice(0, 10)}T${clock}` : clock.replace(" ", "T");
+	return [begun(before), when(at.endsWith("Z") ? at : `${at}.000Z`), text.slice(whole.length)];
 }
 
 /** What came of an attempt, by our own decision; the sandbox makes none. */
 function outcome(attempt) {
-  const decided = /^[a-z]+/.exec(attempt.decision ?? "")?.[0];
-  if (decided) return decided;
-  const kind = Math.floor((attempt.smtp_code ?? 0) / 100);
-  return { 2: "delivered", 4: "deferred", 5: "bounced" }[kind] ?? "deferred";
+	const decided = /^[a-z]+/.exec(attempt.decision ?? "")?.[0];
+	if (decided) return decided;
+	const kind = Math.floor((attempt.smtp_code ?? 0) / 100);
+	return { 2: "delivered", 4: "deferred", 5: "bounced" }[kind] ?? "deferred";
 }
 
 /** The encryption of a connection: "TLSv1.3, TLS_AES_256_GCM_SHA384, certificate verified". */
 function lock(attempt) {
-  if (!attempt.mx_host) return null;
-  if (!attempt.tls) return h("span", { class: "tls open" }, "no TLS");
-  const [version, cipher, ...verified] = attempt.tls.split(", ");
-  return h("span", { class: "tls", title: cipher }, [version.replace("TLSv", "TLS "), ...verified].join(", "));
+	if (!attempt.mx_host) return null;
+	if (!attempt.tls) return h("span", { class: "tls open" }, "no TLS");
+	const [version, cipher, ...verified] = attempt.tls.split(", ");
+	return h("span", { class: "tls", title: cipher }, [version.replace("TLSv", "TLS "), ...verified].join(", "));
 }
 
 function server(attempt) {
-  if (!attempt.mx_host) return attempt.decision ? "no server was reached" : "the sandbox stands in for the server";
-  const at = attempt.mx_address && attempt.mx_address !== attempt.mx_host ? ` (${attempt.mx_address})` : "";
-  return h("span", { class: "mono" }, attempt.mx_host, h("span", { class: "quiet" }, at));
+	if (!attempt.mx_host) return attempt.decision ? "no server was reached" : "the sandbox stands in for the server";
+	const at = attempt.mx_address && attempt.mx_address !== attempt.mx_host ? ` (${attempt.mx_address})` : "";
+	return h("span", { class: "mono" }, attempt.mx_host, h("span", { class: "quiet" }, at));
 }
 
 const SPEAKERS = { C: "we", S: "server", "*": "note" };
 
 function dialogue(recipient, attempt) {
-  if (!attempt.dialogue.length) return null;
-  return h("details", { "data-key": `${recipient.id} ${attempt.number}` }, h("summary", null, `SMTP dialogue, ${attempt.dialogue.length} lines`),
-    h("ol", { class: "dialogue" }, attempt.dialogue.map((line) => h("li", { class: `says-${SPEAKERS[line.speaker]}` },
-      h("span", { class: "at" }, `${line.ms} ms`), h("span", { class: "by" }, SPEAKERS[line.speaker]), h("span", { class: "text" }, line.text)))));
+	if (!attempt.dialogue.length) return null;
+	return h(
+		"details",
+		{ "data-key": `${recipient.id} ${attempt.number}` },
+		h("summary", null, `SMTP dialogue, ${attempt.dialogue.length} lines`),
+		h(
+			"ol",
+			{ class: "dialogue" },
+			attempt.dialogue.map((line) =>
+				h(
+					"li",
+					{ class: `says-${SPEAKERS[line.speaker]}` },
+					h("span", { class: "at" }, `${line.ms} ms`),
+					h("span", { class: "by" }, SPEAKERS[line.speaker]),
+					h("span", { class: "text" }, line.text),
+				),
+			),
+		),
+	);
 }
 
 function tried(recipient, attempt) {
-  return h("li", { class: outcome(attempt) },
-    h("p", { class: "row" }, h("b", null, `Attempt ${attempt.number}`), badge(outcome(attempt)), h("span", { class: "quiet small" }, when(attempt.started_at), `, took ${span(attempt.duration_ms)}`)),
-    h("p", { class: "row small" }, server(attempt), lock(attempt)),
-    attempt.smtp_response && h("p", { class: "reply mono" }, attempt.smtp_response),
-    attempt.decision && h("p", { class: "small quiet" }, sentence(attempt.decision)),
-    dialogue(recipient, attempt));
+	return h(
+		"li",
+		{ class: outcome(attempt) },
+		h(
+			"p",
+			{ class: "row" },
+			h("b", null, `Attempt ${attempt.number}`),
+			badge(outcome(attempt)),
+			h("span", { class: "quiet small" }, when(attempt.started_at), `, took ${span(attempt.duration_ms)}`),
+		),
+		h("p", { class: "row small" }, server(attempt), lock(attempt)),
+		attempt.smtp_response && h("p", { class: "reply mono" }, attempt.smtp_response),
+		attempt.decision && h("p", { class: "small quiet" }, sentence(attempt.decision)),
+		dialogue(recipient, attempt),
+	);
 }
 
 function last(recipient) {
-  if (recipient.next_attempt_at) {
-    const due = Date.parse(recipient.next_attempt_at) <= Date.now();
-    return h("li", { class: "next" }, h("p", null, due ? "Next: tried as soon as it is its turn" : ["Next: try ", String(recipient.attempt_count + 1), " at ", when(recipient.next_attempt_at), ", ", ago(recipient.next_attempt_at)]));
-  }
-  if (recipient.status === "bounced" && !recipient.attempts.length) return h("li", { class: "suppressed" }, h("p", { class: "row" }, badge("suppressed"), recipient.last_smtp_response));
-  if (recipient.status === "failed" && recipient.last_smtp_response?.startsWith("cancelled:")) return h("li", { class: "failed" }, h("p", { class: "row" }, badge("failed"), recipient.last_smtp_response));
-  const end = { delivered: "Done: the server has taken it. Nothing more happens.", bounced: "Final: it is not tried again. The credit is returned.", failed: "Final: it is not tried again." }[recipient.status];
-  return end ? h("li", { class: `end ${recipient.status}` }, h("p", { class: "quiet small" }, end)) : null;
+	if (recipient.next_attempt_at) {
+		const due = Date.parse(recipient.next_attempt_at) <= Date.now();
+		return h(
+			"li",
+			{ class: "next" },
+			h(
+				"p",
+				null,
+				due
+					? "Next: tried as soon as it is its turn"
+					: [
+							"Next: try ",
+							String(recipient.attempt_count + 1),
+							" at ",
+							when(recipient.next_attempt_at),
+							", ",
+							ago(recipient.next_attempt_at),
+						],
+			),
+		);
+	}
+	if (recipient.status === "bounced" && !recipient.attempts.length)
+		return h(
+			"li",
+			{ class: "suppressed" },
+			h("p", { class: "row" }, badge("suppressed"), recipient.last_smtp_response),
+		);
+	if (recipient.status === "failed" && recipient.last_smtp_response?.startsWith("cancelled:"))
+		return h("li", { class: "failed" }, h("p", { class: "row" }, badge("failed"), recipient.last_smtp_response));
+	const end = {
+		delivered: "Done: the server has taken it. Nothing more happens.",
+		bounced: "Final: it is not tried again. The credit is returned.",
+		failed: "Final: it is not tried again.",
+	}[recipient.status];
+	return end ? h("li", { class: `end ${recipient.status}` }, h("p", { class: "quiet small" }, end)) : null;
 }
 
 /** One recipient; folded if there are many and all is well with it. */
 export function timeline(message, recipient, folded) {
-  const status = recipient.status === "bounced" && !recipient.attempts.length ? "suppressed" : recipient.status;
-  const title = fragment(h("span", { class: "mono address" }, recipient.email), badge(status));
-  const story = fragment(
-    h("p", { class: `standing ${status}` }, sentence(recipient.explanation, true)),
-    h("ol", { class: "timeline" },
-      h("li", { class: "queued" }, h("p", { class: "row" }, h("b", null, "Accepted"), h("span", { class: "quiet small" }, when(message.created_at), ` by ${{ api: "the API", smtp: "SMTP", test: "a test" }[message.source]}`))),
-      recipient.attempts.map((attempt) => tried(recipient, attempt)),
-      last(recipient)));
-  if (!folded) return h("article", { class: "card recipient" }, h("h2", { class: "row" }, title), story);
-  return h("details", { class: "card recipient", "data-key": recipient.id }, h("summary", { class: "row" }, title), story);
+	const status = recipient.status === "bounced" && !recipient.attempts.length ? "suppressed" : recipient.status;
+	const title = fragment(h("span", { class: "mono address" }, recipient.email), badge(status));
+	const story = fragment(
+		h("p", { class: `standing ${status}` }, sentence(recipient.explanation, true)),
+		h(
+			"ol",
+			{ class: "timeline" },
+			h(
+				"li",
+				{ class: "queued" },
+				h(
+					"p",
+					{ class: "row" },
+					h("b", null, "Accepted"),
+					h(
+						"span",
+						{ class: "quiet small" },
+						when(message.created_at),
+						` by ${{ api: "the API", smtp: "SMTP", test: "a test" }[message.source]}`,
+					),
+				),
+			),
+			recipient.attempts.map((attempt) => tried(recipient, attempt)),
+			last(recipient),
+		),
+	);
+	if (!folded) return h("article", { class: "card recipient" }, h("h2", { class: "row" }, title), story);
+	return h(
+		"details",
+		{ class: "card recipient", "data-key": recipient.id },
+		h("summary", { class: "row" }, title),
+		story,
+	);
 }

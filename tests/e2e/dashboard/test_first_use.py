@@ -53,7 +53,7 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     pasted = ["sh", "-c", line.replace("curl ", "curl -sS --noproxy '*' ")]
     sent = subprocess.run(pasted, capture_output=True, text=True, timeout=20)
     assert '"status":"queued"' in sent.stdout.replace(" ", ""), (sent.stdout, sent.stderr)
-    browser.see("somebody@example.net", "a").click()  # it came by itself
+    browser.see("someone@example.net", "a").click()  # it came by itself
     browser.see("It works", "h1")
     browser.see("Delivered at")
     browser.see("mx0.example.net")

@@ -36,10 +36,10 @@ def call(_chromium: Browser) -> Any:
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_preview_is_what_will_be_sent(call: Any, source: str) -> None:
     """The editor finds the same variables as the server, and fills them in alike, in the text as in the HTML."""
-    found = call("filling", "variables", source)
+    found = call("preview", "variables", source)
     assert found == sorted(placeholders(source))
     sent = render(Template("x", 1, source, source, None), {name: VALUES[name] for name in found}, None)
-    assert call("filling", "filled", source, VALUES) == sent.text
+    assert call("preview", "filled", source, VALUES) == sent.text
 
 
 @pytest.mark.parametrize(

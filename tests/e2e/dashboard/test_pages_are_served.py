@@ -1,6 +1,7 @@
 """The pages as any client gets them: from this server alone, small, kept by browsers, and closed to other sites."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -8,9 +9,11 @@ import pytest
 
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
+from tests.programs import needs, require
 from tests.running_appliance import NO_TLS
 
-WEB = Path(__file__).parents[3] / "appliance" / "web"
+ROOT = Path(__file__).parents[3]
+WEB = ROOT / "appliance" / "web"
 SOURCES = sorted(path for path in [*(WEB / "static").rglob("*"), *(WEB / "templates").iterdir()] if path.is_file())
 FIRST_PAGE = 50_000  # bytes of our own code, uncompressed
 PARTS = {
@@ -88,15 +91,16 @@ def test_only_files_of_the_site_are_served(stage: Stage, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(WEB)))
-def test_sources_keep_the_house_rules(path: Path) -> None:
+def test_sources_keep_the_rules(path: Path) -> None:
     """No file names another host, makes markup of text, evaluates text, or has grown beyond what one can read."""
     text = path.read_text()
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)(?!example\.com)", text)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
-    assert len(text.splitlines()) <= 250
+    assert len(text.splitlines()) <= 400
     assert path.suffix in {".js", ".css", ".svg", ".html"}
     if path.suffix in {".js", ".css"}:
-        assert re.match(r"(//|/\*) In charge of ", text)
+        assert re.match(r"(//|/\*) [A-Z]", text), "a file begins by saying what it does"
+        assert max(len(line.expandtabs(2)) for line in text.splitlines()) <= 120
 
 
 def test_the_first_page_is_small(stage: Stage, browser: Browser) -> None:
@@ -146,3 +150,11 @@ def test_a_server_that_is_away_is_told_and_nobody_is_logged_out(stage: Stage, br
         browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", back)
     browser.driver.refresh()
     browser.see("Suppressions", "h1")
+
+
+@needs("prettier")
+def test_sources_are_formatted() -> None:
+    """`prettier --config packaging/prettier.json --write appliance/web/static` changes nothing."""
+    words = ("--config", "packaging/prettier.json", "--check", "appliance/web/static")
+    done = subprocess.run((require("prettier"), *words), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -95,7 +95,7 @@ def test_an_address_is_suppressed_and_released(stage: Stage, browser: Browser) -
     browser.see("suppressed")
     browser.go("Suppressions")
     browser.click("Release ada@good.test")
-    browser.see("Nobody is suppressed")
+    browser.see("No address is suppressed")
 
 
 def test_the_password_is_changed_and_everybody_is_logged_out(stage: Stage, browser: Browser) -> None:

@@ -1,4 +1,4 @@
-// In charge of the account itself: its credits, its password, and where somebody is logged in.
+// The account: its credits, its password, and its login sessions.
 import { del, get, post } from "../api.js";
 import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, form } from "../form.js";
@@ -7,77 +7,174 @@ import { badge, button, copyButton, facts, head, section, table } from "../piece
 import { ports } from "../snippets.js";
 import { ago, bytes, number, when } from "../time.js";
 
-const KINDS = { reserve: "taken for a message", release: "given back", grant: "added by the operator", adjust: "taken away by the operator" };
-const LEDGER = [{ title: "When", class: "side" }, { title: "What" }, { title: "Change", class: "number" }, { title: "Balance", class: "number" }];
+const KINDS = {
+	reserve: "taken for a message",
+	release: "given back",
+	grant: "added by the operator",
+	adjust: "taken away by the operator",
+};
+const LEDGER = [
+	{ title: "When", class: "side" },
+	{ title: "What" },
+	{ title: "Change", class: "number" },
+	{ title: "Balance", class: "number" },
+];
 
 function entry(each) {
-  const what = each.message_id ? h("a", { href: path("/dashboard/messages", each.message_id) }, KINDS[each.kind] ?? each.kind) : KINDS[each.kind] ?? each.kind;
-  return [when(each.created_at), what, `${each.amount > 0 ? "+" : "−"}${number(Math.abs(each.amount))}`, number(each.balance)];
+	const what = each.message_id
+		? h("a", { href: path("/dashboard/messages", each.message_id) }, KINDS[each.kind] ?? each.kind)
+		: (KINDS[each.kind] ?? each.kind);
+	return [
+		when(each.created_at),
+		what,
+		`${each.amount > 0 ? "+" : "−"}${number(Math.abs(each.amount))}`,
+		number(each.balance),
+	];
 }
 
 /** "Firefox on Linux", as far as it can be told; the whole on hover. */
 function browser(agent) {
-  const name = ["Edg", "OPR", "Firefox", "Chrome", "Safari"].find((each) => agent.includes(`${each}/`));
-  const system = ["Windows", "Android", "iPhone", "Mac OS", "Linux"].find((each) => agent.includes(each));
-  const words = { Edg: "Edge", OPR: "Opera" }[name] ?? name;
-  return h("span", { title: agent }, words ? `${words}${system ? ` on ${system}` : ""}` : agent.slice(0, 40) || "unknown program");
+	const name = ["Edg", "OPR", "Firefox", "Chrome", "Safari"].find((each) => agent.includes(`${each}/`));
+	const system = ["Windows", "Android", "iPhone", "Mac OS", "Linux"].find((each) => agent.includes(each));
+	const words = { Edg: "Edge", OPR: "Opera" }[name] ?? name;
+	return h(
+		"span",
+		{ title: agent },
+		words ? `${words}${system ? ` on ${system}` : ""}` : agent.slice(0, 40) || "unknown program",
+	);
 }
 
 function sessionsTable(page, sessions) {
-  const columns = [{ title: "Program" }, { title: "Address" }, { title: "Last renewed", class: "side wide" }, { title: "Since", class: "side wide" }, { title: "", class: "side" }];
-  return table("Sessions", columns, sessions.map((each) => [
-    browser(each.user_agent), h("code", null, each.address), ago(each.renewed_at), when(each.created_at),
-    each.current ? badge("success", "this one") : button("End", async () => {
-      await del(path("/v1/auth/sessions", each.id));
-      await page.reload();
-    }, "tiny", { "aria-label": `End the session from ${each.address}` }),
-  ]));
+	const columns = [
+		{ title: "Program" },
+		{ title: "Address" },
+		{ title: "Last renewed", class: "side wide" },
+		{ title: "Since", class: "side wide" },
+		{ title: "", class: "side" },
+	];
+	return table(
+		"Sessions",
+		columns,
+		sessions.map((each) => [
+			browser(each.user_agent),
+			h("code", null, each.address),
+			ago(each.renewed_at),
+			when(each.created_at),
+			each.current
+				? badge("success", "this one")
+				: button(
+						"End",
+						async () => {
+							await del(path("/v1/auth/sessions", each.id));
+							await page.reload();
+						},
+						"tiny",
+						{ "aria-label": `End the session from ${each.address}` },
+					),
+		]),
+	);
 }
 
 function passwordForm(page) {
-  return form({
-    fields: [
-      { name: "current_password", label: "Current password", type: "password", required: true, autocomplete: "current-password" },
-      { name: "new_password", label: "New password", type: "password", required: true, autocomplete: "new-password", minlength: 8, hint: "At least 8 characters. All sessions end, this one too." },
-    ],
-    // For the browser's list of passwords: whose it is.
-    extra: [h("input", { type: "text", value: page.account.email, autocomplete: "username", hidden: true })],
-    submit: "Change password",
-    async send(values) {
-      await post("/v1/auth/password", values);
-      toast("Password changed. Log in with the new one.");
-      page.left();
-    },
-  });
+	return form({
+		fields: [
+			{
+				name: "current_password",
+				label: "Current password",
+				type: "password",
+				required: true,
+				autocomplete: "current-password",
+			},
+			{
+				name: "new_password",
+				label: "New password",
+				type: "password",
+				required: true,
+				autocomplete: "new-password",
+				minlength: 8,
+				hint: "At least 8 characters. All sessions end, this one too.",
+			},
+		],
+		// For the browser's list of passwords: whose it is.
+		extra: [h("input", { type: "text", value: page.account.email, autocomplete: "username", hidden: true })],
+		submit: "Change password",
+		async send(values) {
+			await post("/v1/auth/password", values);
+			toast("Password changed. Log in with the new one.");
+			page.left();
+		},
+	});
 }
 
 export default async function account(page) {
-  const load = loader(page.signal, "/v1/credits", "entries", "before", { limit: 10 });
-  const [mine, first, { sessions }] = await Promise.all([get("/v1/account", page.signal), load(), get("/v1/auth/sessions", page.signal)]);
-  const leave = button("Log out", async () => {
-    await post("/v1/auth/logout");
-    page.left();
-  });
-  const everywhere = button("Log out everywhere", async () => {
-    if (!(await confirmed("Log out everywhere?", "Every session ends, this one too. Keys and SMTP credentials go on working.", "Log out everywhere"))) return;
-    await del("/v1/auth/sessions");
-    page.left();
-  }, "danger");
-  const { service } = mine;
-  return fragment(
-    head("Account", { about: mine.email, badge: mine.suspended && badge("failed", "suspended"), actions: [leave] }),
-    h("div", { class: "card" }, facts([
-      ["Name", mine.name],
-      ["Account id", h("code", null, mine.id), copyButton(mine.id, "account id")],
-      ["Credits", mine.credits === null ? "no limit" : number(mine.credits)],
-      ["Daily cap", mine.daily_cap === null ? "none" : `${number(mine.daily_cap)} recipients a day (UTC)`],
-      ["Storage", mine.stored_bytes_limit === null ? bytes(mine.stored_bytes) : `${bytes(mine.stored_bytes)} of ${bytes(mine.stored_bytes_limit)}`],
-      ["HTTP", h("code", null, service.base_url), copyButton(service.base_url, "base URL")],
-      ["SMTP", h("code", null, service.smtp_host), ports(service) ? ` port ${ports(service)}` : " not offered"],
-      ["Delivery", { direct: "direct, to each recipient's server", relay: "through a relay", sandbox: "sandbox: no mail leaves this server" }[service.delivery_mode]],
-      ["Since", when(mine.created_at)],
-    ])),
-    section("Credits", first.items.length ? paged("Changes of the credits, newest first", LEDGER, first, entry, load) : h("p", { class: "quiet" }, mine.credits === null ? "No limit, so nothing is counted." : "No changes yet.")),
-    section("Password", h("div", { class: "card" }, passwordForm(page))),
-    h("section", null, h("div", { class: "titled" }, h("h2", null, "Where you are logged in"), everywhere), sessionsTable(page, sessions)));
+	const load = loader(page.signal, "/v1/credits", "entries", "before", { limit: 10 });
+	const [mine, first, { sessions }] = await Promise.all([
+		get("/v1/account", page.signal),
+		load(),
+		get("/v1/auth/sessions", page.signal),
+	]);
+	const leave = button("Log out", async () => {
+		await post("/v1/auth/logout");
+		page.left();
+	});
+	const everywhere = button(
+		"Log out everywhere",
+		async () => {
+			if (
+				!(await confirmed(
+					"Log out everywhere?",
+					"Every session ends, this one too. Keys and SMTP credentials go on working.",
+					"Log out everywhere",
+				))
+			)
+				return;
+			await del("/v1/auth/sessions");
+			page.left();
+		},
+		"danger",
+	);
+	const { service } = mine;
+	return fragment(
+		head("Account", { about: mine.email, badge: mine.suspended && badge("failed", "suspended"), actions: [leave] }),
+		h(
+			"div",
+			{ class: "card" },
+			facts([
+				["Name", mine.name],
+				["Account id", h("code", null, mine.id), copyButton(mine.id, "account id")],
+				["Credits", mine.credits === null ? "no limit" : number(mine.credits)],
+				["Daily cap", mine.daily_cap === null ? "none" : `${number(mine.daily_cap)} recipients a day (UTC)`],
+				[
+					"Storage",
+					mine.stored_bytes_limit === null
+						? bytes(mine.stored_bytes)
+						: `${bytes(mine.stored_bytes)} of ${bytes(mine.stored_bytes_limit)}`,
+				],
+				["HTTP", h("code", null, service.base_url), copyButton(service.base_url, "base URL")],
+				["SMTP", h("code", null, service.smtp_host), ports(service) ? ` port ${ports(service)}` : " not offered"],
+				[
+					"Delivery",
+					{
+						direct: "direct, to each recipient's server",
+						relay: "through a relay",
+						sandbox: "sandbox: no mail leaves this server",
+					}[service.delivery_mode],
+				],
+				["Since", when(mine.created_at)],
+			]),
+		),
+		section(
+			"Credits",
+			first.items.length
+				? paged("Changes of the credits, newest first", LEDGER, first, entry, load)
+				: h("p", { class: "quiet" }, mine.credits === null ? "No limit, so nothing is counted." : "No changes yet."),
+		),
+		section("Password", h("div", { class: "card" }, passwordForm(page))),
+		h(
+			"section",
+			null,
+			h("div", { class: "titled" }, h("h2", null, "Where you are logged in"), everywhere),
+			sessionsTable(page, sessions),
+		),
+	);
 }

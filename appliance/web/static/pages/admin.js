@@ -1,4 +1,4 @@
-// In charge of the operator's page: all accounts, and the queue by provider pool.
+// The operator's page: all accounts, and the queue by provider pool.
 import { get, post } from "../api.js";
 import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, dialog, form } from "../form.js";
@@ -6,122 +6,277 @@ import { loader, paged } from "../lists.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
 import { ago, number, when } from "../time.js";
 
-const ACCOUNTS = [{ title: "Name" }, { title: "Login", class: "wide" }, { title: "Credits", class: "number" }, { title: "Daily cap", class: "number wide" }, { title: "State", class: "side" }, { title: "Since", class: "side wide" }, { title: "", class: "side" }];
-const POOLS = [{ title: "Provider" }, { title: "Due", class: "number" }, { title: "Deferred", class: "number" }, { title: "Oldest", class: "side wide" }, { title: "Sessions", class: "number wide" }, { title: "State" }, { title: "", class: "side" }];
-const WARMUPS = [{ title: "Provider" }, { title: "From" }, { title: "Day", class: "side" }, { title: "An hour", class: "number" }, { title: "Used", class: "number" }, { title: "Next", class: "side" }];
+const ACCOUNTS = [
+	{ title: "Name" },
+	{ title: "Login", class: "wide" },
+	{ title: "Credits", class: "number" },
+	{ title: "Daily cap", class: "number wide" },
+	{ title: "State", class: "side" },
+	{ title: "Since", class: "side wide" },
+	{ title: "", class: "side" },
+];
+const POOLS = [
+	{ title: "Provider" },
+	{ title: "Due", class: "number" },
+	{ title: "Deferred", class: "number" },
+	{ title: "Oldest", class: "side wide" },
+	{ title: "Sessions", class: "number wide" },
+	{ title: "State" },
+	{ title: "", class: "side" },
+];
+const WARMUPS = [
+	{ title: "Provider" },
+	{ title: "From" },
+	{ title: "Day", class: "side" },
+	{ title: "An hour", class: "number" },
+	{ title: "Used", class: "number" },
+	{ title: "Next", class: "side" },
+];
 
 function credits(page, account) {
-  dialog(`Credits of ${account.name}`, (close) => [
-    h("p", { class: "quiet" }, account.credits === null ? "No limit now." : `${number(account.credits)} now.`),
-    form({
-      fields: [
-        { name: "how", label: "Change", type: "select", options: [["change", "add, or take away with a minus"], ["balance", "set to"], ["unlimited", "no limit"]] },
-        { name: "amount", label: "Amount", type: "number", value: "1000" },
-      ],
-      submit: "Save",
-      extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-      async send({ how, amount }) {
-        await post(`${path("/v1/admin/accounts", account.id)}/credits`, how === "unlimited" ? { balance: null } : { [how]: Number(amount) });
-        close();
-        await page.reload();
-      },
-    }),
-  ]);
+	dialog(`Credits of ${account.name}`, (close) => [
+		h("p", { class: "quiet" }, account.credits === null ? "No limit now." : `${number(account.credits)} now.`),
+		form({
+			fields: [
+				{
+					name: "how",
+					label: "Change",
+					type: "select",
+					options: [
+						["change", "add, or take away with a minus"],
+						["balance", "set to"],
+						["unlimited", "no limit"],
+					],
+				},
+				{ name: "amount", label: "Amount", type: "number", value: "1000" },
+			],
+			submit: "Save",
+			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+			async send({ how, amount }) {
+				await post(
+					`${path("/v1/admin/accounts", account.id)}/credits`,
+					how === "unlimited" ? { balance: null } : { [how]: Number(amount) },
+				);
+				close();
+				await page.reload();
+			},
+		}),
+	]);
 }
 
 function accountRow(page) {
-  const change = (account, what) => async () => {
-    if (what === "suspend" && !(await confirmed(`Suspend ${account.name}?`, "It cannot send until it is resumed. What it has queued still goes out.", "Suspend it"))) return;
-    await post(`${path("/v1/admin/accounts", account.id)}/${what}`);
-    await page.reload();
-  };
-  return (each) => [
-    each.name, h("span", { class: "mono" }, each.email), each.credits === null ? "no limit" : number(each.credits), each.daily_cap === null ? "none" : number(each.daily_cap),
-    each.suspended ? badge("failed", "suspended") : badge("success", "active"), when(each.created_at),
-    h("span", { class: "row" },
-      button("Credits", () => credits(page, each), "tiny", { "aria-label": `Credits of ${each.name}` }),
-      each.suspended ? button("Resume", change(each, "resume"), "tiny", { "aria-label": `Resume ${each.name}` }) : button("Suspend", change(each, "suspend"), "tiny danger", { "aria-label": `Suspend ${each.name}` })),
-  ];
+	const change = (account, what) => async () => {
+		if (
+			what === "suspend" &&
+			!(await confirmed(
+				`Suspend ${account.name}?`,
+				"It cannot send until it is resumed. What it has queued still goes out.",
+				"Suspend it",
+			))
+		)
+			return;
+		await post(`${path("/v1/admin/accounts", account.id)}/${what}`);
+		await page.reload();
+	};
+	return (each) => [
+		each.name,
+		h("span", { class: "mono" }, each.email),
+		each.credits === null ? "no limit" : number(each.credits),
+		each.daily_cap === null ? "none" : number(each.daily_cap),
+		each.suspended ? badge("failed", "suspended") : badge("success", "active"),
+		when(each.created_at),
+		h(
+			"span",
+			{ class: "row" },
+			button("Credits", () => credits(page, each), "tiny", { "aria-label": `Credits of ${each.name}` }),
+			each.suspended
+				? button("Resume", change(each, "resume"), "tiny", { "aria-label": `Resume ${each.name}` })
+				: button("Suspend", change(each, "suspend"), "tiny danger", { "aria-label": `Suspend ${each.name}` }),
+		),
+	];
 }
 
 function newAccount(page) {
-  dialog("New account", (close) => form({
-    fields: [
-      { name: "name", label: "Name", required: true, maxlength: 64, hint: "Letters, digits, dots, underscores and hyphens.", autofocus: true },
-      { name: "email", label: "Login (email address)", type: "email", required: true },
-      { name: "password", label: "Password", type: "password", required: true, minlength: 8, autocomplete: "new-password" },
-      { name: "credits", label: "Credits", type: "number", hint: "Empty: no limit." },
-      { name: "role", label: "Role", type: "select", options: [["customer", "customer"], ["admin", "administrator"]] },
-    ],
-    submit: "Create account",
-    extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-    async send(values) {
-      await post("/v1/admin/accounts", { ...values, credits: values.credits === "" ? null : Number(values.credits) });
-      close();
-      toast(`Account ${values.name} created`);
-      await page.reload();
-    },
-  }));
+	dialog("New account", (close) =>
+		form({
+			fields: [
+				{
+					name: "name",
+					label: "Name",
+					required: true,
+					maxlength: 64,
+					hint: "Letters, digits, dots, underscores and hyphens.",
+					autofocus: true,
+				},
+				{ name: "email", label: "Login (email address)", type: "email", required: true },
+				{
+					name: "password",
+					label: "Password",
+					type: "password",
+					required: true,
+					minlength: 8,
+					autocomplete: "new-password",
+				},
+				{ name: "credits", label: "Credits", type: "number", hint: "Empty: no limit." },
+				{
+					name: "role",
+					label: "Role",
+					type: "select",
+					options: [
+						["customer", "customer"],
+						["admin", "administrator"],
+					],
+				},
+			],
+			submit: "Create account",
+			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+			async send(values) {
+				await post("/v1/admin/accounts", { ...values, credits: values.credits === "" ? null : Number(values.credits) });
+				close();
+				toast(`Account ${values.name} created`);
+				await page.reload();
+			},
+		}),
+	);
 }
 
 function poolState(pool, warmups) {
-  if (pool.held_at) return fragment(badge("failed", "held"), " ", h("span", { class: "quiet small" }, pool.held_because, pool.next_probe_at ? fragment("; next probe ", ago(pool.next_probe_at)) : ""));
-  if (pool.slowed_until) return fragment(badge("deferred", "slowed"), " ", h("span", { class: "quiet small" }, pool.slowed_because));
-  if (pool.slowed_accounts) return fragment(badge("success", "open"), " ", h("span", { class: "quiet small" }, `slowed for ${number(pool.slowed_accounts)} of the accounts`));
-  const waits = warmups.filter((each) => each.pool === pool.pool && each.next_at).sort((a, b) => (a.next_at < b.next_at ? -1 : 1))[0];
-  if (waits) return fragment(badge("deferred", "warm-up"), " ", h("span", { class: "quiet small" }, `${number(waits.per_hour)} an hour from ${waits.address} on day ${waits.day}, next `, ago(waits.next_at)));
-  return badge("success", "open");
+	if (pool.held_at)
+		return fragment(
+			badge("failed", "held"),
+			" ",
+			h(
+				"span",
+				{ class: "quiet small" },
+				pool.held_because,
+				pool.next_probe_at ? fragment("; next probe ", ago(pool.next_probe_at)) : "",
+			),
+		);
+	if (pool.slowed_until)
+		return fragment(badge("deferred", "slowed"), " ", h("span", { class: "quiet small" }, pool.slowed_because));
+	if (pool.slowed_accounts)
+		return fragment(
+			badge("success", "open"),
+			" ",
+			h("span", { class: "quiet small" }, `slowed for ${number(pool.slowed_accounts)} of the accounts`),
+		);
+	const waits = warmups
+		.filter((each) => each.pool === pool.pool && each.next_at)
+		.sort((a, b) => (a.next_at < b.next_at ? -1 : 1))[0];
+	if (waits)
+		return fragment(
+			badge("deferred", "warm-up"),
+			" ",
+			h(
+				"span",
+				{ class: "quiet small" },
+				`${number(waits.per_hour)} an hour from ${waits.address} on day ${waits.day}, next `,
+				ago(waits.next_at),
+			),
+		);
+	return badge("success", "open");
 }
 
 const warmupRow = (each) => [
-  each.pool, h("span", { class: "mono" }, each.address), `${each.day} of ${each.days}`, number(each.per_hour), number(each.used), each.next_at ? ago(each.next_at) : "now",
+	each.pool,
+	h("span", { class: "mono" }, each.address),
+	`${each.day} of ${each.days}`,
+	number(each.per_hour),
+	number(each.used),
+	each.next_at ? ago(each.next_at) : "now",
 ];
 
 function warmupSection(warmups) {
-  return section("Warm-up of new addresses", h("div", { class: "stack" },
-    h("p", { class: "quiet" }, "How many recipients a provider gets in an hour from an address that is new to it. Mail beyond that waits, without an attempt."),
-    table("Warm-up, by provider pool and sending address", WARMUPS, warmups.map(warmupRow))));
+	return section(
+		"Warm-up of new addresses",
+		h(
+			"div",
+			{ class: "stack" },
+			h(
+				"p",
+				{ class: "quiet" },
+				"How many recipients a provider gets in an hour from an address that is new to it. " +
+					"Mail beyond that waits, without an attempt.",
+			),
+			table("Warm-up, by provider pool and sending address", WARMUPS, warmups.map(warmupRow)),
+		),
+	);
 }
 
 function poolRow(draw, warmups) {
-  const pause = (pool) => dialog(`Hold mail to ${pool}?`, (close) => [
-    h("p", { class: "quiet" }, "It waits until you resume it; nothing is lost. Who has mail waiting is shown the reason."),
-    form({
-      fields: [{ name: "reason", label: "Reason", placeholder: "they move to new servers", maxlength: 200, autofocus: true }],
-      submit: "Hold it",
-      extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-      async send({ reason }) {
-        await post(`${path("/v1/admin/queue", pool)}/pause`, reason ? { reason } : {});
-        close();
-        await draw();
-      },
-    }),
-  ]);
-  const resume = (pool) => async () => {
-    await post(`${path("/v1/admin/queue", pool)}/resume`);
-    await draw();
-  };
-  return (each) => [
-    fragment(each.pool ?? "not looked up yet", h("span", { class: "quiet small" }, each.destinations.length > 0 && each.destinations.some((to) => to.domain !== each.pool) ? `  ${each.destinations.map((to) => to.domain).join(", ")}` : "")),
-    number(each.waiting), number(each.deferred), ago(each.oldest_at, "–"), each.in_use === null ? "–" : `${each.in_use} of ${each.allowed}`, poolState(each, warmups),
-    each.pool && (each.held_at ? button("Resume", resume(each.pool), "tiny", { "aria-label": `Resume mail to ${each.pool}` }) : button("Hold", () => pause(each.pool), "tiny", { "aria-label": `Hold mail to ${each.pool}` })),
-  ];
+	const pause = (pool) =>
+		dialog(`Hold mail to ${pool}?`, (close) => [
+			h(
+				"p",
+				{ class: "quiet" },
+				"It waits until you resume it; nothing is lost. Who has mail waiting is shown the reason.",
+			),
+			form({
+				fields: [
+					{ name: "reason", label: "Reason", placeholder: "they move to new servers", maxlength: 200, autofocus: true },
+				],
+				submit: "Hold it",
+				extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+				async send({ reason }) {
+					await post(`${path("/v1/admin/queue", pool)}/pause`, reason ? { reason } : {});
+					close();
+					await draw();
+				},
+			}),
+		]);
+	const resume = (pool) => async () => {
+		await post(`${path("/v1/admin/queue", pool)}/resume`);
+		await draw();
+	};
+	return (each) => [
+		fragment(
+			each.pool ?? "not looked up yet",
+			h(
+				"span",
+				{ class: "quiet small" },
+				each.destinations.length > 0 && each.destinations.some((to) => to.domain !== each.pool)
+					? `  ${each.destinations.map((to) => to.domain).join(", ")}`
+					: "",
+			),
+		),
+		number(each.waiting),
+		number(each.deferred),
+		ago(each.oldest_at, "–"),
+		each.in_use === null ? "–" : `${each.in_use} of ${each.allowed}`,
+		poolState(each, warmups),
+		each.pool &&
+			(each.held_at
+				? button("Resume", resume(each.pool), "tiny", { "aria-label": `Resume mail to ${each.pool}` })
+				: button("Hold", () => pause(each.pool), "tiny", { "aria-label": `Hold mail to ${each.pool}` })),
+	];
 }
 
 export default async function admin(page) {
-  const load = loader(page.signal, "/v1/admin/accounts", "accounts");
-  const queue = h("div"), warm = h("div");
-  const draw = async () => {
-    const { paused, pools, warmups } = await get("/v1/admin/queue", page.signal);
-    const told = paused && notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
-    queue.replaceChildren(told || "", pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups))) : h("p", { class: "quiet" }, "Nothing waits, and nothing is held."));
-    warm.replaceChildren(warmups.length ? warmupSection(warmups) : "");
-  };
-  const [first] = await Promise.all([load(), draw()]);
-  page.every(5, () => (queue.contains(document.activeElement) ? Promise.resolve() : draw()));
-  return fragment(
-    head("Admin", { about: "All accounts, and what waits for all of them.", actions: [button("New account", () => newAccount(page), "primary")] }),
-    section("Queue by provider", queue),
-    warm,
-    section("Accounts", paged("Accounts", ACCOUNTS, first, accountRow(page), load, "Load more")));
+	const load = loader(page.signal, "/v1/admin/accounts", "accounts");
+	const queue = h("div"),
+		warm = h("div");
+	const draw = async () => {
+		const { paused, pools, warmups } = await get("/v1/admin/queue", page.signal);
+		const told =
+			paused &&
+			notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
+		queue.replaceChildren(
+			told || "",
+			pools.length
+				? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups)))
+				: h("p", { class: "quiet" }, "Nothing waits, and nothing is held."),
+		);
+		warm.replaceChildren(warmups.length ? warmupSection(warmups) : "");
+	};
+	const [first] = await Promise.all([load(), draw()]);
+	page.every(5, () => (queue.contains(document.activeElement) ? Promise.resolve() : draw()));
+	return fragment(
+		head("Admin", {
+			about: "All accounts, and what waits for all of them.",
+			actions: [button("New account", () => newAccount(page), "primary")],
+		}),
+		section("Queue by provider", queue),
+		warm,
+		section("Accounts", paged("Accounts", ACCOUNTS, first, accountRow(page), load, "Load more")),
+	);
 }

@@ -1,65 +1,114 @@
-// In charge of one domain: the records to publish, what DNS shows in their place, and having them checked.
+// One domain: the records to publish, what DNS shows now, and the check.
 import { del, get, post } from "../api.js";
-import { fragment, h, path, toast } from "../dom.js";
+import { fragment, h, path, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { badge, button, copyButton, errorText, head, notice, section } from "../pieces.js";
-import { style } from "../styles.js";
 
 /** Domains just added, so that their records are shown without asking DNS first. */
 export const added = new Map();
 
 const STANDING = {
-  pending: ["deferred", "Not verified yet, so nothing can be sent from it. Publish the records where the domain's DNS is managed, then have them checked. One DKIM record is enough to begin; all of them make mail arrive."],
-  verified: ["delivered", "Verified: you can send from it."],
-  allowed: ["delivered", "The operator has registered it: you can send from it. With these records published receivers trust its mail."],
+	pending: [
+		"deferred",
+		"Not verified yet, so nothing can be sent from it. " +
+			"Publish the records where the domain's DNS is managed, then have them checked. " +
+			"One DKIM record is enough to begin; all of them make mail arrive.",
+	],
+	verified: ["delivered", "Verified: you can send from it."],
+	allowed: [
+		"delivered",
+		"The operator has registered it: you can send from it. With these records published receivers trust its mail.",
+	],
 };
 const WORDS = { ok: "published", missing: "missing", differs: "differs", unknown: "not checked" };
 
-const copied = (name, value) => h("div", { class: "copied" }, h("span", { class: "quiet small" }, name), h("code", { class: "break" }, value), copyButton(value, `the record's ${name.toLowerCase()}`));
+const copied = (name, value) =>
+	h(
+		"div",
+		{ class: "copied" },
+		h("span", { class: "quiet small" }, name),
+		h("code", { class: "break" }, value),
+		copyButton(value, `the record's ${name.toLowerCase()}`),
+	);
 
 function record(each) {
-  const shown = each.status === "ok" ? null : each.note || (each.status === "missing" ? "DNS shows nothing at this name." : null);
-  return h("li", { class: `card record ${each.status}` },
-    h("div", { class: "row" }, h("span", { class: "tag" }, each.type), h("h3", null, each.purpose.split(":")[0]), badge(each.status, WORDS[each.status]), !each.needed && h("span", { class: "quiet small" }, "retired, only for mail on its way")),
-    h("p", { class: "quiet small" }, each.purpose.split(": ").slice(1).join(": ")),
-    copied("Name", each.name), copied("Value", each.value),
-    shown && h("p", { class: "small shown" }, shown),
-    each.status !== "ok" && each.found.map((found) => h("p", { class: "small" }, "DNS shows now: ", h("code", { class: "break" }, found))));
+	const shown =
+		each.status === "ok" ? null : each.note || (each.status === "missing" ? "DNS shows nothing at this name." : null);
+	return h(
+		"li",
+		{ class: `card record ${each.status}` },
+		h(
+			"div",
+			{ class: "row" },
+			h("span", { class: "tag" }, each.type),
+			h("h3", null, each.purpose.split(":")[0]),
+			badge(each.status, WORDS[each.status]),
+			!each.needed && h("span", { class: "quiet small" }, "retired, only for mail on its way"),
+		),
+		h("p", { class: "quiet small" }, each.purpose.split(": ").slice(1).join(": ")),
+		copied("Name", each.name),
+		copied("Value", each.value),
+		shown && h("p", { class: "small shown" }, shown),
+		each.status !== "ok" &&
+			each.found.map((found) => h("p", { class: "small" }, "DNS shows now: ", h("code", { class: "break" }, found))),
+	);
 }
 
 function records(domain) {
-  return fragment(
-    notice(...STANDING[domain.status]),
-    section("DNS records to publish", h("ol", { class: "records" }, domain.records.map(record))));
+	return fragment(
+		notice(...STANDING[domain.status]),
+		section("DNS records to publish", h("ol", { class: "records" }, domain.records.map(record))),
+	);
 }
 
 export default async function domain(page) {
-  const [name] = page.params;
-  const address = path("/v1/domains", name);
-  const place = h("div", { "aria-live": "polite" }, h("p", { class: "quiet" }, "Asking DNS what it shows now …"));
-  const state = h("span");
-  const show = (found) => {
-    place.replaceChildren(records(found));
-    state.replaceChildren(badge(found.status));
-  };
-  const known = added.get(name);
-  added.delete(name);
-  const check = button("Check now", async () => {
-    const found = await post(`${address}/verify`);
-    show(found);
-    const right = found.records.filter((each) => each.status === "ok").length;
-    toast(`${right} of ${found.records.length} records are published`);
-  }, "primary");
-  const remove = button("Remove domain", async () => {
-    if (!(await confirmed(`Remove ${name}?`, "Nothing more is sent from it. What is queued still goes out. Added again, it has to be verified again.", "Remove it"))) return;
-    await del(address);
-    await page.go("/dashboard/domains");
-  }, "danger");
-  await style("domain");
-  if (known) show(known);
-  else {
-    // DNS may take its time: the page does not wait for it. What is no domain of ours is told at once, by the list.
-    get(address, page.signal).then(show, (error) => error.name !== "AbortError" && place.replaceChildren(errorText(error)));
-  }
-  return fragment(head(name, { crumb: { href: "/dashboard/domains", title: "Domains" }, badge: state, actions: [remove, check] }), place);
+	const [name] = page.params;
+	const address = path("/v1/domains", name);
+	const place = h("div", { "aria-live": "polite" }, h("p", { class: "quiet" }, "Asking DNS what it shows now …"));
+	const state = h("span");
+	const show = (found) => {
+		place.replaceChildren(records(found));
+		state.replaceChildren(badge(found.status));
+	};
+	const known = added.get(name);
+	added.delete(name);
+	const check = button(
+		"Check now",
+		async () => {
+			const found = await post(`${address}/verify`);
+			show(found);
+			const right = found.records.filter((each) => each.status === "ok").length;
+			toast(`${right} of ${found.records.length} records are published`);
+		},
+		"primary",
+	);
+	const remove = button(
+		"Remove domain",
+		async () => {
+			if (
+				!(await confirmed(
+					`Remove ${name}?`,
+					"Nothing more is sent from it. What is queued still goes out. Added again, it has to be verified again.",
+					"Remove it",
+				))
+			)
+				return;
+			await del(address);
+			await page.go("/dashboard/domains");
+		},
+		"danger",
+	);
+	await style("pages");
+	if (known) show(known);
+	else {
+		// DNS may take its time: the page does not wait for it. What is no domain of ours is told at once, by the list.
+		get(address, page.signal).then(
+			show,
+			(error) => error.name !== "AbortError" && place.replaceChildren(errorText(error)),
+		);
+	}
+	return fragment(
+		head(name, { crumb: { href: "/dashboard/domains", title: "Domains" }, badge: state, actions: [remove, check] }),
+		place,
+	);
 }

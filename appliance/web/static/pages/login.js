@@ -1,30 +1,45 @@
-// In charge of logging in.
+// The login form.
 import * as api from "../api.js";
 import { h } from "../dom.js";
 import { form } from "../form.js";
 
 /** Where to go afterwards: a page of ours and nothing else. */
 function next(query) {
-  const wanted = new URL(query.get("next") ?? "/dashboard", location.origin);
-  const ours = wanted.origin === location.origin && /^\/dashboard(\/|$)/.test(wanted.pathname);
-  return ours ? wanted.pathname + wanted.search : "/dashboard";
+	const wanted = new URL(query.get("next") ?? "/dashboard", location.origin);
+	const ours = wanted.origin === location.origin && /^\/dashboard(\/|$)/.test(wanted.pathname);
+	return ours ? wanted.pathname + wanted.search : "/dashboard";
 }
 
 export default async function login(page) {
-  return h("div", { class: "login" },
-    h("img", { src: new URL("../icon.svg", import.meta.url), alt: "", width: 36, height: 36 }),
-    h("h1", { tabindex: "-1" }, "Log in"),
-    h("p", { class: "quiet" }, "To the mail appliance at ", h("b", null, location.host)),
-    form({
-      fields: [
-        { name: "email", label: "Email address", type: "email", required: true, autocomplete: "username", autofocus: true },
-        { name: "password", label: "Password", type: "password", required: true, autocomplete: "current-password" },
-      ],
-      submit: "Log in",
-      async send(values) {
-        page.entered(await api.login(values.email, values.password));
-        await page.go(next(page.query), { replace: true });
-      },
-    }),
-    h("p", { class: "quiet small" }, "The first start printed a login. For a new password, ask the operator: ", h("code", null, "appliance account password")));
+	return h(
+		"div",
+		{ class: "login" },
+		h("img", { src: new URL("../icon.svg", import.meta.url), alt: "", width: 36, height: 36 }),
+		h("h1", { tabindex: "-1" }, "Log in"),
+		h("p", { class: "quiet" }, "To the mail appliance at ", h("b", null, location.host)),
+		form({
+			fields: [
+				{
+					name: "email",
+					label: "Email address",
+					type: "email",
+					required: true,
+					autocomplete: "username",
+					autofocus: true,
+				},
+				{ name: "password", label: "Password", type: "password", required: true, autocomplete: "current-password" },
+			],
+			submit: "Log in",
+			async send(values) {
+				page.entered(await api.login(values.email, values.password));
+				await page.go(next(page.query), { replace: true });
+			},
+		}),
+		h(
+			"p",
+			{ class: "quiet small" },
+			"The first start printed a login. For a new password, ask the operator: ",
+			h("code", null, "appliance account password"),
+		),
+	);
 }

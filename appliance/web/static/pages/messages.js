@@ -1,106 +1,186 @@
-// In charge of the list of messages: filters that live in the address, new rows above, older ones on request.
+// The list of messages: filters are kept in the URL, new rows come above, older ones on request.
 import { get } from "../api.js";
 import { fragment, h, path, query } from "../dom.js";
 import { labelled } from "../form.js";
-import { older } from "../lists.js";
-import { badge, code, empty, head, row, table, testButton } from "../pieces.js";
+import { older, standing } from "../lists.js";
+import { badge, button, code, empty, head, row, table } from "../pieces.js";
 import { curl } from "../snippets.js";
-import { standing } from "../standing.js";
 import { when } from "../time.js";
 
 const FILTERS = ["status", "source", "recipient", "from", "tag"];
 const PAGE = 50;
-const COLUMNS = [{ title: "To", class: "cut to" }, { title: "Subject", class: "cut wide" }, { title: "From", class: "cut wide" }, { title: "Status", class: "side" }, { title: "Accepted", class: "side" }];
+const COLUMNS = [
+	{ title: "To", class: "cut to" },
+	{ title: "Subject", class: "cut wide" },
+	{ title: "From", class: "cut wide" },
+	{ title: "Status", class: "side" },
+	{ title: "Accepted", class: "side" },
+];
 const TRIES = 40; // short pages in a row that a search goes through by itself
 
 function listed(message) {
-  const [first] = message.recipients;
-  const more = message.recipient_count - 1;
-  const to = fragment(h("span", { class: "mono" }, first?.email ?? "–"), more > 0 && h("span", { class: "quiet" }, ` and ${more} more`), h("span", { class: "narrow quiet" }, message.subject || "(no subject)"));
-  const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
-  return row(COLUMNS, {
-    id: message.id,
-    href: path("/dashboard/messages", message.id),
-    cells: [to, fragment(message.subject || h("span", { class: "quiet" }, "(no subject)"), message.source !== "api" && h("span", { class: "tag" }, message.source), message.tags.map((tag) => h("span", { class: "tag" }, tag))), h("span", { class: "mono quiet" }, sender), badge(standing(message)), h("span", { class: "quiet" }, when(message.created_at))],
-  });
+	const [first] = message.recipients;
+	const more = message.recipient_count - 1;
+	const to = fragment(
+		h("span", { class: "mono" }, first?.email ?? "–"),
+		more > 0 && h("span", { class: "quiet" }, ` and ${more} more`),
+		h("span", { class: "narrow quiet" }, message.subject || "(no subject)"),
+	);
+	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
+	return row(COLUMNS, {
+		id: message.id,
+		href: path("/dashboard/messages", message.id),
+		cells: [
+			to,
+			fragment(
+				message.subject || h("span", { class: "quiet" }, "(no subject)"),
+				message.source !== "api" && h("span", { class: "tag" }, message.source),
+				message.tags.map((tag) => h("span", { class: "tag" }, tag)),
+			),
+			h("span", { class: "mono quiet" }, sender),
+			badge(standing(message)),
+			h("span", { class: "quiet" }, when(message.created_at)),
+		],
+	});
 }
 
 /** Messages of one page; a search that has found nothing yet goes on by itself. */
 async function find(filters, before, signal) {
-  let found = [];
-  let next = before;
-  for (let tries = 0; tries < TRIES; tries += 1) {
-    const part = await get(query("/v1/emails", { ...filters, limit: PAGE, before: next }), signal);
-    found = found.concat(part.emails);
-    next = part.next;
-    if (!next || found.length >= PAGE / 2) break;
-  }
-  return { emails: found, next };
+	let found = [];
+	let next = before;
+	for (let tries = 0; tries < TRIES; tries += 1) {
+		const part = await get(query("/v1/emails", { ...filters, limit: PAGE, before: next }), signal);
+		found = found.concat(part.emails);
+		next = part.next;
+		if (!next || found.length >= PAGE / 2) break;
+	}
+	return { emails: found, next };
 }
 
 function filterForm(page, filters) {
-  const choices = (values) => [["", "Any"], ...values.map((each) => [each, each])];
-  const made = h("form", { class: "inline filters", role: "search", "aria-label": "Filter the messages", onsubmit: (event) => {
-    event.preventDefault();
-    const wanted = Object.fromEntries(new FormData(made));
-    page.go(query("/dashboard/messages", wanted), { focus: false });
-  } },
-  labelled({ name: "status", label: "Status", type: "select", value: filters.status, options: choices(["queued", "delivered", "partial", "failed"]) }),
-  labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address or domain" }),
-  labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address or domain" }),
-  labelled({ name: "tag", label: "Tag", value: filters.tag }),
-  labelled({ name: "source", label: "Source", type: "select", value: filters.source, options: choices(["api", "smtp", "test"]) }),
-  h("div", { class: "actions" }, h("button", { type: "submit" }, "Filter"), Object.keys(filters).length > 0 && h("a", { class: "button", href: "/dashboard/messages" }, "Clear")));
-  made.addEventListener("change", (event) => event.target.matches("select") && made.requestSubmit());
-  return h("details", { class: "filtering", open: Object.keys(filters).length > 0 || matchMedia("(min-width: 720px)").matches }, h("summary", null, "Filter"), made);
+	const choices = (values) => [["", "Any"], ...values.map((each) => [each, each])];
+	const made = h(
+		"form",
+		{
+			class: "inline filters",
+			role: "search",
+			"aria-label": "Filter the messages",
+			onsubmit: (event) => {
+				event.preventDefault();
+				const wanted = Object.fromEntries(new FormData(made));
+				page.go(query("/dashboard/messages", wanted), { focus: false });
+			},
+		},
+		labelled({
+			name: "status",
+			label: "Status",
+			type: "select",
+			value: filters.status,
+			options: choices(["queued", "delivered", "partial", "failed"]),
+		}),
+		labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address or domain" }),
+		labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address or domain" }),
+		labelled({ name: "tag", label: "Tag", value: filters.tag }),
+		labelled({
+			name: "source",
+			label: "Source",
+			type: "select",
+			value: filters.source,
+			options: choices(["api", "smtp", "test"]),
+		}),
+		h(
+			"div",
+			{ class: "actions" },
+			h("button", { type: "submit" }, "Filter"),
+			Object.keys(filters).length > 0 && h("a", { class: "button", href: "/dashboard/messages" }, "Clear"),
+		),
+	);
+	made.addEventListener("change", (event) => event.target.matches("select") && made.requestSubmit());
+	return h(
+		"details",
+		{ class: "filtering", open: Object.keys(filters).length > 0 || matchMedia("(min-width: 720px)").matches },
+		h("summary", null, "Filter"),
+		made,
+	);
 }
 
 async function nothing(page, filters) {
-  if (Object.keys(filters).length) return empty("No message matches", "Try fewer filters, or another spelling.", h("a", { class: "button", href: "/dashboard/messages" }, "Show all messages"));
-  const { domains } = await get("/v1/domains?limit=100", page.signal);
-  const domain = (domains.find((each) => each.status !== "pending") ?? domains[0])?.name ?? "your-domain.example";
-  return empty("No messages yet", "Send a test, or paste this into a shell, with a key of yours in the place of $KEY.",
-    h("p", null, testButton(page, "primary"), " ", h("a", { class: "button", href: "/dashboard/keys" }, "Create a key")),
-    code(curl(domain), "the curl line"));
+	if (Object.keys(filters).length)
+		return empty(
+			"No message matches",
+			"Try fewer filters, or another spelling.",
+			h("a", { class: "button", href: "/dashboard/messages" }, "Show all messages"),
+		);
+	const { domains } = await get("/v1/domains?limit=100", page.signal);
+	const domain = (domains.find((each) => each.status !== "pending") ?? domains[0])?.name ?? "your-domain.example";
+	return empty(
+		"No messages yet",
+		"Send a test, or paste this into a shell, with a key of yours in the place of $KEY.",
+		h(
+			"p",
+			null,
+			button("Send a test", () => page.sendTest(), "primary"),
+			" ",
+			h("a", { class: "button", href: "/dashboard/keys" }, "Create a key"),
+		),
+		code(curl(domain), "the curl line"),
+	);
 }
 
 /** Put what is new above, and what has changed in its place. */
 function merge(body, emails, waiting) {
-  const known = new Map([...body.rows].map((each) => [each.dataset.id, each]));
-  const fresh = [];
-  for (const message of emails) {
-    const old = known.get(message.id);
-    if (!old) fresh.push(message);
-    else if (old.querySelector(".badge").textContent !== standing(message)) old.querySelector(".badge").replaceWith(badge(standing(message)));
-  }
-  if (!fresh.length) return;
-  const put = () => {
-    body.prepend(...fresh.map(listed).map((each) => (each.classList.add("fresh"), each)));
-    waiting.replaceChildren();
-  };
-  if (scrollY < 200) put();
-  else waiting.replaceChildren(h("button", { type: "button", class: "primary", onclick: () => { put(); scrollTo({ top: 0 }); } }, `${fresh.length} new`));
+	const known = new Map([...body.rows].map((each) => [each.dataset.id, each]));
+	const fresh = [];
+	for (const message of emails) {
+		const old = known.get(message.id);
+		if (!old) fresh.push(message);
+		else if (old.querySelector(".badge").textContent !== standing(message))
+			old.querySelector(".badge").replaceWith(badge(standing(message)));
+	}
+	if (!fresh.length) return;
+	const put = () => {
+		body.prepend(...fresh.map(listed).map((each) => (each.classList.add("fresh"), each)));
+		waiting.replaceChildren();
+	};
+	if (scrollY < 200) put();
+	else
+		waiting.replaceChildren(
+			h(
+				"button",
+				{
+					type: "button",
+					class: "primary",
+					onclick: () => {
+						put();
+						scrollTo({ top: 0 });
+					},
+				},
+				`${fresh.length} new`,
+			),
+		);
 }
 
 export default async function messages(page) {
-  const filters = Object.fromEntries(FILTERS.filter((each) => page.query.get(each)).map((each) => [each, page.query.get(each)]));
-  const first = await find(filters, undefined, page.signal);
-  const actions = [testButton(page, "primary")];
-  const top = fragment(head("Messages", { actions }), filterForm(page, filters));
-  const list = table("Messages, newest first", COLUMNS, []);
-  const body = list.querySelector("tbody");
-  body.append(...first.emails.map(listed));
-  const waiting = h("div", { class: "waiting", "aria-live": "polite" });
-  const place = h("div", null, first.emails.length || first.next ? list : await nothing(page, filters));
-  page.every(2, async () => {
-    const { emails } = await get(query("/v1/emails", { ...filters, limit: PAGE }), page.signal);
-    if (emails.length && !list.isConnected) place.replaceChildren(list);
-    merge(body, emails, waiting);
-  });
-  const rest = older(first.next, async (cursor) => {
-    const part = await find(filters, cursor, page.signal);
-    body.append(...part.emails.map(listed));
-    return part.next;
-  });
-  return fragment(top, waiting, place, rest);
+	const filters = Object.fromEntries(
+		FILTERS.filter((each) => page.query.get(each)).map((each) => [each, page.query.get(each)]),
+	);
+	const first = await find(filters, undefined, page.signal);
+	const actions = [button("Send a test", () => page.sendTest(), "primary")];
+	const top = fragment(head("Messages", { actions }), filterForm(page, filters));
+	const list = table("Messages, newest first", COLUMNS, []);
+	const body = list.querySelector("tbody");
+	body.append(...first.emails.map(listed));
+	const waiting = h("div", { class: "waiting", "aria-live": "polite" });
+	const place = h("div", null, first.emails.length || first.next ? list : await nothing(page, filters));
+	page.every(2, async () => {
+		const { emails } = await get(query("/v1/emails", { ...filters, limit: PAGE }), page.signal);
+		if (emails.length && !list.isConnected) place.replaceChildren(list);
+		merge(body, emails, waiting);
+	});
+	const rest = older(first.next, async (cursor) => {
+		const part = await find(filters, cursor, page.signal);
+		body.append(...part.emails.map(listed));
+		return part.next;
+	});
+	return fragment(top, waiting, place, rest);
 }

@@ -1,140 +1,229 @@
-// In charge of editing one template: what is typed is shown at once as its reader will see it.
+// The template editor, with a preview of what the recipient will see.
 import { del, get, put } from "../api.js";
-import { fragment, h, path, toast } from "../dom.js";
+import { fragment, h, path, style, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
-import { escaped, filled, variables } from "../filling.js";
 import { loader, paged } from "../lists.js";
 import { button, code, head, notice, section } from "../pieces.js";
-import { preview } from "../preview.js";
-import { style } from "../styles.js";
+import { escaped, filled, preview, variables } from "../preview.js";
 import { when } from "../time.js";
 
 const NEW = "new";
-const START = { alias: "", subject: "Welcome, {{name}}", text: "Hello {{name}}!\n\nGood to have you here.\n", html: "<h1>Hello {{name}}!</h1>\n<p>Good to have you here.</p>\n" };
+const START = {
+	alias: "",
+	subject: "Welcome, {{name}}",
+	text: "Hello {{name}}!\n\nGood to have you here.\n",
+	html: "<h1>Hello {{name}}!</h1>\n<p>Good to have you here.</p>\n",
+};
 const FIELDS = ["subject", "text", "html"];
-const COLUMNS = [{ title: "Version" }, { title: "Subject", class: "break" }, { title: "Saved", class: "side" }, { title: "", class: "side" }];
+const COLUMNS = [
+	{ title: "Version" },
+	{ title: "Subject", class: "break" },
+	{ title: "Saved", class: "side" },
+	{ title: "", class: "side" },
+];
 
 /** What was typed and not saved, kept in this window: a reload or a wrong click loses nothing. */
 function drafts(alias) {
-  const key = `template ${alias}`;
-  return {
-    read: () => JSON.parse(sessionStorage.getItem(key) ?? "null"),
-    keep: (values) => sessionStorage.setItem(key, JSON.stringify(values)),
-    drop: () => sessionStorage.removeItem(key),
-  };
+	const key = `template ${alias}`;
+	return {
+		read: () => JSON.parse(sessionStorage.getItem(key) ?? "null"),
+		keep: (values) => sessionStorage.setItem(key, JSON.stringify(values)),
+		drop: () => sessionStorage.removeItem(key),
+	};
 }
 
 function sample(names, values, changed) {
-  return names.length
-    ? names.map((name) => {
-      const made = labelled({ name: `sample ${name}`, label: name, value: values[name] ?? "" });
-      made.querySelector("input").addEventListener("input", (event) => { values[name] = event.target.value; changed(); });
-      return made;
-    })
-    : [h("p", { class: "quiet small" }, "None. Write {{name}} where a value belongs.")];
+	return names.length
+		? names.map((name) => {
+				const made = labelled({ name: `sample ${name}`, label: name, value: values[name] ?? "" });
+				made.querySelector("input").addEventListener("input", (event) => {
+					values[name] = event.target.value;
+					changed();
+				});
+				return made;
+			})
+		: [h("p", { class: "quiet small" }, "None. Write {{name}} where a value belongs.")];
 }
 
 function viewer(values) {
-  const subject = h("p", { class: "subject" });
-  const mail = preview("The mail as its reader sees it");
-  const text = h("pre", { class: "box", tabindex: "0" });
-  return {
-    content: [h("div", { class: "sheet" }, subject, mail.frame), h("h3", null, "Plain text"), text],
-    show(source) {
-      subject.textContent = filled(source.subject, values) || "(no subject)";
-      mail.frame.hidden = !source.html;
-      mail.show(filled(source.html, values, escaped));
-      text.textContent = filled(source.text, values) || "none";
-    },
-  };
+	const subject = h("p", { class: "subject" });
+	const mail = preview("The mail as its reader sees it");
+	const text = h("pre", { class: "box", tabindex: "0" });
+	return {
+		content: [h("div", { class: "sheet" }, subject, mail.frame), h("h3", null, "Plain text"), text],
+		show(source) {
+			subject.textContent = filled(source.subject, values) || "(no subject)";
+			mail.frame.hidden = !source.html;
+			mail.show(filled(source.html, values, escaped));
+			text.textContent = filled(source.text, values) || "none";
+		},
+	};
 }
 
 /** What was saved before; each can be put into the editor again, and saved as the newest. */
 function versions(first, load, take) {
-  const shown = (each) => [
-    String(each.version), each.subject ?? "", when(each.created_at),
-    each.version === first.items[0].version ? "in use"
-      : button("Edit", () => take(each), "tiny", { "aria-label": `Put version ${each.version} into the editor` }),
-  ];
-  return section("Versions", paged("Versions", COLUMNS, first, shown, load));
+	const shown = (each) => [
+		String(each.version),
+		each.subject ?? "",
+		when(each.created_at),
+		each.version === first.items[0].version
+			? "in use"
+			: button("Edit", () => take(each), "tiny", { "aria-label": `Put version ${each.version} into the editor` }),
+	];
+	return section("Versions", paged("Versions", COLUMNS, first, shown, load));
 }
 
 export default async function template(page) {
-  const [name] = page.params;
-  const isNew = name === NEW;
-  const load = loader(page.signal, `${path("/v1/templates", name)}/versions`, "versions", "before");
-  const [stored, earlier] = await Promise.all([
-    isNew ? START : get(path("/v1/templates", name), page.signal),
-    isNew ? null : load(),
-    style("message"), style("template"),
-  ]);
-  const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
-  const draft = drafts(name);
-  const begun = draft.read();
-  const source = { ...saved, ...begun };
-  const values = {};
-  const shown = viewer(values);
-  const samples = h("div", { class: "samples" });
-  let names = null;
+	const [name] = page.params;
+	const isNew = name === NEW;
+	const load = loader(page.signal, `${path("/v1/templates", name)}/versions`, "versions", "before");
+	const [stored, earlier] = await Promise.all([
+		isNew ? START : get(path("/v1/templates", name), page.signal),
+		isNew ? null : load(),
+		style("pages"),
+	]);
+	const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
+	const draft = drafts(name);
+	const begun = draft.read();
+	const source = { ...saved, ...begun };
+	const values = {};
+	const shown = viewer(values);
+	const samples = h("div", { class: "samples" });
+	let names = null;
 
-  function changed() {
-    const found = variables(...FIELDS.map((each) => source[each]));
-    if (names?.join() !== found.join()) {
-      names = found;
-      samples.replaceChildren(...sample(found, values, () => shown.show(source)));
-    }
-    shown.show(source);
-  }
-  async function save(alias) {
-    const body = Object.fromEntries(FIELDS.filter((each) => source[each] !== "").map((each) => [each, source[each]]));
-    const done = await put(path("/v1/templates", alias), body);
-    draft.drop();
-    toast(`Saved as version ${done.version}`);
-    return done;
-  }
-  const editor = form({
-    fields: [
-      isNew && { name: "alias", label: "Alias", required: true, placeholder: "order-shipped", hint: "Small letters, digits, _ and -. Your program names it.", autofocus: true },
-      { name: "subject", label: "Subject", value: source.subject, maxlength: 500 },
-      { name: "html", label: "HTML", type: "textarea", value: source.html, hint: "Values are escaped here." },
-      { name: "text", label: "Plain text", type: "textarea", value: source.text, hint: "For readers without HTML. Leave it or the HTML empty, not both." },
-    ].filter(Boolean),
-    submit: isNew ? "Create template" : "Save as a new version",
-    async send(given) {
-      const done = await save(given.alias ?? name);
-      if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
-      else await page.reload();
-    },
-  });
-  editor.addEventListener("input", (event) => {
-    if (!FIELDS.includes(event.target.name)) return;
-    source[event.target.name] = event.target.value;
-    draft.keep(source);
-    changed();
-  });
-  changed();
-  const actions = isNew ? [] : [
-    button("Delete", async () => {
-      if (!(await confirmed(`Delete ${name}?`, "Messages that name it are refused from then on. Its version numbers go on if it comes back.", "Delete it"))) return;
-      await del(path("/v1/templates", name));
-      draft.drop();
-      await page.go("/dashboard/templates");
-    }, "danger"),
-    button("Send a test", async () => {
-      if (FIELDS.some((each) => source[each] !== saved[each])) Object.assign(saved, await save(name).then((done) => Object.fromEntries(FIELDS.map((each) => [each, done[each] ?? ""]))));
-      const given = Object.fromEntries(names.map((each) => [each, values[each] || each]));
-      (await import("../test-message.js")).sendTest(page, { template: name, variables: given });
-    }),
-  ];
-  return fragment(
-    head(isNew ? "New template" : name, { crumb: { href: "/dashboard/templates", title: "Templates" }, about: isNew ? null : [`Version ${stored.version}, saved `, when(stored.updated_at)], actions }),
-    begun && notice("deferred", "This is what you typed before and have not saved.", button("Drop it", async () => { draft.drop(); await page.reload(); }, "tiny")),
-    h("div", { class: "split editor" },
-      h("div", { class: "card" }, editor),
-      h("div", { class: "stack" }, h("h2", null, "Preview"), shown.content, h("h2", null, "Variables"), h("p", { class: "quiet small" }, "Found in the template. Values typed here are for the preview and for tests."), samples)),
-    !isNew && versions(earlier, load, async (each) => {
-      draft.keep(Object.fromEntries(FIELDS.map((field) => [field, each[field] ?? ""])));
-      await page.reload();
-    }),
-    !isNew && section("Send with it", code(JSON.stringify({ from: "you@your-domain.example", to: "ada@example.net", template: name, variables: Object.fromEntries(names.map((each) => [each, "…"])) }, null, 2), "the request's body")));
+	function changed() {
+		const found = variables(...FIELDS.map((each) => source[each]));
+		if (names?.join() !== found.join()) {
+			names = found;
+			samples.replaceChildren(...sample(found, values, () => shown.show(source)));
+		}
+		shown.show(source);
+	}
+	async function save(alias) {
+		const body = Object.fromEntries(FIELDS.filter((each) => source[each] !== "").map((each) => [each, source[each]]));
+		const done = await put(path("/v1/templates", alias), body);
+		draft.drop();
+		toast(`Saved as version ${done.version}`);
+		return done;
+	}
+	const editor = form({
+		fields: [
+			isNew && {
+				name: "alias",
+				label: "Alias",
+				required: true,
+				placeholder: "order-shipped",
+				hint: "Small letters, digits, _ and -. Your program names it.",
+				autofocus: true,
+			},
+			{ name: "subject", label: "Subject", value: source.subject, maxlength: 500 },
+			{ name: "html", label: "HTML", type: "textarea", value: source.html, hint: "Values are escaped here." },
+			{
+				name: "text",
+				label: "Plain text",
+				type: "textarea",
+				value: source.text,
+				hint: "For readers without HTML. Leave it or the HTML empty, not both.",
+			},
+		].filter(Boolean),
+		submit: isNew ? "Create template" : "Save as a new version",
+		async send(given) {
+			const done = await save(given.alias ?? name);
+			if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
+			else await page.reload();
+		},
+	});
+	editor.addEventListener("input", (event) => {
+		if (!FIELDS.includes(event.target.name)) return;
+		source[event.target.name] = event.target.value;
+		draft.keep(source);
+		changed();
+	});
+	changed();
+	const actions = isNew
+		? []
+		: [
+				button(
+					"Delete",
+					async () => {
+						if (
+							!(await confirmed(
+								`Delete ${name}?`,
+								"Messages that name it are refused from then on. Its version numbers go on if it comes back.",
+								"Delete it",
+							))
+						)
+							return;
+						await del(path("/v1/templates", name));
+						draft.drop();
+						await page.go("/dashboard/templates");
+					},
+					"danger",
+				),
+				button("Send a test", async () => {
+					if (FIELDS.some((each) => source[each] !== saved[each]))
+						Object.assign(
+							saved,
+							await save(name).then((done) => Object.fromEntries(FIELDS.map((each) => [each, done[each] ?? ""]))),
+						);
+					const given = Object.fromEntries(names.map((each) => [each, values[each] || each]));
+					await page.sendTest({ template: name, variables: given });
+				}),
+			];
+	return fragment(
+		head(isNew ? "New template" : name, {
+			crumb: { href: "/dashboard/templates", title: "Templates" },
+			about: isNew ? null : [`Version ${stored.version}, saved `, when(stored.updated_at)],
+			actions,
+		}),
+		begun &&
+			notice(
+				"deferred",
+				"This is what you typed before and have not saved.",
+				button(
+					"Drop it",
+					async () => {
+						draft.drop();
+						await page.reload();
+					},
+					"tiny",
+				),
+			),
+		h(
+			"div",
+			{ class: "split editor" },
+			h("div", { class: "card" }, editor),
+			h(
+				"div",
+				{ class: "stack" },
+				h("h2", null, "Preview"),
+				shown.content,
+				h("h2", null, "Variables"),
+				h("p", { class: "quiet small" }, "Found in the template. Values typed here are for the preview and for tests."),
+				samples,
+			),
+		),
+		!isNew &&
+			versions(earlier, load, async (each) => {
+				draft.keep(Object.fromEntries(FIELDS.map((field) => [field, each[field] ?? ""])));
+				await page.reload();
+			}),
+		!isNew &&
+			section(
+				"Send with it",
+				code(
+					JSON.stringify(
+						{
+							from: "you@your-domain.example",
+							to: "ada@example.net",
+							template: name,
+							variables: Object.fromEntries(names.map((each) => [each, "…"])),
+						},
+						null,
+						2,
+					),
+					"the request's body",
+				),
+			),
+	);
 }

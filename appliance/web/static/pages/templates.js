@@ -1,24 +1,44 @@
-// In charge of the list of templates.
-import { fragment, h, path } from "../dom.js";
+// The list of templates.
+import { fragment, h, path, style } from "../dom.js";
 import { loader, paged } from "../lists.js";
 import { code, empty, head } from "../pieces.js";
-import { style } from "../styles.js";
 import { when } from "../time.js";
 
-const COLUMNS = [{ title: "Alias" }, { title: "Subject", class: "cut wide" }, { title: "Variables", class: "cut wide" }, { title: "Version", class: "number" }, { title: "Saved", class: "side" }];
+const COLUMNS = [
+	{ title: "Alias" },
+	{ title: "Subject", class: "cut wide" },
+	{ title: "Variables", class: "cut wide" },
+	{ title: "Version", class: "number" },
+	{ title: "Saved", class: "side" },
+];
 
 const listed = (each) => ({
-  href: path("/dashboard/templates", each.alias),
-  cells: [h("span", { class: "mono" }, each.alias), each.subject ?? "–", h("span", { class: "mono quiet" }, each.variables.join(", ") || "none"), String(each.version), when(each.updated_at)],
+	href: path("/dashboard/templates", each.alias),
+	cells: [
+		h("span", { class: "mono" }, each.alias),
+		each.subject ?? "–",
+		h("span", { class: "mono quiet" }, each.variables.join(", ") || "none"),
+		String(each.version),
+		when(each.updated_at),
+	],
 });
 
 export default async function templates(page) {
-  const load = loader(page.signal, "/v1/templates", "templates");
-  const [first] = await Promise.all([load(), style("forms")]);
-  const create = h("a", { class: "button primary", href: "/dashboard/templates/new" }, "New template");
-  return fragment(
-    head("Templates", { about: "Subject and text with placeholders like {{name}}, stored here and named when you send.", actions: [create] }),
-    first.items.length
-      ? paged("Templates", COLUMNS, first, listed, load, "Load more")
-      : empty("No template yet", "With one, your program sends names and numbers instead of whole texts.", h("p", null, h("a", { class: "button", href: "/dashboard/templates/new" }, "Write the first")), code('"template": "welcome", "variables": {"name": "Ada"}', "the fields of a request")));
+	const load = loader(page.signal, "/v1/templates", "templates");
+	const [first] = await Promise.all([load(), style("forms")]);
+	const create = h("a", { class: "button primary", href: "/dashboard/templates/new" }, "New template");
+	return fragment(
+		head("Templates", {
+			about: "Subject and text with placeholders like {{name}}, stored here and named when you send.",
+			actions: [create],
+		}),
+		first.items.length
+			? paged("Templates", COLUMNS, first, listed, load, "Load more")
+			: empty(
+					"No template yet",
+					"With one, your program sends names and numbers instead of whole texts.",
+					h("p", null, h("a", { class: "button", href: "/dashboard/templates/new" }, "Write the first")),
+					code('"template": "welcome", "variables": {"name": "Ada"}', "the fields of a request"),
+				),
+	);
 }
