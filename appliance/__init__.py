@@ -1,3 +1,3 @@
 """The mail appliance: a self-hosted transactional-email server in one process."""
 
-__version__ = "0.1.0"
+__version__ = "0.6.0"

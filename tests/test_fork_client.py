@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance import __version__
 from tests.fork_client import Forked, fork
 from tests.running_appliance import Running, appliance
 
@@ -52,7 +53,7 @@ def test_a_fork_is_like_a_start(tmp_path: Path) -> None:
 
 def test_a_fork_is_told_its_words_and_where_it_is(tmp_path: Path) -> None:
     """It reads its own words, environment and directory, and writes where it is told to."""
-    assert ran(tmp_path, "--version")[:2] == (0, "appliance 0.1.0\n")
+    assert ran(tmp_path, "--version")[:2] == (0, f"appliance {__version__}\n")
     (tmp_path / "here.toml").write_text("nonsense = 1\n")
     code, _, told = ran(tmp_path, "queue", "--config", "here.toml")
     assert (code, told.startswith("Error: ")) == (1, True)
