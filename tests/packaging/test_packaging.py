@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import PROGRAMS
+
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 SCRIPTS = [
@@ -310,18 +312,28 @@ for last; do :; done
 """
 
 
+PRETTIER = PROGRAMS["prettier"].package.removeprefix("npm:")
+FAKE_NPM = """\
+echo "npm $*" >>"$FAKE_LOG"
+: >"${0%/*}/prettier"
+chmod 755 "${0%/*}/prettier"
+"""
+
+
 def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) -> None:
     """Only what is missing is asked for; meanwhile Debian may start no service, and afterwards it may again."""
-    for name, text in {"apt-get": FAKE_APT, "dpkg-query": FAKE_DPKG_QUERY}.items():
+    for name, text in {"apt-get": FAKE_APT, "dpkg-query": FAKE_DPKG_QUERY, "npm": FAKE_NPM}.items():
         (tree.tools / name).write_text(f"#!{shell()}\n{text}")
         (tree.tools / name).chmod(0o755)
-    for name in ("sed", "sort"):
-        (tree.tools / name).symlink_to(shutil.which(name) or "")
+    for name in ("chmod", "sed", "sort"):
+        if not (tree.tools / name).exists():
+            (tree.tools / name).symlink_to(shutil.which(name) or "")
     policy = tree.root / "policy-rc.d"
     ran = tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy), FAKE_MISSING="strace")
-    assert (ran.returncode, ran.stderr) == (0, "installing strace ...\n")
+    assert (ran.returncode, ran.stderr) == (0, f"installing strace ...\ninstalling {PRETTIER} ...\n")
     install = "apt-get install -y -qq --no-install-recommends strace"
-    assert tree.installed() == ["apt-get update -qq", install, "services: 101"]
+    npm = f"npm install --global --silent {PRETTIER}"
+    assert tree.installed() == ["apt-get update -qq", install, "services: 101", npm]
     assert not policy.exists()
     assert tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy)).returncode == 0
     assert tree.installed() == []
