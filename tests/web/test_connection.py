@@ -132,6 +132,22 @@ async def test_both_ways_take_turns_on_one_connection(whole: bool) -> None:
     assert set(app.ways) == {"quick", "slow"}
 
 
+@pytest.mark.parametrize("kind", [quick, slow])
+async def test_an_empty_line_after_each_body_is_ignored(kind: Callable[[bytes], bytes]) -> None:
+    """RFC 9112 2.2: some clients end a body with one; with it or apart from it."""
+    async with serving(Echo()) as served:
+        for piece in (
+            kind(b"a") + b"\r\n",
+            kind(b"b"),
+            b"\r\n",
+            kind(b"c"),
+            b"\r\n" + kind(b"d") + b"\r\n" + kind(b"e"),
+        ):
+            await served.client.send_all(piece)
+            await trio.testing.wait_all_tasks_blocked()
+        assert await served.answers(5) == [b"a", b"b", b"c", b"d", b"e"]
+
+
 async def test_after_a_request_in_pieces_the_next_is_quick_again() -> None:
     """A head that comes in two goes to h11, which then gives the connection back."""
     app = Echo()

@@ -55,7 +55,8 @@ def outcome(data: bytes, *cuts: int) -> object:
         (LINE + b"X: a\r\n b\r\n\r\n", "folded"),
         (LINE + b"X: a\r\n\tb\r\n\r\n", "folded"),
         (LINE + b" X: a\r\n\r\n", "folded"),
-        (b"\r\n" + LINE + b"\r\n", "not a valid"),
+        (b"\r\n\r\n" + LINE + b"\r\n", "not a valid"),
+        (b"\r\n" + LINE + b"a:\r\n" * (HEAD_LINES + 1) + b"\r\n", "more than 100 header lines"),
     ],
 )
 def test_a_bad_head_is_refused_however_it_is_cut(head: bytes, text: str) -> None:
@@ -74,6 +75,18 @@ def test_a_good_head_ends_with_its_empty_line(rest: bytes) -> None:
     assert len(head) == HEAD_BYTES
     assert fed(head + rest) == (head, rest)
     assert fed(LINE + b"\r\n" + rest) == (LINE + b"\r\n", rest)
+
+
+def test_one_empty_line_before_a_request_is_ignored() -> None:
+    """However it is cut, and before every request anew; all header lines that are allowed still are."""
+    head = LINE + b"a: b\r\n" * HEAD_LINES + b"\r\n"
+    for data in (LINE + b"\r\n", head):
+        assert fed(b"\r\n" + data + b"rest") == (data, b"rest")
+        assert fed(b"\r\n" + data + b"rest", *range(1, 30)) == (data, b"rest")
+    reader = HeadReader()
+    for _ in range(3):
+        assert reader.feed(b"\r\n") is None
+        assert reader.feed(LINE + b"\r\n") == (LINE + b"\r\n", b"")
 
 
 def test_how_a_head_is_cut_changes_nothing() -> None:
