@@ -15,7 +15,7 @@ from appliance.config.load import Retention
 from appliance.errors import Refused
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.store import Store
-from appliance.store.retention import START, Slice
+from appliance.store.slices import START, Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
@@ -75,6 +75,7 @@ class Janitor:
         )
         self._expired = _Chore("expired", lambda _, budget: store.janitor.expired(self._logs, budget))
         self._contents = _Chore("bodies", self._step_bodies)
+        self._parts = _Chore("parts", lambda _, budget: store.body_parts.clear(budget))
         # The later ones look for what the first has left behind.
         self._records = (
             _Chore("messages", lambda after, budget: store.clearing.mail(after, self._old(), budget)),
@@ -118,6 +119,7 @@ class Janitor:
         try:
             for chore in (self._expired, self._contents, *(self._records if counted else ())):
                 await self._do(chore, done)
+            await self._do(self._parts, done)  # of large messages, which the others have only taken off the records
             await self._give_back(done)
         finally:
             if done:

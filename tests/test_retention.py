@@ -14,7 +14,8 @@ from appliance.model.mail import RecipientStatus
 from appliance.outside import SLEEP_LIMIT, Outside
 from appliance.retention import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
 from appliance.store import Store, open_store
-from appliance.store.retention import Slice
+from appliance.store.body_parts import PART
+from appliance.store.slices import Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.metrics import CLEARED
 from tests.store.samples import DAY, Clock, Messages, record
@@ -74,6 +75,26 @@ async def test_a_round_takes_all_that_is_old(
     assert [store.messages.read(messages.account_id, each.id) is None for each in new] == [True, True, False]
     after = {kind: in_all(kind) - number for kind, number in before.items()}
     assert after == {"bodies": 2, "messages": 2, "events": 2, "books": 2, "expired": 3}
+
+
+async def test_a_round_takes_the_parts_of_large_messages(
+    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+) -> None:
+    """What an old message no longer refers to, and what a crash has left, is gone after a round."""
+    new, crashed = messages.new(size=2_000_000), messages.new(size=2_000_000)
+    await store.messages.accept(new)
+    left = "INSERT INTO message_body_parts SELECT ?, number, content FROM message_body_parts"
+    await store.engine.write(lambda c: c.execute(left, (crashed.id,)) and None)
+    await store.engine.write(lambda c: c.execute("INSERT INTO loose_parts VALUES (?)", (crashed.id,)) and None)
+    await janitor.round()
+    assert store.messages.mime(new.id) == new.mime
+    await record(store, clock, [DELIVERED])
+    clock.now += 2 * DAY
+    await trio.sleep(ANEW)
+    before = in_all("parts")
+    await janitor.round()
+    assert store.engine.read(lambda c: c.execute("SELECT count(*) FROM message_body_parts").get) == 0
+    assert in_all("parts") - before == -(-2_000_000 // PART) + 1
 
 
 async def test_mail_waits_for_the_books(

@@ -129,12 +129,14 @@ class Courier:
         """
         started_at = self.outside.now()
         if mime is None:
-            mime, _ = self.store.messages.to_send(parcel.message_id)
+            mime = self.store.messages.to_send(parcel.message_id).mime
+        if mime is None:
+            mime = await self.store.messages.content(parcel.message_id)
         sender = parcel.recipients[0].envelope_from
         if len(mime) < LARGE:
             transaction = _transaction(parcel, sender, prepare(signature + mime), mime)
         else:
-            payload = await trio.to_thread.run_sync(prepare, signature + mime, limiter=self.preparing)
+            payload = await trio.to_thread.run_sync(_prepare, signature, mime, limiter=self.preparing)
             transaction = _transaction(parcel, sender, payload, mime)
         del mime  # the payload is enough to keep for as long as a server takes
         trip = _Trip(route, transaction, slot, started_at, progress or Progress(trio.current_time()))
@@ -294,6 +296,10 @@ def _of_probe(judgement: Judgement) -> Judgement:
     if judgement.fault is Fault.SENDER and judgement.result is Result.BOUNCED:
         return judgement._replace(result=Result.DEFERRED)
     return judgement
+
+
+def _prepare(signature: bytes, mime: bytes) -> Payload:
+    return prepare(signature + mime)
 
 
 def _transaction(parcel: Parcel, sender: str, payload: Payload, mime: bytes) -> Transaction:

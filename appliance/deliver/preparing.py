@@ -121,14 +121,15 @@ class Preparing:
         gate = self.gates.of_route(route)
         self.in_hand.move(pool, gate.pool, parcel.account_id)
         signature = self.signer.made(parcel.message_id)
+        size = len(mime or b"")
         try:
             if mime is None:
-                mime, stored = self.store.messages.to_send(parcel.message_id)
+                mime, stored, size = self.store.messages.to_send(parcel.message_id)
                 signature = stored or signature
         except Exception as error:
             self._fail(parcel, gate.pool, error)
             return
-        routed = Routed(parcel, route, gate, keys, self._worth_keeping(mime), since, len(mime) > LARGE)
+        routed = Routed(parcel, route, gate, keys, self._worth_keeping(mime), since, size > LARGE)
         if signature is not None:
             self.on_ready(Ready(routed, signature))
         else:
@@ -149,29 +150,43 @@ class Preparing:
                 continue
             if self._unsigned:
                 self._wake_a_signer(self._unsigned.peek())
-            signatures = await self.signer.sign([message for _, message in batch])
-            for (routed, _), signature in zip(batch, signatures, strict=True):
+            signatures = await self._signatures(batch)
+            for routed, signature in zip(batch, signatures, strict=True):
                 self._being_signed.discard(routed.parcel.message_id)
                 if isinstance(signature, bytes):
                     self.on_ready(Ready(routed, signature))
                 else:
                     self._fail(routed.parcel, routed.gate.pool, signature)
 
-    def _next_unsigned(self) -> list[tuple[Routed, Unsigned]]:
-        """This signer's share of the parcels whose message nobody is signing already."""
+    async def _signatures(self, batch: list[Routed]) -> list[bytes | Exception]:
+        """The signature of each, or why there is none."""
+        unsigned, failed = [], {}
+        for routed in batch:
+            try:
+                unsigned.append(Unsigned(routed.parcel.message_id, await self._read(routed), routed.keys))
+            except Exception as error:
+                failed[routed.parcel.message_id] = error
+        made = iter(await self.signer.sign(unsigned))
+        return [failed.get(routed.parcel.message_id) or next(made) for routed in batch]
+
+    def _next_unsigned(self) -> list[Routed]:
+        """This signer's share of the parcels whose message nobody is signing already; a large one is a share.
+
+        So memory holds one large message for each signer.
+        """
         share = self._share()
-        batch: list[tuple[Routed, Unsigned]] = []
+        batch: list[Routed] = []
         later: list[Routed] = []
-        while self._unsigned and len(batch) < share:
+        while self._unsigned and len(batch) < share and not (batch and batch[-1].large):
             routed = self._unsigned.next()
             message_id = routed.parcel.message_id
             if message_id in self._being_signed:
                 later.append(routed)
             elif (signature := self.signer.made(message_id)) is not None:
                 self.on_ready(Ready(routed, signature))
-            elif (mime := self._read(routed)) is not None:
+            else:
                 self._being_signed.add(message_id)
-                batch.append((routed, Unsigned(message_id, mime, routed.keys)))
+                batch.append(routed)
         for routed in later:
             self._unsigned.add(routed.parcel.account_id, routed)
         return batch
@@ -192,14 +207,11 @@ class Preparing:
             waiting = -(-waiting // (1 + len(self._idle_signers)))
         return min(waiting, SIGNED_TOGETHER)
 
-    def _read(self, routed: Routed) -> bytes | None:
+    async def _read(self, routed: Routed) -> bytes:
         if routed.mime is not None:
             return routed.mime
-        try:
-            return self.store.messages.to_send(routed.parcel.message_id)[0]
-        except Exception as error:
-            self._fail(routed.parcel, routed.gate.pool, error)
-            return None
+        message_id = routed.parcel.message_id
+        return self.store.messages.to_send(message_id).mime or await self.store.messages.content(message_id)
 
 
 def _slow(routed: Routed) -> bool:

@@ -30,7 +30,7 @@ from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
 
 T = TypeVar("T")
 
-LARGE = 1024 * 1024  # bytes of a message whose writing to disk takes so long that others notice
+LARGE = 1024 * 1024  # bytes of a message of which memory is to hold one only
 KEY_LIFETIME = 24 * 3600 * 1_000_000  # microseconds, by the interface
 
 _ENCODER = msgspec.json.Encoder()
@@ -114,7 +114,7 @@ class FrontDoor:
         self._hostname = hostname
         self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
-        self._large = Turns(1, rest=2.0, longest_rest=1.0)
+        self._large = Turns(1, rest=0.0)
         self.workers = Workers()
 
     def check_open(self, caller: Caller) -> None:
@@ -330,8 +330,8 @@ class FrontDoor:
     def _turn(self, caller: Caller, size: int) -> AbstractAsyncContextManager[object]:
         """A turn to make and store a message of about so many bytes, which a small one does not need.
 
-        Large ones are made and written one at a time, with a rest after each: memory holds one of them, and what small
-        ones wait for is the sync of one at most.
+        Large ones are made and written one at a time, so that memory holds one of them. Nothing rests in between: the
+        thread that makes them does so by itself, and so does the store between the parts it writes.
         """
         return nullcontext() if size < LARGE else self._large.take(caller.account_id)
 

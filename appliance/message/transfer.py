@@ -26,7 +26,7 @@ class Encoded(Struct, frozen=True, gc=False):
 def encode_text(text: str) -> Encoded:
     """A body: as it is when it is ASCII in lines that fit, else quoted-printable or base64, whichever is shorter."""
     if text.isascii() and _lines_fit(text):
-        return Encoded("7bit", [_canonical(text)])
+        return Encoded("7bit", [_canonical(chunk) for chunk in _chunks(text)])
     chunks = [_canonical(chunk) for chunk in _chunks(text)]
     high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)
     # Base64 grows by 37 %, quoted-printable by two octets for each that is not ASCII.

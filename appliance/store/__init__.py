@@ -12,6 +12,7 @@ from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts
 from appliance.store.background_reader import Scanner
+from appliance.store.body_parts import BodyParts
 from appliance.store.disk_faults import OnFault, StorageFault
 from appliance.store.dkim import DkimKeys
 from appliance.store.domains import Domains
@@ -80,6 +81,7 @@ class Store:
     webhook_history: WebhookHistory
     janitor: Janitor
     clearing: Clearing
+    body_parts: BodyParts
     old_books: OldBooks
     space: Space
     first_start: FirstStart
@@ -110,6 +112,7 @@ async def open_store(
     engine, bell, scanner = Engine(path, writer), Bell(), Scanner(path, inline=inline)
     warmups = Warmups(engine, outside)
     space = Space(engine, path)
+    parts = BodyParts(engine)
     try:
         yield Store(
             Accounts(engine, outside),
@@ -117,7 +120,7 @@ async def open_store(
             Access(engine, outside),
             Domains(engine, outside),
             Templates(engine, outside),
-            Messages(engine, outside, bell),
+            Messages(engine, outside, bell, scanner, parts),
             MailLog(engine, scanner),
             Statistics(engine, scanner, outside),
             Queue(engine, outside, bell),
@@ -133,6 +136,7 @@ async def open_store(
             WebhookHistory(engine, outside, bell, scanner),
             Janitor(engine, outside),
             Clearing(engine, scanner),
+            parts,
             OldBooks(engine, scanner),
             space,
             FirstStart(engine, outside),

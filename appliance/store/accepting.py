@@ -16,6 +16,8 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store.accounts import DAY, ledger_line, write_ledger
+from appliance.store.batch import busy
+from appliance.store.body_parts import are_there, head_of, refer
 from appliance.store.queue import record
 from appliance.store.sql import Many, Row, run
 from appliance.store.stored_bytes import of_message, over_quota
@@ -60,7 +62,9 @@ VALUES {rows}
 """,
     "(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 )
-_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt) VALUES {rows}", "(?, ?, ?)")
+_INSERT_BODIES = Many(
+    "INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {rows}", "(?, ?, ?, ?)"
+)
 _INSERT_RECIPIENTS = Many(
     """
 INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status, billing_status,
@@ -124,6 +128,9 @@ def accept(c: apsw.Connection, outside: Outside, news: Sequence[NewMessage]) -> 
             if (refusal := _refusal(new, standing)) is not None:
                 results[number] = refusal
                 continue
+            if not are_there(c, new):
+                results[number] = busy()
+                continue
             accepted.append(_Accepted(new, standing, _charged(new, standing)))
             earlier.add(accepted[-1])
             results[number] = None if standing.suppressed else accepted[-1].charged
@@ -131,6 +138,15 @@ def accept(c: apsw.Connection, outside: Outside, news: Sequence[NewMessage]) -> 
     for number in by_themselves:
         (results[number],) = accept(c, outside, [news[number]])
     return results
+
+
+def refusal_now(c: apsw.Connection, new: NewMessage) -> Exception | None:
+    """Why a message would be refused now: asked before its parts are written, and again when it is accepted."""
+    (standing,) = _standings(c, [new])
+    if standing is None:
+        return None  # the transaction says so
+    standing.size = of_message(new)
+    return _refusal(new, standing)
 
 
 # ---- what decides
@@ -222,9 +238,11 @@ def _write(c: apsw.Connection, outside: Outside, accepted: Sequence[_Accepted]) 
     _count_day(c, accepted)
     _charge(c, outside, accepted)
     _INSERT_MESSAGES.run(c, [_message_row(each.new) for each in accepted])
-    _INSERT_BODIES.run(c, [(each.new.id, each.new.mime, each.new.receipt) for each in accepted])
+    _INSERT_BODIES.run(c, [_body_row(each.new) for each in accepted])
     _INSERT_RECIPIENTS.run(c, [row for each in accepted for row in _recipient_rows(each)])
     _bounce_suppressed(c, outside, accepted)
+    for new, _, _ in accepted:
+        refer(c, new)
 
 
 def _key_rows(new: NewMessage) -> list[Row]:
@@ -272,6 +290,11 @@ def _message_row(new: NewMessage) -> Row:
         len(new.mime),
         new.created_at,
     )
+
+
+def _body_row(new: NewMessage) -> Row:
+    head, parts_size = head_of(new)
+    return new.id, head, new.receipt, parts_size
 
 
 def _recipient_rows(accepted: _Accepted) -> list[Row]:

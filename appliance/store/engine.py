@@ -35,6 +35,7 @@ from appliance.store.batch import (
     run_batch,
     try_begin,
 )
+from appliance.store.checkpoints import Checkpoints
 from appliance.store.connection import open_reader, open_writer
 from appliance.store.disk_faults import OnFault, StorageFault, heard_by
 from appliance.store.file_watch import LOOK_EVERY, FileWatch
@@ -53,7 +54,7 @@ BATCH = 64  # functions and items in one commit: bounds how long they keep the e
 class Writer(Protocol):
     """What runs writing functions: group commit, or one commit each."""
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
         """Run one function as a transaction; return once it is on disk."""
         ...
 
@@ -87,11 +88,15 @@ class GroupCommit:
         self._trio = trio.lowlevel.current_trio_token()
         self._urgent: deque[Job] = deque()
         self._ordinary: deque[Job] = deque()
+        self._bulk: deque[Job] = deque()
+        self._bulk_next = False  # whether the others have had their commit since the last of these
         self._idle = True
         self._closing = False
         self._became_idle = trio.lowlevel.ParkingLot()
         self._broken: StorageFault | None = None
         self._connection = open_writer(path)
+        self._checkpoints = Checkpoints(path)
+        self._connection.set_wal_hook(self._checkpoints.committed)
         self._index_room = IndexRoom(path)
         self._files = FileWatch(path)
         self._hearing = ExitStack()
@@ -100,21 +105,21 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._serve, name="store-writer")
         self._thread.start()
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
         """Run `work` as part of the next commit. Cancellation counts only before that: commit or nothing."""
-        result: T = await self._hand_over(work, ALONE, urgent, large)
+        waiting = self._bulk if bulk else self._urgent if urgent else self._ordinary
+        result: T = await self._hand_over(work, ALONE, waiting, large=large or bulk)
         return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         """Let `work` write this item, and the others that wait for it, as part of the next commit."""
-        result: T = await self._hand_over(work, item, urgent, large)
+        result: T = await self._hand_over(work, item, self._urgent if urgent else self._ordinary, large=large)
         return result
 
-    async def _hand_over(self, work: Callable[..., Any], item: Any, urgent: bool, large: bool) -> Any:
+    async def _hand_over(self, work: Callable[..., Any], item: Any, waiting: deque[Job], *, large: bool) -> Any:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise busy()
-        waiting = self._urgent if urgent else self._ordinary
         waiting.append(Job(work, item, large, trio.lowlevel.current_task()))
         if self._idle:
             self._idle = False
@@ -138,10 +143,14 @@ class GroupCommit:
             if not self._idle:
                 await self._became_idle.park()
             self._for_thread.put(None)
-            await trio.to_thread.run_sync(self._thread.join)
+            await trio.to_thread.run_sync(self._close_threads)
         self._hearing.close()
         self._connection.close()
         self._index_room.close()
+
+    def _close_threads(self) -> None:
+        self._thread.join()
+        self._checkpoints.close()
 
     # ---- on the event loop
 
@@ -172,7 +181,14 @@ class GroupCommit:
             self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[Job]:
-        """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated."""
+        """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated.
+
+        Bulk work goes alone, and every second time at most while others wait.
+        """
+        if self._bulk and (self._bulk_next or not (self._urgent or self._ordinary)):
+            self._bulk_next = False
+            return [self._bulk.popleft()]
+        self._bulk_next = True
         jobs: list[Job] = []
         for waiting in (self._urgent, self._ordinary):
             while waiting and len(jobs) < BATCH:
@@ -239,7 +255,7 @@ class Inline:
     def __init__(self, path: Path) -> None:
         self._connection = open_writer(path)
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
         """Run and commit `work` at once."""
         result: T = await self._commit(work, ALONE, large)
         return result
@@ -267,12 +283,12 @@ class Engine:
         self._writer = writer
         self._reader = open_reader(path)
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False) -> T:
+    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
         """Run `work` as one durable transaction; it may be run twice, so it must have no effect but on the database.
 
-        `large` work is done off the event loop.
+        `large` work is done off the event loop; `bulk` work too, in a commit of its own, and takes turns with others.
         """
-        return await self._writer.write(work, urgent=urgent, large=large)
+        return await self._writer.write(work, urgent=urgent, large=large, bulk=bulk)
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         """The same for one of many items that the same `work` writes: it is given all that wait, at once."""

@@ -6,7 +6,7 @@ import apsw
 
 from appliance.outside import Outside
 from appliance.store.engine import Engine
-from appliance.store.retention import Slice, timed
+from appliance.store.slices import Slice, timed
 from appliance.store.sql import changed, rows
 
 SLICE = 500  # rows a transaction

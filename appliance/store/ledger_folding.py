@@ -16,7 +16,7 @@ from appliance.outside import identifier_from
 from appliance.store.accounts import DAY
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.retention import Slice, timed
+from appliance.store.slices import Slice, timed
 from appliance.store.sql import Row, changed, first, gathered, rows, run
 from appliance.store.statistics import HOUR
 from appliance.store.stored_bytes import add, of_template

@@ -19,7 +19,7 @@ from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, Messa
 from appliance.model.mail import MessageStatus, Source
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.messages import MIME
+from appliance.store.messages import read_mime
 from appliance.store.sql import NEWEST, first, gathered, rows
 
 BLOCK = 2_000  # messages searched between two looks at the clock: some milliseconds
@@ -103,8 +103,7 @@ class MailLog:
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
         """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""
-        row = await self.scanner.read(lambda c: first(c, MIME, {"id": message_id}), account_id)
-        return None if row is None else bytes(row[0])
+        return await self.scanner.read(lambda c: read_mime(c, message_id), account_id)
 
     def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
         """What a message's page shows beside the message itself."""

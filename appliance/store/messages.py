@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -16,7 +17,9 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.outside import Outside, identifier_time
-from appliance.store.accepting import accept
+from appliance.store.accepting import accept, refusal_now
+from appliance.store.background_reader import Scanner
+from appliance.store.body_parts import INLINE, BodyParts, whole
 from appliance.store.engine import Engine
 from appliance.store.new_posts import Bell
 from appliance.store.sql import Row, first, rows
@@ -35,11 +38,23 @@ _RECIPIENTS = """
 SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response, delivered_at, bounced_at
 FROM recipients WHERE message_id = :id ORDER BY id
 """
-_TO_SEND = "SELECT mime, signature FROM message_bodies WHERE message_id = :id"
+_TO_SEND = """
+SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
+FROM message_bodies WHERE message_id = :id
+"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
-MIME = "SELECT mime FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
+_MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 
 LARGE = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
+READ_AT_ONCE = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
+
+
+class ToSend(NamedTuple):
+    """A message that is not final yet: its bytes unless they are too many to be read at once, and its signature."""
+
+    mime: bytes | None
+    signature: bytes | None  # if that has been made before
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +64,31 @@ class Messages:
     engine: Engine
     outside: Outside
     bell: Bell
+    scanner: Scanner
+    parts: BodyParts
 
     async def accept(self, new: NewMessage) -> int | None:
         """Write message, recipients, credits and idempotency row together; on disk when this returns.
 
         What each recipient was charged; None when some were bounced at once, as suppressed, and are not to be tried.
         """
-        charged = await self.engine.write_item(self._accept, new, large=len(new.mime) > LARGE)
+        if len(new.mime) > INLINE:
+            charged = await self._accept_in_parts(new)
+        else:
+            charged = await self.engine.write_item(self._accept, new, large=len(new.mime) > LARGE)
         if charged is None:
             self.bell.ring([new.account_id])  # its webhook may have to hear of those
         return charged
+
+    async def _accept_in_parts(self, new: NewMessage) -> int | None:
+        refusal = self.engine.snapshot(lambda c: refusal_now(c, new))
+        if refusal is not None:
+            try:
+                raise refusal
+            finally:
+                del refusal  # or it and this frame would keep each other, and the message, until the collector comes
+        async with self.parts.written(new):
+            return await self.engine.write_item(self._accept, new)
 
     def _accept(self, c: apsw.Connection, news: Sequence[NewMessage]) -> list[int | Exception | None]:
         return accept(c, self.outside, news)
@@ -73,15 +103,21 @@ class Messages:
         """A message of this account; another account's is as absent as one that never was."""
         return self.engine.snapshot(lambda c: read_message(c, account_id, message_id))
 
-    def to_send(self, message_id: str) -> tuple[bytes, bytes | None]:
-        """The bytes of a message that is not final yet, and its signature if that has been made before."""
-        ((mime, signature),) = self.engine.read(lambda c: rows(c, _TO_SEND, {"id": message_id}))
-        return mime, signature
+    def to_send(self, message_id: str) -> ToSend:
+        """A message that is not final yet; where its bytes are too many, `content` reads them."""
+        (found,) = self.engine.read(lambda c: rows(c, _TO_SEND, {"id": message_id, "most": READ_AT_ONCE}))
+        return ToSend(*found)
+
+    async def content(self, message_id: str) -> bytes:
+        """The bytes of a message that is not final yet, read off the event loop."""
+        found = await self.scanner.read(lambda c: read_mime(c, message_id))
+        if found is None:
+            raise LookupError(f"there are no bytes of {message_id}")
+        return found
 
     def mime(self, message_id: str) -> bytes | None:
-        """The message's bytes, while they are kept."""
-        row = self.engine.read(lambda c: first(c, MIME, {"id": message_id}))
-        return None if row is None else bytes(row[0])
+        """The message's bytes, while they are kept; on this thread."""
+        return self.engine.snapshot(lambda c: read_mime(c, message_id))
 
     def newest_at(self) -> int | None:
         """When the newest message was accepted, whosever it is."""
@@ -90,6 +126,12 @@ class Messages:
 
 
 # ---- reading
+
+
+def read_mime(c: apsw.Connection, message_id: str) -> bytes | None:
+    """A message's bytes, while they are kept, as a step of a reading that sees one state."""
+    row = first(c, _MIME, {"id": message_id})
+    return None if row is None else whole(c, message_id, *row)
 
 
 def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Message | None:

@@ -10,18 +10,17 @@ the other way, and the writer asks again.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import apsw
 
 from appliance.outside import identifier_from
 from appliance.store.background_reader import Scanner
+from appliance.store.body_parts import loosen
 from appliance.store.engine import Engine
+from appliance.store.slices import Slice, timed
 from appliance.store.sql import Many, Row, gathered
 from appliance.store.statistics import HOUR, counted_all_before
 from appliance.store.stored_bytes import bodies, give_back, of_record
-
-START = ""  # comes before every id: where a walk begins
 
 LOOK = 1_000  # rows looked at beside the writer at once, at most
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
@@ -49,7 +48,9 @@ FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most
 _UNDELIVERED = Many(
     "SELECT DISTINCT message_id FROM recipients WHERE message_id IN ({rows}) AND next_attempt_at IS NOT NULL", "?"
 )
-_EMPTY_BODIES = Many("UPDATE message_bodies SET mime = x'', signature = NULL WHERE message_id IN ({rows})", "?")
+_EMPTY_BODIES = Many(
+    "UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({rows})", "?"
+)
 _DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({rows})", "?")
 _DELETE_ATTEMPTS = Many(
     "DELETE FROM attempts WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({rows}))", "?"
@@ -68,18 +69,8 @@ Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and w
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """What was deleted in one transaction, how long that kept the writer, and how it goes on."""
-
-    deleted: int
-    seconds: float
-    more: bool  # at once
-    after: str = START  # the row that was looked at last
-
-
-@dataclass(frozen=True, slots=True)
 class Clearing:
-    """Old mail of all accounts."""
+    """Old mail of all accounts. Of large messages the parts stay, loose, for `BodyParts.clear`."""
 
     engine: Engine
     scanner: Scanner
@@ -113,6 +104,7 @@ class Clearing:
             young = [row for row in final if row[0] >= receipts_from]
             old = [row for row in final if row[0] < receipts_from]
             give_back(c, bodies(c, young, receipts=False) + bodies(c, old, receipts=True))
+            loosen(c, final)
             return _EMPTY_BODIES.count(c, young) + _DELETE_BODIES.count(c, old)
 
         return await self._slice(find, delete)
@@ -159,16 +151,6 @@ class Clearing:
         return Slice(deleted, seconds, more, after)
 
 
-def timed(work: Callable[[apsw.Connection], int]) -> Callable[[apsw.Connection], tuple[int, float]]:
-    """The same work, which also says how long it took."""
-
-    def measured(c: apsw.Connection) -> tuple[int, float]:
-        began = perf_counter()
-        return work(c), perf_counter() - began
-
-    return measured
-
-
 def within(budget: int, looked: Iterable[Row], after: str, *, more: bool) -> Found:
     """Of rows that begin with an id, a weight and whether they may go: those that may, as many as weigh the budget.
 
@@ -202,6 +184,7 @@ def _delete_mail(c: apsw.Connection, found: Sequence[Row]) -> int:
     final = _final(c, [message_id for (message_id, *_) in found])
     account_of = {message_id: account_id for message_id, _, _, account_id in found}
     freed = bodies(c, final, receipts=True)
+    loosen(c, final)
     _DELETE_BODIES.run(c, final)
     _DELETE_ATTEMPTS.run(c, final)
     _DELETE_RECIPIENTS.run(c, final)

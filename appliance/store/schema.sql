@@ -130,8 +130,23 @@ CREATE TABLE message_bodies (
     message_id TEXT PRIMARY KEY,
     mime BLOB NOT NULL,                         -- empty: no longer kept, though the receipt is
     receipt BLOB,                               -- the 202's fields as JSON, told again when the request is repeated
-    signature BLOB                              -- the DKIM-Signature fields, once made
+    signature BLOB,                             -- the DKIM-Signature fields, once made
+    parts_size INTEGER NOT NULL DEFAULT 0       -- bytes that follow `mime`, in message_body_parts
 ) STRICT;
+
+-- A large message's bytes, written in a commit each before the message itself: see store/body_parts.py.
+CREATE TABLE message_body_parts (
+    message_id TEXT NOT NULL,
+    number INTEGER NOT NULL,                    -- from 1
+    content BLOB NOT NULL,
+    PRIMARY KEY (message_id, number)
+) STRICT;
+
+-- Messages of which there are parts, but to which no row of message_bodies refers: not accepted yet, left behind by a
+-- crash, or past their retention. Every part is referred to by one or the other.
+CREATE TABLE loose_parts (
+    message_id TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE recipients (
     message_id TEXT NOT NULL,

@@ -13,7 +13,7 @@ import apsw
 from appliance.store.connection import open_writer
 from appliance.store.copying import copy_home
 from appliance.store.engine import Engine
-from appliance.store.retention import Slice, timed
+from appliance.store.slices import Slice, timed
 from appliance.store.sql import rows
 
 FREE_SHARE = 0.2  # of the file that may be free, and

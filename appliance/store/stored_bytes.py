@@ -1,7 +1,8 @@
 """Counts the bytes each account keeps in the database, for the quota `limits.stored_bytes_per_account`.
 
-Invariant: at every commit `accounts.stored_bytes` is what migration 0007 would count. So whatever adds or deletes
-messages, their bytes, template versions or suppressions changes it in the same transaction, by the figures below.
+Invariant: at every commit `accounts.stored_bytes` is what migration 0007 would count, the parts of large messages with
+them (`message_bodies.parts_size`; loose ones count for no account). So whatever adds or deletes messages, their bytes,
+template versions or suppressions changes it in the same transaction, by the figures below.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ _KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
 _BODIES = Many(
     """
 SELECT (SELECT r.account_id FROM recipients r WHERE r.message_id = b.message_id LIMIT 1),
-    sum(length(b.mime)), sum(coalesce(length(b.receipt), 0))
+    sum(length(b.mime) + b.parts_size), sum(coalesce(length(b.receipt), 0))
 FROM message_bodies b WHERE b.message_id IN ({rows}) GROUP BY 1
 """,
     "?",

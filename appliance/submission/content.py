@@ -7,6 +7,7 @@ which the front door refuses the message: nothing that follows an end somebody s
 from collections import Counter
 
 from appliance.message.limits import MESSAGE_SIZE
+from appliance.message.line_ends import replaced
 from appliance.submission.limits import WIRE_SIZE
 
 END = b"\r\n.\r\n"
@@ -70,9 +71,10 @@ class Data:
 
     def content(self) -> bytes:
         """The message, without the dots that were put in for the wire (RFC 5321 4.5.2)."""
-        stuffed = bytes(self._held)
+        pieces = list(replaced(self._held, b"\r\n.", b"\r\n"))
         self._held = bytearray()
-        return stuffed.replace(b"\r\n.", b"\r\n")[2:]
+        pieces[0] = pieces[0][2:]
+        return b"".join(pieces)
 
 
 class Chunks:

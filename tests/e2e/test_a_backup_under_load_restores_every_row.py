@@ -19,7 +19,8 @@ SENDERS = 3
 # What never changes once it is written, by table.
 FIXED = {
     "messages": "account_id, id, request_id, source, sender, subject, recipient_count, credits_reserved, created_at",
-    "message_bodies": "message_id, mime, receipt",
+    "message_bodies": "message_id, mime, receipt, parts_size",
+    "message_body_parts": "*",
     "recipients": "message_id, id, account_id, address, domain, simulated, charged",
     "attempts": "*",
     "events": "*",
@@ -40,7 +41,8 @@ def senders(running: Running) -> Iterator[list[str]]:
             while not stop.is_set():
                 number = next(numbers)
                 to = [f"bounce{number}@example.net", f"ok{number}@example.net"]
-                body = {"from": "a@example.com", "to": to, "subject": f"s{number}", "text": "x" * 4_000}
+                text = "x" * (700_000 if number % 20 == 0 else 4_000)  # some are stored in parts
+                body = {"from": "a@example.com", "to": to, "subject": f"s{number}", "text": text}
                 answer = client.post("/emails", json=body, headers={"Idempotency-Key": f"key {number}"})
                 if answer.status_code == 202:
                     acknowledged.append(answer.json()["id"])

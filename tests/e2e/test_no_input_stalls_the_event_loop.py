@@ -1,7 +1,7 @@
 """No input makes one step of the event loop so long that other clients notice it.
 
-Measured in the real program, in CPU time of each step (see tests/loop_watch.py). A step counts as too long when it is so
-in every one of a few tries: what a single try adds is the machine's, not the input's.
+Measured in the real program, in CPU time of each step (see tests/loop_watch.py). A step counts as too long when it is
+so in every one of a few tries: what a single try adds is the machine's, not the input's.
 """
 
 import time

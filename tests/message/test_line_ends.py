@@ -46,3 +46,15 @@ def test_long_lines_are_those_that_splitting_finds(lengths: list[int], ended: bo
     message = b"\r\n".join(b"x" * length for length in lengths) + (b"\r\n" if ended else b"")
     long = [number for number, line in enumerate(message.split(b"\r\n"), start=1) if len(line) > 998]
     assert line_ends.number_of_long_line(message) == (long[0] if long else None)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"\r\n.", b"\r\n"), (b"\r\n.", b"\r\n.."), (b"\n", b"\r\n")])
+@given(
+    data=st.lists(st.sampled_from([b"\r\n.", b"\r\n.", b"\r", b"\n", b".", b"a"])).map(b"".join),
+    block=st.sampled_from([3, 4, 5, 7, 64 * 1024]),
+)
+def test_replacing_in_blocks_is_replacing(old: bytes, new: bytes, data: bytes, block: int) -> None:
+    """Whatever lies across the border of two blocks, the pieces together are what replacing at once makes."""
+    with patch.object(line_ends, "_BLOCK", block):
+        for given_as in (data, bytearray(data)):
+            assert b"".join(line_ends.replaced(given_as, old, new)) == data.replace(old, new)

@@ -213,6 +213,23 @@ async def test_large_writes_are_done_beside_the_event_loop(notes: Notes) -> None
     assert notes.stored() == ["slow"]
 
 
+async def test_bulk_work_takes_turns_with_others(notes: Notes) -> None:
+    """It goes alone, and between two of it whatever else waits; neither waits for ever."""
+
+    async def add(text: str, bulk: bool) -> None:
+        await notes.engine.write(adding(text), bulk=bulk)
+
+    async with trio.open_nursery() as nursery:
+        with notes.locked():
+            nursery.start_soon(add, "in the writer's hands", False)
+            await trio.sleep(0.05)
+            for number in range(2):
+                for text, bulk in (("bulk", True), ("small", False)):
+                    nursery.start_soon(add, f"{text} {number}", bulk)
+                    await trio.sleep(0.01)
+    assert notes.stored() == ["in the writer's hands", "bulk 0", "small 0", "small 1", "bulk 1"]
+
+
 async def test_reads_never_wait_for_the_writer(notes: Notes) -> None:
     """While somebody writes, the last committed state is read."""
     await notes.add("there")

@@ -7,7 +7,8 @@ import pytest
 from appliance.model.mail import Account, Outcome, RecipientStatus
 from appliance.store import Store
 from appliance.store import retention as clearing_module
-from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL, START, Slice, within
+from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL, within
+from appliance.store.slices import START, Slice
 from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, outcome, record
 
 HOUR = 3600 * SECOND

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from appliance.message.line_ends import has_lone_line_end
+from appliance.message.line_ends import has_lone_line_end, replaced
 
 JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call
 LONE_DOT = b".\r\n"  # ends a message of nothing, RFC 2920 3.1
@@ -31,7 +31,7 @@ def prepare(message: bytes) -> Payload:
     if has_lone_line_end(message):
         raise LoneLineEnd("a lone CR or LF in a message on its way out")
     end = _END if message.endswith(b"\r\n") else b"\r\n" + _END
-    stuffed = message.replace(b"\r\n.", b"\r\n..")
+    stuffed = b"".join(replaced(message, b"\r\n.", b"\r\n..")) if b"\r\n." in message else message
     first = (b".",) if message.startswith(b".") else ()
     parts = (*first, stuffed, end)
     if len(stuffed) <= JOINED_BYTES:

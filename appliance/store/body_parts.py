@@ -1,0 +1,153 @@
+"""Stores the bytes of large messages in parts, each in a small commit of its own, before the message is accepted.
+
+One commit of 10 MiB keeps every other writer waiting for tens of milliseconds; commits of a part let others go between.
+`message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the rest.
+
+Invariants, at every commit:
+- Every part belongs to a message whose `message_bodies.parts_size` is not 0, or that is listed in `loose_parts`.
+- `parts_size` is the number of bytes in the parts of that message. The accepting transaction looks, and refuses to
+  refer to parts that are not all there.
+So a crash between the parts and the message leaves loose parts only. So does retention, which only unlists what a
+message refers to. Loose parts count in no account's `stored_bytes`; they are deleted a few at a time.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import apsw
+import trio
+
+from appliance.errors import Refused
+from appliance.model.mail import NewMessage
+from appliance.store.engine import Engine
+from appliance.store.slices import Slice, timed
+from appliance.store.sql import Many, Row, changed, rows, run
+
+INLINE = 512 * 1024  # bytes of a message that is stored whole
+HEAD = 16 * 1024  # bytes of a larger one that are stored with its record
+PART = 128 * 1024  # bytes
+PAGE = 4_096  # bytes; what is deleted is weighed by how many pages that touches
+FORGOTTEN_AT_ONCE = 8  # parts deleted in one transaction when their message was refused
+REST = 1.0  # times as long as a part has taken, until the next: the disk is others' as well
+LONGEST_REST = 0.02  # seconds
+
+_LIST = "INSERT INTO loose_parts (message_id) VALUES (:id) ON CONFLICT DO NOTHING"
+_INSERT = "INSERT INTO message_body_parts (message_id, number, content) VALUES (:id, :number, :content)"
+_SIZE = "SELECT coalesce(sum(length(content)), 0) FROM message_body_parts WHERE message_id = :id"
+_CONTENTS = "SELECT content FROM message_body_parts WHERE message_id = :id ORDER BY number"
+_UNLIST = "DELETE FROM loose_parts WHERE message_id = :id"
+_LOOSEN = Many(
+    """
+INSERT INTO loose_parts (message_id)
+SELECT message_id FROM message_bodies WHERE message_id IN ({rows}) AND parts_size > 0
+""",
+    "?",
+)
+_LOOSE = "SELECT message_id FROM loose_parts ORDER BY message_id LIMIT :most"
+_DELETE = """
+DELETE FROM message_body_parts WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
+    AND number IN (SELECT number FROM message_body_parts WHERE message_id = :id ORDER BY number DESC LIMIT :most)
+"""
+_DELETE_LOOSE = """
+DELETE FROM loose_parts WHERE message_id = :id
+    AND NOT EXISTS (SELECT 1 FROM message_body_parts WHERE message_id = :id)
+"""
+
+
+class PartsMissing(Exception):
+    """A message whose bytes are not all there: the database was changed by other hands than ours."""
+
+
+# ---- steps of a transaction, or of a reading
+
+
+def head_of(new: NewMessage) -> tuple[bytes, int]:
+    """What of a message is stored with its record, and how many bytes are in parts."""
+    size = len(new.mime)
+    return (new.mime, 0) if size <= INLINE else (new.mime[:HEAD], size - HEAD)
+
+
+def are_there(c: apsw.Connection, new: NewMessage) -> bool:
+    """Whether all parts of a new message have been written."""
+    wanted = head_of(new)[1]
+    return not wanted or rows(c, _SIZE, {"id": new.id}) == [(wanted,)]
+
+
+def refer(c: apsw.Connection, new: NewMessage) -> None:
+    """The message's record is written: its parts are loose no longer."""
+    if head_of(new)[1]:
+        run(c, _UNLIST, {"id": new.id})
+
+
+def loosen(c: apsw.Connection, messages: Sequence[Row]) -> None:
+    """The records of these messages will refer to their parts no longer."""
+    _LOOSEN.run(c, messages)
+
+
+def whole(c: apsw.Connection, message_id: str, head: bytes, parts_size: int) -> bytes:
+    """A message's bytes, by what its record says."""
+    if not parts_size:
+        return head
+    parts = [content for (content,) in rows(c, _CONTENTS, {"id": message_id})]
+    if sum(map(len, parts)) != parts_size:
+        raise PartsMissing(f"{message_id}: {parts_size} bytes are wanted, {sum(map(len, parts))} are there")
+    return b"".join([head, *parts])
+
+
+# ---- transactions
+
+
+@dataclass(frozen=True, slots=True)
+class BodyParts:
+    """The parts of all messages."""
+
+    engine: Engine
+    _in_hand: set[str] = field(default_factory=set)  # messages that are being accepted
+
+    @asynccontextmanager
+    async def written(self, new: NewMessage) -> AsyncIterator[None]:
+        """Write the parts of a message; inside it is accepted. If that fails, its parts are deleted."""
+        self._in_hand.add(new.id)
+        try:
+            await self._write(new)
+            yield
+        except BaseException:
+            with trio.CancelScope(shield=True), suppress(Refused):  # what cannot be written is left for `clear`
+                while (await self._delete(new.id, FORGOTTEN_AT_ONCE))[0]:
+                    pass
+            raise
+        finally:
+            self._in_hand.discard(new.id)
+
+    async def _write(self, new: NewMessage) -> None:
+        view = memoryview(new.mime)
+        for number, start in enumerate(range(HEAD, len(view), PART), 1):
+            part = {"id": new.id, "number": number, "content": view[start : start + PART]}
+            began = trio.current_time()
+            await self.engine.write(partial(_insert, part=part), bulk=True)
+            await trio.sleep(min(REST * (trio.current_time() - began), LONGEST_REST))
+
+    async def clear(self, budget: int) -> Slice:
+        """Delete loose parts of one message, about so many pages of them."""
+        found = self.engine.read(lambda c: rows(c, _LOOSE, {"most": len(self._in_hand) + 1}))
+        message_id = next((found_id for (found_id,) in found if found_id not in self._in_hand), None)
+        if message_id is None:
+            return Slice(0, 0.0, more=False)
+        deleted, seconds = await self._delete(message_id, max(1, budget * PAGE // PART))
+        return Slice(deleted, seconds, more=True)
+
+    async def _delete(self, message_id: str, most: int) -> tuple[int, float]:
+        wanted = {"id": message_id, "most": most}
+
+        def delete(c: apsw.Connection) -> int:
+            return changed(c, _DELETE, wanted) + changed(c, _DELETE_LOOSE, {"id": message_id})
+
+        return await self.engine.write(timed(delete), bulk=True)
+
+
+def _insert(c: apsw.Connection, part: dict[str, object]) -> None:
+    if part["number"] == 1:
+        run(c, _LIST, {"id": part["id"]})
+    run(c, _INSERT, part)
