@@ -1,4 +1,4 @@
-# In charge of the virtual environment that packaging/run and packaging/test share, and of the one that
+# Sets up the virtual environment that packaging/run and packaging/test share, and the one that
 # packaging/build-binary has for itself. Sourced, with $root set.
 #
 # Until a Python is found only what the shell itself can do is used, so that the advice comes through on a bare machine.

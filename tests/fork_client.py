@@ -1,7 +1,7 @@
-"""In charge of starting the program without reading its code again: each is forked by a process that has read it.
+"""Starting the program without reading its code again: each is forked by a process that has read it.
 
 There is one such parent for each process that runs tests, from the first start on. What Python or the dynamic linker
-read from the environment when they start does not reach a fork: whoever is after that starts a process of its own.
+read from the environment when they start does not reach a fork: a test of that starts a process of its own.
 """
 
 import atexit
@@ -70,10 +70,10 @@ def _is_readable(file: IO[bytes], timeout: float | None) -> bool:
 
 
 class _Parents:
-    """The one parent there is, once somebody has asked for it."""
+    """The one parent process, from the first fork on."""
 
     def __init__(self) -> None:
-        """Nobody has."""
+        """There is none yet."""
         self._orders: socket.socket | None = None
         self._lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""In charge of the process that has read all the code, and forks the program whenever one is wanted.
+"""The process that has read all the code, and forks the program whenever one is wanted.
 
 Reading the code is most of what a start costs. This process does nothing else, so it has no threads and nothing open
 that a fork could inherit. It runs as `python -P -m tests.fork_server DESCRIPTOR` (see tests/fork_client.py) until the

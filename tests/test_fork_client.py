@@ -1,4 +1,4 @@
-"""In charge of forked programs: to whoever looks from outside, each is as one that was started on its own."""
+"""Forked programs: to whoever looks from outside, each is as one that was started on its own."""
 
 import os
 import signal

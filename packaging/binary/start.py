@@ -1,4 +1,4 @@
-"""In charge of starting the program that PyInstaller packs: the same command line as everywhere else."""
+"""Starts the program that PyInstaller packs, with the same command line as everywhere else."""
 
 import os
 import ssl

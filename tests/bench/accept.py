@@ -1,7 +1,7 @@
 """How fast messages are accepted, durably, against an empty Quart-Trio endpoint on stock hypercorn.
 
     .venv/bin/python -m tests.bench.accept                      # the ratio to the empty endpoint
-    .venv/bin/python -m tests.bench.accept --stored 1000000     # also the ratio of a full house to an empty one
+    .venv/bin/python -m tests.bench.accept --stored 1000000     # also the ratio of a full database to an empty one
 
 Every POST /emails is a 2 KB text+html message to one recipient, with an API key and an Idempotency-Key of its own, on
 16 kept connections; sandbox delivery goes on beside it. The rounds of the two sides alternate, so that whatever else
@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
-    parser.add_argument("--stored", type=int, default=0, help="messages in the full house; 0: leave that part out")
+    parser.add_argument("--stored", type=int, default=0, help="messages in the full database; 0: leave that part out")
     options = parser.parse_args()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as full:
         peer = stack.enter_context(empty_endpoint())

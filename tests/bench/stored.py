@@ -1,4 +1,4 @@
-"""Fills a database with messages that were delivered long ago, for benchmarks of a full house."""
+"""Fills a database with messages that were delivered long ago, for benchmarks of a full database."""
 
 import time
 from pathlib import Path

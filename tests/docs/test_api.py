@@ -1,4 +1,4 @@
-"""In charge of holding docs/api.md to the interface that there is."""
+"""Holds docs/api.md to the interface that there is."""
 
 import re
 from collections.abc import Iterator

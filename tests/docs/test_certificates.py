@@ -1,4 +1,4 @@
-"""In charge of holding docs/certificates.md to the settings, files and waits that there are."""
+"""Holds docs/certificates.md to the settings, files and waits that there are."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""In charge of holding docs/cli.md to the commands that there are."""
+"""Holds docs/cli.md to the commands that there are."""
 
 import json
 import re

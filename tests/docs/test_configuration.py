@@ -1,4 +1,4 @@
-"""In charge of holding config.example.toml and docs/configuration.md to the table of settings.
+"""Holds config.example.toml and docs/configuration.md to the table of settings.
 
 Run as a program it writes both anew: `.venv/bin/python tests/docs/test_configuration.py`.
 """

@@ -1,4 +1,4 @@
-"""In charge of holding docs/dashboard.md to the dashboard that there is."""
+"""Holds docs/dashboard.md to the dashboard that there is."""
 
 import re
 from pathlib import Path

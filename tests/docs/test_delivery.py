@@ -1,4 +1,4 @@
-"""In charge of holding docs/delivery.md to the pools and the retry schedule that there are.
+"""Holds docs/delivery.md to the pools and the retry schedule that there are.
 
 Run as a program it writes the table of pools anew: `.venv/bin/python tests/docs/test_delivery.py`.
 """

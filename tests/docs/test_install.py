@@ -1,4 +1,4 @@
-"""In charge of holding docs/install.md to the commands, files and settings that there are."""
+"""Holds docs/install.md to the commands, files and settings that there are."""
 
 import os
 import re

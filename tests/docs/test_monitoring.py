@@ -1,4 +1,4 @@
-"""In charge of holding docs/monitoring.md and the Grafana dashboard to the metrics that there are."""
+"""Holds docs/monitoring.md and the Grafana dashboard to the metrics that there are."""
 
 import json
 import re

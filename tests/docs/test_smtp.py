@@ -1,4 +1,4 @@
-"""In charge of holding docs/smtp.md to the replies and limits that there are."""
+"""Holds docs/smtp.md to the replies and limits that there are."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""In charge of holding the chapter on submitted messages to what the code does."""
+"""Holds the chapter on submitted messages to what the code does."""
 
 import re
 from pathlib import Path

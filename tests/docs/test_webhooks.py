@@ -1,4 +1,4 @@
-"""In charge of holding docs/webhooks.md to what is posted: its snippets are run where their language is installed."""
+"""Holds docs/webhooks.md to what is posted: its snippets are run where their language is installed."""
 
 import re
 import subprocess

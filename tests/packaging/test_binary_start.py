@@ -1,4 +1,4 @@
-"""In charge of how the packed program finds the certificates of the system that it runs on."""
+"""How the packed program finds the certificates of the system that it runs on."""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""In charge of the Debian package: what is in it, and that it installs, upgrades, goes and is purged cleanly."""
+"""The Debian package: what is in it, and that it installs, upgrades, goes and is purged cleanly."""
 
 import os
 import re

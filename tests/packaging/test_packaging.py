@@ -1,4 +1,4 @@
-"""In charge of holding packaging/run and packaging/test to what the README promises, without a network."""
+"""Holds packaging/run and packaging/test to what the README promises, without a network."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""In charge of a real browser that does what a person does: look for words, type into labelled fields, click."""
+"""A real browser that does what a person does: look for words, type into labelled fields, click."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""In charge of the one program and the one browser that the tests of the dashboard share."""
+"""The one program and the one browser that the tests of the dashboard share."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""In charge of what the browser looks at: the real program in a small world on loopback, beside a test that waits."""
+"""What the browser looks at: the real program in a small world on loopback, beside a test that waits."""
 
 import queue
 import threading
