@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.bench.retention                   # a quarter of an hour; needs 8 GB of disk
 
-The database is filled with delivered messages of forty days ago. Then the real program runs on it, told to keep them all,
+The database is filled with delivered messages of forty days ago. Then the real program runs on it, told to keep all,
 and once for each step of retention, with the steps before it done: expired keys, bodies, pages given back to the
 disk, messages with all that belongs to them. Each time requests come at an even rate, and a latency counts from when
 its request was due. The load comes from a process of its own.
