@@ -19,6 +19,7 @@ from appliance.store.retention import START, Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
+from appliance.times import SECOND
 
 SLICE_TIME = 0.002  # seconds of the writer that a slice should take: a commit takes about as long
 REST = 3  # times as long as a slice has taken
@@ -71,7 +72,7 @@ class Janitor:
     def __init__(self, store: Store, outside: Outside, kept: Retention, free_space: FreeSpace) -> None:
         self._store, self._outside, self._free_space = store, outside, free_space
         self._bodies, self._metadata, self._logs = (
-            round(seconds * 1_000_000) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)
+            round(seconds * SECOND) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)
         )
         self._expired = _Chore("expired", lambda _, budget: store.janitor.expired(self._logs, budget))
         self._contents = _Chore("bodies", self._step_bodies)

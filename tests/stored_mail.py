@@ -5,9 +5,9 @@ from appliance.model.mail import Attempt, DueRecipient, NewMessage, NewRecipient
 from appliance.model.webhooks import EventType, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.times import SECOND
 
 MIME = b"From: shop@example.com\r\nSubject: Hello\r\n\r\nHello.\r\n"
-SECOND = 1_000_000  # microseconds
 
 
 async def account(store: Store, name: str = "acme", balance: int | None = 100) -> str:

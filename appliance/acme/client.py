@@ -23,6 +23,7 @@ from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address
 from appliance.net.http_client import BadAnswer, ask
 from appliance.outside import Outside
+from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
 BODY_LIMIT = 256 * 1024  # bytes; a chain has ten thousand
@@ -119,7 +120,7 @@ class Client:
             await answer.body(BODY_LIMIT),
             header(b"replay-nonce"),
             header(b"location"),
-            read_wait(header(b"retry-after"), self.outside.now() / 1_000_000),
+            read_wait(header(b"retry-after"), self.outside.now() / SECOND),
         )
 
 

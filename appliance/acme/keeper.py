@@ -16,6 +16,7 @@ from appliance.acme.wire import LONGEST_WAIT, shown_time
 from appliance.config.load import Acme
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.telemetry.log import get_logger
+from appliance.times import SECOND
 
 ATTEMPT_LIMIT = 600.0  # seconds for all of one attempt
 ERROR_FROM = 3  # failures in a row from which on it is no passing trouble
@@ -136,7 +137,7 @@ class Keeper:
             log.warning("the state of ACME cannot be kept", reason=str(error))
 
     def _now(self) -> float:
-        return self.outside.now() / 1_000_000
+        return self.outside.now() / SECOND
 
 
 def certificate_wanted(settings: Acme) -> str:

@@ -12,12 +12,12 @@ from appliance import __version__
 from appliance.backup import archive
 from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import load_or_create
-from appliance.model.events import rfc3339
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.copying import Progress, copy_inside, relieve, sync
 from appliance.store.faults import DiskFault, DiskFull, failed_writing
 from appliance.store.integrity import has_secrets, schema_inside
+from appliance.times import SECOND, rfc3339
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
@@ -126,7 +126,7 @@ def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: Frac
             made.append(archive.Manifest(archive.FORMAT, rfc3339(now), hostname, __version__, schema, parts))
             return made[0]
 
-        archive.finish(file, key, manifest, now // 1_000_000, _share(on, COPYING, size))
+        archive.finish(file, key, manifest, now // SECOND, _share(on, COPYING, size))
         file.flush()
         os.fsync(file.fileno())
     return made[0]

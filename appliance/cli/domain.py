@@ -192,7 +192,7 @@ def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
 
 
 def _record(found: "Domain") -> dict[str, Any]:
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     return {"name": found.name, "usable": found.usable, "created_at": rfc3339(found.created_at)}
 

@@ -51,9 +51,9 @@ def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageReco
 
 
 def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
-    from appliance.model.events import rfc3339
     from appliance.outside import Outside
     from appliance.report.explain import standing
+    from appliance.times import rfc3339
 
     now, message = Outside().now(), record.message
 
@@ -81,8 +81,8 @@ def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int,
 
 
 def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, Any]:
-    from appliance.model.events import rfc3339
     from appliance.report import explain as words
+    from appliance.times import rfc3339
 
     answer = {
         "number": number,

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 from appliance.config.load import Config, Mode
 from appliance.message.dkim_keys import record_name
 from appliance.model.mail import StoredDkimKey
+from appliance.times import DAY, SECOND
 
-DAY = 86_400_000_000  # microseconds
 KEEP_RETIRED = 7 * DAY  # longer than mail stays on its way: two days of ours, and five of a forwarder's
 
 _ALGORITHMS = {"rsa": "RSA", "ed25519": "Ed25519"}
@@ -66,7 +66,7 @@ def _current(domain: str, key: StoredDkimKey) -> DnsRecord:
 
 
 def _retired(domain: str, key: StoredDkimKey, retired_at: int) -> DnsRecord:
-    until = datetime.fromtimestamp((retired_at + KEEP_RETIRED) / 1_000_000, UTC).strftime("%Y-%m-%d")
+    until = datetime.fromtimestamp((retired_at + KEEP_RETIRED) / SECOND, UTC).strftime("%Y-%m-%d")
     purpose = f"DKIM, a retired key: keep until {until} for mail that is still on its way, then remove"
     return DnsRecord(Kind.DKIM, record_name(domain, key.selector), key.record, purpose, needed=False)
 

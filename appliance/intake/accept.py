@@ -27,11 +27,12 @@ from appliance.store.new_mail import Inbox
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.message_log import TRAIL
 from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
+from appliance.times import HOUR, SECOND
 
 T = TypeVar("T")
 
 LARGE = 1024 * 1024  # bytes of a message whose writing to disk takes so long that others notice
-KEY_LIFETIME = 24 * 3600 * 1_000_000  # microseconds, by the interface
+KEY_LIFETIME = 24 * HOUR  # by the interface
 
 _ENCODER = msgspec.json.Encoder()
 # Asking an enum for a member takes ten times as long as asking a module.
@@ -239,7 +240,7 @@ class FrontDoor:
             write,
             submission,
             message_id=message_id,
-            now_seconds=now // 1_000_000,
+            now_seconds=now // SECOND,
             hostname=self._hostname,
             secure=secure,
         )
@@ -367,7 +368,7 @@ def _build(
     drafted = draft(request, template)
     _check_domain(caller, drafted.sender, "from")
     header_id = f"{message_id.removeprefix('msg_')}@{drafted.sender.domain}"
-    seconds = now // 1_000_000
+    seconds = now // SECOND
     return drafted, compose(drafted, message_id=header_id, date_seconds=seconds, text_from_html=text_from_html)
 
 

@@ -11,6 +11,7 @@ from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import StoredDkimKey
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.times import SECOND
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
 OPENED = 2_000  # keys held ready in memory
@@ -51,7 +52,7 @@ class SigningKeys:
 
     async def _fresh(self, account_id: str, domain: str, algorithm: Algorithm, taken: list[str]) -> StoredDkimKey:
         private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
-        selector = dkim_keys.selector(algorithm, self.outside.now() // 1_000_000, taken)
+        selector = dkim_keys.selector(algorithm, self.outside.now() // SECOND, taken)
         sealed = seal(_sealing_key(self.key), dkim_keys.to_der(private), _context(account_id, domain, selector))
         return StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private))
 

@@ -1,13 +1,11 @@
 """In charge of what an event says: the envelope's bytes, fixed when the result is recorded. PURE."""
 
-from datetime import UTC, datetime
-from functools import lru_cache
-
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Encoder
 
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType
+from appliance.times import rfc3339
 
 SUBJECT_CHARACTERS = 200  # of the subject in an event
 RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
@@ -43,17 +41,6 @@ class _Envelope(Struct, gc=False):
     type: str
     created_at: str
     data: _Data
-
-
-@lru_cache(maxsize=64)  # many events share a second
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
-
-
-def rfc3339(microseconds: int) -> str:
-    """A time as the interface writes it: UTC, RFC 3339, to the millisecond."""
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return f"{_second(seconds)}.{rest // 1000:03d}Z"
 
 
 def envelope(

@@ -16,9 +16,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from appliance.config.settings import Warmup
+from appliance.times import DAY, HOUR
 
-HOUR = 3_600_000_000  # microseconds
-DAY = 24 * HOUR
 BURST = 10  # a tenth of an hour's recipients may go at once, but always one
 MOST = 1_000_000_000  # recipients an hour: more than anybody sends
 

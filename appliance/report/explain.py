@@ -8,8 +8,8 @@ import msgspec
 
 from appliance.model.mail import Attempt, PoolHold, PoolState, RecipientStatus, SlowedAccount, TriedRecipient
 from appliance.model.warmup import Warming
+from appliance.times import SECOND
 
-SECOND = 1_000_000  # microseconds
 QUOTED_REPLY = ", the last: "  # what a hold quotes follows this
 CANCELLED = "cancelled:"  # how the response of a recipient begins that was given up by hand
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from appliance.model.events import rfc3339
 from appliance.model.mail import PoolHold, PoolState, WaitingMail
 from appliance.model.warmup import Warming
+from appliance.times import rfc3339
 
 
 class Pause(Struct):

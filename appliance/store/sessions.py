@@ -9,8 +9,9 @@ from appliance.model.mail import User
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
+from appliance.times import DAY
 
-LIFETIME = 7 * 86_400 * 1_000_000  # microseconds a session lasts without being renewed
+LIFETIME = 7 * DAY  # a session lasts without being renewed
 MOST = 100  # sessions of one user; the one that was renewed longest ago makes room
 
 _COLUMNS = "id, user_id, generation, address, user_agent, created_at, renewed_at, expires_at"

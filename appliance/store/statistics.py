@@ -15,8 +15,8 @@ from appliance.outside import Outside, identifier_from
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
+from appliance.times import HOUR
 
-HOUR = 3_600_000_000  # microseconds
 # From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
 # the transaction that writes them.
 MESSAGE_LAG = 60_000_000

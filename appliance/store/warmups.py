@@ -5,10 +5,11 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from appliance.config.settings import Warmup
-from appliance.model.warmup import DAY, Pace, Warming, all_told
+from appliance.model.warmup import Pace, Warming, all_told
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import Many, first, rows
+from appliance.times import DAY
 
 TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
 LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain

@@ -14,6 +14,7 @@ from appliance.store.new_posts import Bell
 from appliance.store.sql import NEWEST, Row, first, rows, run
 from appliance.store.webhook_posts import INSERT_POSTS
 from appliance.store.webhooks import enabled_webhook
+from appliance.times import SECOND
 
 PING_COOLDOWN = 15_000_000  # microseconds, by the interface
 
@@ -68,7 +69,7 @@ def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> Delivery:
     row = first(c, _PINGED_AT, {"account_id": account_id})
     waited = PING_COOLDOWN if row is None else now - row[0]
     if 0 <= waited < PING_COOLDOWN:  # below 0 the clock was ahead then
-        seconds = -((waited - PING_COOLDOWN) // 1_000_000)  # rounded up
+        seconds = -((waited - PING_COOLDOWN) // SECOND)  # rounded up
         text = f"The webhook was pinged a moment ago. Ping it again in {seconds} s."
         raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
     run(c, _NOTE_PING, {"account_id": account_id, "now": now})

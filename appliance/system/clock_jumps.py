@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.outside import Outside
+from appliance.times import SECOND
 
 LOOK_EVERY = 2.0  # seconds between two looks
 SLACK = 10.0  # seconds by which the two may come apart between two looks: small corrections set no clock
@@ -28,7 +29,7 @@ class SetClock:
         return seconds if abs(seconds) > SLACK else 0.0
 
     def _now_apart(self) -> float:
-        return self.outside.now() / 1_000_000 - trio.current_time()
+        return self.outside.now() / SECOND - trio.current_time()
 
     async def wait(self, seconds: float) -> float:
         """Return after so long, or when the clock was set: by how many seconds, as above."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
+from appliance.times import SECOND
 
-LOOK_EVERY = 1_000_000  # microseconds; a look costs a system call, and disks do not fill up faster than this margin
+LOOK_EVERY = SECOND  # a look costs a system call, and disks do not fill up faster than this margin
 
 log = get_logger("disk")
 

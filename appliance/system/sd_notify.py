@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import trio
 
 from appliance.telemetry.log import get_logger
+from appliance.times import SECOND
 
 SOCKET, WATCHDOG, WATCHDOG_PROCESS = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
-SECOND = 1_000_000  # microseconds
 
 log = get_logger("notify")
 

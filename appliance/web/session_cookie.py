@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from appliance.model.dashboard import Session
+from appliance.times import SECOND
 
 NAME = "appliance_session"
 PATH = "/v1/auth"
@@ -28,7 +29,7 @@ class SessionCookies:
 
     def give(self, session: Session, scheme: str) -> str:
         """A Set-Cookie header for the session's current generation."""
-        lifetime = (session.expires_at - session.renewed_at) // 1_000_000
+        lifetime = (session.expires_at - session.renewed_at) // SECOND
         value = f"{session.id}.{session.generation}"
         return self._header(f"{value}.{self._seal(value)}", lifetime, scheme)
 

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from appliance.cli import main
 from appliance.config.settings import Warmup
-from appliance.model.events import rfc3339
 from appliance.model.mail import NewMessage, PoolState, RecipientStatus, SlowedAccount
 from appliance.model.warmup import begin
 from appliance.outside import Outside
 from appliance.report.explain import clock
 from appliance.store import Store, open_store
+from appliance.times import rfc3339
 from tests import stored_mail
 from tests.cli.test_commands import Shell, fields
 from tests.docs.test_cli import documented

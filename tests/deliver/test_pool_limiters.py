@@ -13,11 +13,12 @@ from trio.testing import MockClock
 from appliance.config.settings import Warmup
 from appliance.deliver import pool_limiters as gates_module
 from appliance.deliver import scheduler as dispatch_module
-from appliance.deliver.pool_limiter import LONGEST_PAUSE, SECOND, SENDER_FAULTS
+from appliance.deliver.pool_limiter import LONGEST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import Pools
 from appliance.model.warmup import begin
 from appliance.telemetry.metrics import OPEN
+from appliance.times import SECOND
 from tests.deliver.simulated_delivery import SOURCES, Stage, stage
 from tests.fakes.mx import FakeMx, say_and_hang_up, silence
 

@@ -17,8 +17,8 @@ from appliance.deliver.metrics import name_pools
 from appliance.deliver.route import Host, Relay, Route
 from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome
-from appliance.model.warmup import DAY, HOUR
 from appliance.report.explain import standing
+from appliance.times import DAY, HOUR
 from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx, hang_up
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from appliance.dns.check import Checked, Status, check, tags
-from appliance.dns.records import DAY, DnsRecord, Kind, records, spf_term
+from appliance.dns.records import DnsRecord, Kind, records, spf_term
 from appliance.message.dkim_keys import zone_text
 from appliance.model.mail import StoredDkimKey
+from appliance.times import DAY
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
 NOW = 1_794_664_800_000_000  # 2026-11-14

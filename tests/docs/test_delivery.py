@@ -9,20 +9,14 @@ from pathlib import Path
 from appliance.config.load import parse
 from appliance.config.settings import Warmup
 from appliance.deliver.due_mail import RECIPIENTS_PER_VISIT
-from appliance.deliver.pool_limiter import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    OF_ONE_ACCOUNT,
-    OF_ONE_DOMAIN,
-    SECOND,
-    SENDER_FAULTS,
-)
+from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import PROVIDERS, Limits, Provider
 from appliance.deliver.smtp.transcript import FIRST_LINES, LAST_LINES
 from appliance.deliver.warmups import DEAD_FOR
 from appliance.model.warmup import BURST, hourly
 from appliance.report.explain import span
+from appliance.times import SECOND
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = DOCS / "delivery.md"

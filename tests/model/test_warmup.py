@@ -5,11 +5,11 @@ from ipaddress import ip_address
 import pytest
 
 from appliance.config.settings import Warmup
-from appliance.model.warmup import BURST, DAY, HOUR, Pace, all_told, begin, hourly
+from appliance.model.warmup import BURST, Pace, all_told, begin, hourly
+from appliance.times import DAY, HOUR, MINUTE
 
 ON = Warmup(enabled=True)
 START = 1_750_000_000_000_000
-MINUTE = HOUR // 60
 
 
 def sent(pace: Pace, now: int, settings: Warmup = ON) -> tuple[Pace, int]:

@@ -7,8 +7,8 @@ import pytest
 from appliance.model.mail import Attempt, Billing, PoolHold, PoolState, Recipient, RecipientStatus, TriedRecipient
 from appliance.model.warmup import Warming
 from appliance.report.explain import PoolView, Spoken, attempt_line, clock, dialogue, encryption, span, standing
+from appliance.times import SECOND
 
-SECOND = 1_000_000
 NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
 TLS = "TLSv1.3, TLS_AES_256_GCM_SHA384, verified"
 GOOGLE = PoolState("google", 5, 5, None, None, NOW)

@@ -5,7 +5,8 @@ import pytest
 from appliance.model.dashboard import Numbers
 from appliance.model.mail import Account, RecipientStatus
 from appliance.store import Store, statistics
-from appliance.store.statistics import HOUR, bucket_milliseconds
+from appliance.store.statistics import bucket_milliseconds
+from appliance.times import HOUR
 from tests.store.samples import SECOND, Clock, Messages, record
 
 DELIVERED, BOUNCED, FAILED, DEFERRED = (

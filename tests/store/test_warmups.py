@@ -1,8 +1,9 @@
 """How far warm-ups have come, as the store keeps it."""
 
 from appliance.config.settings import Warmup
-from appliance.model.warmup import DAY, Pace, begin
+from appliance.model.warmup import Pace, begin
 from appliance.store import Store
+from appliance.times import DAY
 from tests.store.samples import Clock
 
 ON = Warmup(enabled=True)

@@ -9,10 +9,10 @@ from quart import Blueprint, Response, request
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
 from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
-from appliance.model.events import rfc3339
 from appliance.model.mail import Account, Role
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, page_limit, request_id
 from appliance.web.operations import PAGING, for_admins, identifier

@@ -22,8 +22,8 @@ from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.model.events import rfc3339
 from appliance.model.mail import Domain
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.lists import time_or_none
 from appliance.web.api.templates import DeletedAnswer

@@ -11,10 +11,10 @@ from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, Attempt, Guesses
 from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
 from appliance.model.dashboard import Session
-from appliance.model.events import rfc3339
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers

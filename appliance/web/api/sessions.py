@@ -5,7 +5,7 @@ from quart import Blueprint, Response
 
 from appliance.errors import Code, Refused
 from appliance.model.dashboard import Session
-from appliance.model.events import rfc3339
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id
 from appliance.web.operations import for_customers, identifier

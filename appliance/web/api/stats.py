@@ -7,8 +7,8 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code, invalid
 from appliance.model.dashboard import Numbers
-from appliance.model.events import rfc3339
-from appliance.store.statistics import HOUR, bucket_milliseconds
+from appliance.store.statistics import bucket_milliseconds
+from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id
 from appliance.web.operations import for_customers, parameter

@@ -8,9 +8,9 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code
 from appliance.intake.rate_limit import RequestRate
-from appliance.model.events import rfc3339
 from appliance.model.excerpt import excerpt
 from appliance.model.webhooks import Delivery, PostStatus, Trigger
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
 from appliance.web.operations import for_customers, parameter
