@@ -25,6 +25,7 @@ import dns.resolver
 import trio
 
 from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import DNS_PORT, Endpoint
 from appliance.errors import in_words
 from appliance.system.shortage import lack_behind
@@ -246,11 +247,11 @@ _Result = Answer[Any] | LookupFailed
 class DnsResolver:
     """Asks the given resolvers, or the system's, and remembers."""
 
-    def __init__(self, servers: Sequence[Endpoint] = ()) -> None:
+    def __init__(self, servers: Sequence[Endpoint] = (), cache_size: int = CACHE_SIZE) -> None:
         self._servers = tuple(servers) or system_resolvers()
         self._validated = all_loopback(self._servers)
         self._backend = dns.asyncbackend.get_backend("trio")
-        self._kept: dict[_Key, tuple[float, _Result]] = {}  # until when, what; that unused for longest first
+        self._cache: TtlCache[_Key, _Result] = TtlCache(cache_size, TTL_LIMIT)
         self._asking: Joint[_Key, _Result] = Joint()
 
     async def mx(self, name: str) -> Answer[Mx]:
@@ -279,12 +280,12 @@ class DnsResolver:
 
     def remembers_addresses(self, name: str) -> bool:
         """Whether both questions for a host's addresses would be answered from memory, without any wait."""
-        host, now = name.rstrip(".").lower(), trio.current_time()
-        return all((kept := self._kept.get((host, kind))) and now < kept[0] for kind in ("AAAA", "A"))
+        host = name.rstrip(".").lower()
+        return (host, "AAAA") in self._cache and (host, "A") in self._cache
 
     async def _lookup(self, name: str, kind: str) -> Answer[Any]:
         key = (name.rstrip(".").lower(), kind)
-        result = self._recall(key)
+        result = self._cache.get(key)
         if result is None:
             result = await self._asking.run(key, partial(self._ask, key))
         if isinstance(result, LookupFailed):
@@ -297,22 +298,9 @@ class DnsResolver:
         except LookupFailed as failed:
             result = failed.again()
         if not isinstance(result, NotAsked):
-            self._keep(key, result)
+            temporary = isinstance(result, LookupFailed) and result.fault is Fault.TEMPORARY
+            self._cache.put(key, result, FAILURE_TTL if temporary else result.ttl)
         return result
-
-    def _recall(self, key: _Key) -> _Result | None:
-        kept = self._kept.pop(key, None)
-        if kept is None or kept[0] <= trio.current_time():
-            return None
-        self._kept[key] = kept
-        return kept[1]
-
-    def _keep(self, key: _Key, result: _Result) -> None:
-        temporary = isinstance(result, LookupFailed) and result.fault is Fault.TEMPORARY
-        self._kept.pop(key, None)
-        self._kept[key] = (trio.current_time() + (FAILURE_TTL if temporary else result.ttl), result)
-        if len(self._kept) > CACHE_SIZE:
-            del self._kept[next(iter(self._kept))]
 
     async def _follow(self, name: str, kind: str) -> Answer[Any]:
         """Ask, and go on asking where the answer stops at a CNAME (resolvers follow them, mere forwarders may not)."""

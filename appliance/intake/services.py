@@ -8,7 +8,7 @@ from appliance.intake.credentials import Credentials
 from appliance.intake.login_throttle import Guesses
 from appliance.intake.quota import Quota
 from appliance.intake.rate_limit import RequestRate
-from appliance.net.known_networks import KnownNetworks
+from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system.free_space import FreeSpace

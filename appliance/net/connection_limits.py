@@ -9,6 +9,7 @@ table.
 
 import errno
 import ipaddress
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.load import Network
 from appliance.net.address_policy import client_network
-from appliance.net.known_networks import KnownNetworks
 from appliance.telemetry.log import get_logger
 
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
@@ -31,7 +32,31 @@ QUEUED_PART = 2
 ACCOUNT_PART = 2  # one account has one place in so many at most
 QUEUED_PART_OF_NETWORK = 8
 
+NETWORKS_KNOWN = 10_000  # those unseen for longest are forgotten first
+KNOWN_FOR = 24 * 60 * 60.0  # seconds since a client there authenticated
+
 log = get_logger("door")
+
+
+class KnownNetworks:
+    """Networks from which a client has authenticated within the last day; shared by HTTP and SMTP.
+
+    In memory: after a restart a network is known with its first authenticated request.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seen: TtlCache[str, bool] = TtlCache(NETWORKS_KNOWN, KNOWN_FOR, clock)
+
+    def note(self, address: str) -> None:
+        """A client has authenticated from this address."""
+        self._seen.put(client_network(address), True)
+
+    def __contains__(self, network: str) -> bool:
+        return network in self._seen
+
+    def __bool__(self) -> bool:
+        """Whether there is one at all."""
+        return len(self._seen) > 0
 
 
 class GivesWay(Protocol):
@@ -128,7 +153,7 @@ class Doorkeeper(Generic[Connection]):
         return False
 
     def _reserved(self) -> int:
-        return self.most // RESERVED_PART if self.known.any else 0
+        return self.most // RESERVED_PART if self.known else 0
 
     @contextmanager
     def inside(self, connection: Connection, address: str) -> Iterator[None]:

@@ -15,8 +15,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from appliance.config.load import Config, Http
 from appliance.config.reload import LiveSettings
-from appliance.net.connection_limits import Doorkeeper, accept_forever
-from appliance.net.known_networks import KnownNetworks
+from appliance.net.connection_limits import Doorkeeper, KnownNetworks, accept_forever
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import EXPIRIES, OPEN

@@ -432,9 +432,8 @@ async def test_no_announcement_fetches_nothing() -> None:
         assert isinstance(await TlsPolicies(ZoneResolver(zone), never).policy("example.com"), NoPolicy)
 
 
-async def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_is_bounded() -> None:
     """However many domains there are, only so many policies and failures are kept."""
-    monkeypatch.setattr("appliance.deliver.tls_policy.POLICIES", 3)
 
     async def fetch(domain: str) -> str:
         if domain.startswith("bad"):
@@ -442,7 +441,8 @@ async def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return POLICY
 
     names = [f"{word}{number}.example" for word in ("good", "bad") for number in range(9)]
-    policies = TlsPolicies(ZoneResolver({f"_mta-sts.{name}": {"TXT": ['"v=STSv1; id=1"']} for name in names}), fetch)
+    zone: Zone = {f"_mta-sts.{name}": {"TXT": ['"v=STSv1; id=1"']} for name in names}
+    policies = TlsPolicies(ZoneResolver(zone), fetch, remembered=3)
     for name in names:
         await policies.policy(name)
     assert (len(policies._kept), len(policies._failed)) == (3, 3)

@@ -252,13 +252,12 @@ async def test_a_ttl_of_zero_is_not_kept(autojump_clock: MockClock, monkeypatch:
 
 async def test_the_cache_is_bounded(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond its size the cache forgets what has not been used for longest."""
-    monkeypatch.setattr(module, "CACHE_SIZE", 3)
-    resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
+    resolver = DnsResolver([Endpoint("127.0.0.1", 53)], cache_size=3)
     asked = counting(resolver, monkeypatch, found)
     for name in ("a", "b", "c", "a", "d", "a", "b"):
         await resolver.mx(name)
     assert asked == ["a", "b", "c", "d", "b"]
-    assert len(resolver._kept) == 3
+    assert len(resolver._cache) == 3
 
 
 async def test_one_query_serves_all_who_ask(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.net.connection_limits import Doorkeeper
-from appliance.net.known_networks import LIFETIME, REMEMBERED, KnownNetworks
+from appliance.net.connection_limits import KNOWN_FOR, NETWORKS_KNOWN, Doorkeeper, KnownNetworks
 
 
 @dataclass(eq=False)
@@ -277,12 +276,12 @@ def test_a_network_is_known_for_a_day_and_few_are_remembered() -> None:
     known = KnownNetworks(lambda: now)
     known.note("2a01:4f8:1:2::1")
     assert "2a01:4f8:1:2::/64" in known
-    now = LIFETIME
+    now = KNOWN_FOR
     assert "2a01:4f8:1:2::/64" not in known
     known.note("2a01:4f8:1:2::2")
     known.note("192.0.2.1")
     known.note("2a01:4f8:1:2::3")
-    for number in range(REMEMBERED - 1):
+    for number in range(NETWORKS_KNOWN - 1):
         known.note(f"10.1.{number // 256}.{number % 256}")
     assert "2a01:4f8:1:2::/64" in known
     assert "192.0.2.1" not in known
