@@ -8,7 +8,6 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,18 +20,18 @@ from appliance.acme.wire import Answer, read_wait
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address
+from appliance.net.dial import dial_first
 from appliance.net.http_client import BadAnswer, ask
 from appliance.outside import Outside
+from appliance.system.shortage import Shortage
 from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
 BODY_LIMIT = 256 * 1024  # bytes; a chain has ten thousand
 ADDRESS_LIMIT = 3  # addresses tried
-CONNECT_TIMEOUT = 5.0  # seconds for each but the last: an IPv6 that leads nowhere mostly says nothing
+CONNECT_TIMEOUT = 5.0  # seconds for each but the last
 
 _URL = re.compile(r"https://[\x21-\x7e]+")
-
-Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,8 @@ class Client:
                     return await self._exchange(stream, step, host, port, target)
                 finally:
                     await trio.aclose_forcefully(stream)
-        except LookupFailed as failed:
-            raise _unreachable(host, failed.text) from failed
+        except (LookupFailed, Shortage) as failed:
+            raise _unreachable(host, str(failed)) from failed
         except trio.TooSlowError:
             raise _unreachable(host, f"no answer within {REQUEST_TIMEOUT:g} s") from None
         except (OSError, trio.BrokenResourceError, BadAnswer) as error:
@@ -84,22 +83,14 @@ class Client:
     async def _connect(self, host: str, port: int) -> trio.abc.Stream:
         """A connection to the first address that takes one; the handshake comes with the first byte."""
         addresses = (await self._addresses(host))[:ADDRESS_LIMIT]
-        for address in addresses[:-1]:
-            with trio.move_on_after(CONNECT_TIMEOUT):
-                try:
-                    return self._secured(await self.outside.dial(str(address), port), host)
-                except OSError:
-                    continue
-        return self._secured(await self.outside.dial(str(addresses[-1]), port), host)
+        _, stream = await dial_first(self.outside.dial, addresses, port, patience=CONNECT_TIMEOUT)
+        return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
 
     async def _addresses(self, host: str) -> tuple[Address, ...]:
         try:
             return (ipaddress.ip_address(host),)
         except ValueError:
             return (await host_addresses(self.resolver, host))[0]
-
-    def _secured(self, stream: trio.abc.Stream, host: str) -> trio.abc.Stream:
-        return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
 
     async def _exchange(self, stream: trio.abc.Stream, step: Ask, host: str, port: int, target: str) -> Answer:
         shown = f"[{host}]" if ":" in host else host
