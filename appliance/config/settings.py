@@ -79,11 +79,11 @@ class LogLevel(StrEnum):
 
 
 class RelayTls(StrEnum):
-    """How a relay is spoken to."""
+    """What a relay must offer before it gets mail or a password."""
 
-    REQUIRED = "required"
-    OPPORTUNISTIC = "opportunistic"
-    IMPLICIT = "implicit"
+    REQUIRED = "required"  # STARTTLS with a verified certificate
+    OPPORTUNISTIC = "opportunistic"  # STARTTLS where offered, unverified; a password only under TLS
+    IMPLICIT = "implicit"  # TLS from the first byte (RFC 8314 3.3), verified
     OFF = "off"
 
 

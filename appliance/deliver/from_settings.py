@@ -6,7 +6,7 @@ from dataclasses import replace
 from appliance.config.load import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
 from appliance.config.settings import OTHERS, place_of
 from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_reverse, by_suffix
-from appliance.deliver.route import Relay, Relays, RelayTls
+from appliance.deliver.route import Relay, Relays
 
 
 def relays(delivery: Delivery) -> Relays:
@@ -17,12 +17,12 @@ def relays(delivery: Delivery) -> Relays:
 
 
 def _main_relay(delivery: Delivery) -> Relay:
-    tls = RelayTls(delivery.relay_tls.value)
+    tls = delivery.relay_tls
     return Relay(delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, tls)
 
 
 def _relay(table: DomainRelay) -> Relay:
-    return Relay(table.host, table.port, table.username, table.password, RelayTls(table.tls.value))
+    return Relay(table.host, table.port, table.username, table.password, table.tls)
 
 
 def pools(config: Config) -> Pools:

@@ -12,11 +12,11 @@ any address: its owner may be about to set it up.
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from ipaddress import ip_address
 
 import trio
 
+from appliance.config.settings import RelayTls
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
@@ -64,15 +64,6 @@ class Host:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dialled", tuple(map(str, self.addresses)))
-
-
-class RelayTls(StrEnum):
-    """What a relay must offer before it gets mail or a password."""
-
-    REQUIRED = "required"  # STARTTLS with a verified certificate
-    OPPORTUNISTIC = "opportunistic"  # STARTTLS where offered, unverified; a password only under TLS
-    IMPLICIT = "implicit"  # TLS from the first byte (RFC 8314 3.3), verified
-    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)

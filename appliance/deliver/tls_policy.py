@@ -15,10 +15,11 @@ from functools import partial
 
 from appliance.concurrency.single_flight import Joint
 from appliance.concurrency.ttl_cache import TtlCache
+from appliance.config.settings import RelayTls
 from appliance.deliver.dane import usable
 from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
 from appliance.deliver.policy_fetch import NoPolicy
-from appliance.deliver.route import Host, Relay, RelayTls, Route
+from appliance.deliver.route import Host, Relay, Route
 from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.system.shortage import Shortage
 

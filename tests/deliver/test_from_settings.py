@@ -6,10 +6,11 @@ import pytest
 
 from appliance.cli import failures
 from appliance.config.load import Config, ConfigError, parse
+from appliance.config.settings import RelayTls
 from appliance.deliver import build
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.providers import PROVIDERS, Limits
-from appliance.deliver.route import NoRoute, Relay, Relays, RelayTls, Router, relay_for
+from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
 from appliance.model.warmup import hourly
 from appliance.outside import Outside
 from appliance.store import open_store
