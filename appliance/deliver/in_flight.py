@@ -25,7 +25,7 @@ from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system.shortage import PAUSE, Shortage
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import OPEN
+from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
 SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
 LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory until it is over
@@ -104,7 +104,7 @@ class Flights:
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Hold the nursery of what is in flight, to its end; cancelling it does not end it, but `end` does."""
-        OPEN["deliver"] = lambda: self._slots.used
+        OPEN_CONNECTIONS["deliver"] = lambda: self._slots.used
         with self._landing:
             async with trio.open_nursery() as self._air:
                 task_status.started()

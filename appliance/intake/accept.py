@@ -25,7 +25,7 @@ from appliance.outside import Outside, Wake
 from appliance.store import KeyTaken, Store
 from appliance.store.new_mail import Inbox
 from appliance.system.free_space import FreeSpace
-from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
 from appliance.times import HOUR, SECOND
 
@@ -325,7 +325,7 @@ class FrontDoor:
         ACCEPT_SECONDS.add(perf_counter() - began)
         ACCEPTED.add(new.source)
         RECIPIENTS.add(new.source, len(new.recipients))
-        if TRAIL.keep:
+        if MESSAGE_LOG.keep:
             _note(new)
 
     def _turn(self, caller: Caller, size: int) -> AbstractAsyncContextManager[object]:
@@ -351,7 +351,7 @@ class FrontDoor:
 
 
 def _note(new: NewMessage) -> None:
-    TRAIL.note(
+    MESSAGE_LOG.note(
         "accepted",
         message_id=new.id,
         request_id=new.request_id,

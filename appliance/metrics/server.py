@@ -11,7 +11,7 @@ from appliance.metrics.readings import Readings
 from appliance.net.connection_limits import Doorkeeper, accept_forever
 from appliance.net.http_server import Visit, answer_one, response
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import COUNTS, LOOP_LAG, SPREADS
+from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, LOOP_LAG
 
 MOST = 100  # connections at once
 PATIENCE = 5.0  # seconds for a whole request and its answer
@@ -56,7 +56,7 @@ async def _connected(readings: Readings, door: Doorkeeper[Visit], stream: trio.S
 
 
 async def _page(readings: Readings) -> str:
-    return page(COUNTS, SPREADS, await readings.now())
+    return page(COUNTERS, HISTOGRAMS, await readings.now())
 
 
 async def answer(head: bytes, make_page: Callable[[], Awaitable[str]]) -> bytes:

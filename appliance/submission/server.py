@@ -33,7 +33,7 @@ from appliance.submission.loop import prepare
 from appliance.submission.protocol import Dialogue
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import smtp_files
 
@@ -74,7 +74,7 @@ class Submission:
         self.doorkeeper: Doorkeeper[Session] = Doorkeeper(
             smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
         )
-        OPEN["smtp"] = lambda: len(self.doorkeeper.open)
+        OPEN_CONNECTIONS["smtp"] = lambda: len(self.doorkeeper.open)
         table = self.doorkeeper
         self._deeds = Deeds(
             self._submit, entrance.credentials.wrong_guess, self._read_recipient, table.leave, table.transacts
@@ -170,7 +170,7 @@ async def serve(
         task_status.started([])
         return
     shown = certificate.of_settings(config)
-    EXPIRIES["smtp"] = lambda: shown.expires
+    CERTIFICATE_EXPIRIES["smtp"] = lambda: shown.expires
     submission = Submission(config, outside, entrance, shown)
     if live is not None:
         live.join(submission.adopt)

@@ -18,7 +18,7 @@ from appliance.config.reload import LiveSettings
 from appliance.net.connection_limits import Doorkeeper, KnownNetworks, accept_forever
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import http_files
@@ -52,7 +52,7 @@ async def serve(
         http.max_connections, http.max_connections_per_address, http.trusted_proxies, known or KnownNetworks()
     )
     turned_away = TurnedAway(new_request_id)
-    OPEN["http"] = lambda: len(doorkeeper.open)
+    OPEN_CONNECTIONS["http"] = lambda: len(doorkeeper.open)
     deadlines = _deadlines(http)
     shown = _certificate(settings)
     listeners, urls = await _listen(http, shown)
@@ -83,7 +83,7 @@ async def serve(
         return put_in_place
 
     if shown is not None:
-        EXPIRIES["http"] = lambda: shown.expires
+        CERTIFICATE_EXPIRIES["http"] = lambda: shown.expires
     if live is not None:
         live.join(adopt)
     async with trio.open_nursery() as lifespan_nursery:

@@ -17,7 +17,7 @@ from appliance.deliver.pool_limiter import LONGEST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import Pools
 from appliance.model.warmup import begin
-from appliance.telemetry.metrics import OPEN
+from appliance.telemetry.metrics import OPEN_CONNECTIONS
 from appliance.times import SECOND
 from tests.deliver.simulated_delivery import SOURCES, Stage, stage
 from tests.fakes.mx import FakeMx, say_and_hang_up, silence
@@ -193,7 +193,7 @@ async def test_dead_hosts_with_a_providers_name_take_none_of_its_slots(
         sent = [await played.send(f"user{number}@gmail.test", account="demo") for number in range(40)]
         await played.final(*sent, within=5)
         assert trio.current_time() - began < 5
-        assert OPEN["deliver"]() >= len(hosts)  # they all still wait for a greeting
+        assert OPEN_CONNECTIONS["deliver"]() >= len(hosts)  # they all still wait for a greeting
 
 
 async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
