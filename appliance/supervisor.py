@@ -10,8 +10,9 @@ from pathlib import Path
 import trio
 
 from appliance.acme import service as acme
-from appliance.config.load import Config, ConfigError, load
+from appliance.config.load import load
 from appliance.config.reload import LiveSettings
+from appliance.config.settings import Config, ConfigError
 from appliance.deliver import build, sandbox
 from appliance.errors import Refused
 from appliance.intake import services

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.config.load import Retention
+from appliance.config.settings import RetentionSettings
 from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
 from appliance.outside import SLEEP_LIMIT, Outside
@@ -47,7 +47,7 @@ async def messages(store: Store, clock: Clock) -> Messages:
 def janitor(store: Store, clock: Clock, tmp_path: Path) -> Janitor:
     """A janitor that keeps things for as long as the defaults say, on a disk with room."""
     outside = Outside(now=clock)
-    return Janitor(store, outside, Retention(), FreeSpace(tmp_path, 0, 0, outside))
+    return Janitor(store, outside, RetentionSettings(), FreeSpace(tmp_path, 0, 0, outside))
 
 
 def in_all(kind: str) -> int:
@@ -122,7 +122,7 @@ async def test_a_disk_that_is_nearly_full_is_given_everything(
     await janitor.round()
     assert store.space.usage().free_pages > 100
     outside = Outside(now=clock)
-    eager = Janitor(store, outside, Retention(), FreeSpace(tmp_path, HUGE, 0, outside))
+    eager = Janitor(store, outside, RetentionSettings(), FreeSpace(tmp_path, HUGE, 0, outside))
     with trio.move_on_after(SOON):
         await eager.run()
     assert store.space.usage().free_pages == 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.config.load import Endpoint
+from appliance.config.values import Endpoint
 from appliance.net.connection_limits import Doorkeeper, accept_forever
 from appliance.net.http_server import Visit, answer_one, read_request, response
 from appliance.telemetry.log import get_logger

@@ -13,7 +13,7 @@ from appliance.acme.files import Drawer, Held, State
 from appliance.acme.jws import new_key
 from appliance.acme.trouble import NotIssued
 from appliance.acme.wire import LONGEST_WAIT, shown_time
-from appliance.config.load import Acme
+from appliance.config.settings import AcmeSettings
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
@@ -30,7 +30,7 @@ log = get_logger("acme")
 class Keeper:
     """Keeps one certificate. `issue` goes through with a conversation, and returns the chain."""
 
-    settings: Acme
+    settings: AcmeSettings
     drawer: Drawer
     issue: Issue
     outside: Outside
@@ -140,22 +140,22 @@ class Keeper:
         return self.outside.now() / SECOND
 
 
-def certificate_wanted(settings: Acme) -> str:
+def certificate_wanted(settings: AcmeSettings) -> str:
     """What a certificate is asked for with: for another wish another one is needed."""
     return " ".join((settings.directory, *settings.names))
 
 
-def wanted(settings: Acme) -> str:
+def wanted(settings: AcmeSettings) -> str:
     """All that is said to the authority: another wish has not failed yet."""
     return f"{certificate_wanted(settings)} {settings.email}"
 
 
-def is_good(settings: Acme, state: State, held: Held | None) -> bool:
+def is_good(settings: AcmeSettings, state: State, held: Held | None) -> bool:
     """Whether the certificate is the one that the settings ask for, whatever its age."""
     return held is not None and not held.own and state.issued_for == certificate_wanted(settings)
 
 
-def due_at(settings: Acme, state: State, held: Held | None, now: float, spread: float) -> float:
+def due_at(settings: AcmeSettings, state: State, held: Held | None, now: float, spread: float) -> float:
     """When to ask next. A time too far away was written under a wrong clock, and does not count. PURE."""
     asked_to_wait = state.not_before if state.not_before <= now + LONGEST_WAIT else 0
     if state.failures and state.tried_for == wanted(settings):

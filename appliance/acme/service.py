@@ -8,8 +8,8 @@ from appliance.acme.client import Client
 from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
 from appliance.acme.keeper import Keeper
-from appliance.config.load import Config
 from appliance.config.reload import LiveSettings
+from appliance.config.settings import Config
 from appliance.dns.resolver import DnsResolver
 from appliance.outside import Outside
 from appliance.tls.certificate_files import acme_directory

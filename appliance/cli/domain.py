@@ -9,7 +9,7 @@ from appliance.cli.options import TEXT, common, config_option
 from appliance.cli.output import printable, show, show_list
 
 if TYPE_CHECKING:
-    from appliance.config.load import Config
+    from appliance.config.settings import Config
     from appliance.dns.check import Checked
     from appliance.dns.records import DnsRecord
     from appliance.model.mail import Domain, StoredDkimKey

@@ -11,7 +11,7 @@ from appliance.cli.output import printable, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.config.settings import Warmup
+    from appliance.config.settings import WarmupSettings
     from appliance.model.mail import Attempt, MessageRecord, TriedRecipient
     from appliance.report.explain import PoolView
     from appliance.store import Store
@@ -40,7 +40,7 @@ def explain(message: str, dialogue: bool, as_json: bool) -> None:
     show(as_json, answer, "\n".join(map(printable, _lines(record, answer, dialogue=dialogue))))
 
 
-def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageRecord, dict[str, PoolView]]":
+def _found(store: "Store", message: str, warmup: "WarmupSettings") -> "tuple[MessageRecord, dict[str, PoolView]]":
     """The record of a message, and how the pools of its recipients stand."""
     from appliance.errors import Code, Refused
 

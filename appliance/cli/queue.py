@@ -10,7 +10,7 @@ from appliance.cli.options import TEXT, common, config_option, json_option
 from appliance.cli.output import show, show_list
 
 if TYPE_CHECKING:
-    from appliance.config.load import Config
+    from appliance.config.settings import Config
     from appliance.model.mail import PoolHold, PoolState, WaitingMail
     from appliance.model.warmup import Warming
     from appliance.store import Store

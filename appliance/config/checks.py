@@ -1,7 +1,16 @@
 """In charge of what no setting can show alone: values that contradict each other, and listeners in each other's way."""
 
-from appliance.config.error import ConfigError
-from appliance.config.settings import OTHERS, Config, Delivery, DomainRelay, Mode, RelayTls, Retention, place_of
+from appliance.config.settings import (
+    OTHERS,
+    Config,
+    ConfigError,
+    DeliveryMode,
+    DeliverySettings,
+    RelaySettings,
+    RelayTls,
+    RetentionSettings,
+    place_of,
+)
 from appliance.config.values import Endpoint
 
 
@@ -50,17 +59,17 @@ def _collide(one: Endpoint, other: Endpoint) -> bool:
     return len(hosts) == 1 or (same_family and bool(hosts & {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
 
 
-def _check_retention(retention: Retention, file: str) -> None:
+def _check_retention(retention: RetentionSettings, file: str) -> None:
     """A message is the last to go: what it says and what was told of it belong to it."""
     for key, kept in (("bodies", retention.bodies), ("webhook_logs", retention.webhook_logs)):
         if kept > retention.metadata:
             raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
 
 
-def _check_relays(delivery: Delivery, file: str) -> None:
-    if delivery.mode is Mode.RELAY and not delivery.relay_host and not delivery.relays:
+def _check_relays(delivery: DeliverySettings, file: str) -> None:
+    if delivery.mode is DeliveryMode.RELAY and not delivery.relay_host and not delivery.relays:
         raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
-    main = DomainRelay(
+    main = RelaySettings(
         delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, delivery.relay_tls
     )
     _check_login(main, file, "delivery.relay_")
@@ -71,7 +80,7 @@ def _check_relays(delivery: Delivery, file: str) -> None:
         _check_login(relay, file, f"{place}.")
 
 
-def _check_login(relay: DomainRelay, file: str, before: str) -> None:
+def _check_login(relay: RelaySettings, file: str, before: str) -> None:
     """A name without a password is a slip; and a password is never sent in the clear, so it could not be used."""
     if bool(relay.username) != bool(relay.password):
         missing, given = ("password", "username") if relay.username else ("username", "password")
@@ -80,7 +89,7 @@ def _check_login(relay: DomainRelay, file: str, before: str) -> None:
         raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
 
 
-def _check_pools(delivery: Delivery, file: str) -> None:
+def _check_pools(delivery: DeliverySettings, file: str) -> None:
     owners: dict[str, str] = {}
     for name, pool in delivery.pools.items():
         place = f"{place_of('delivery.pools', name)}.suffixes"

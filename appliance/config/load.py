@@ -12,55 +12,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from appliance.config.checks import check_together
-from appliance.config.error import ConfigError
 from appliance.config.settings import (
     SECTIONS,
-    Acme,
+    AcmeSettings,
     Config,
-    Delivery,
-    Dns,
-    DomainRelay,
-    Http,
-    Limits,
-    Mode,
+    ConfigError,
+    HttpSettings,
     NamedTables,
-    PoolSettings,
-    RelayTls,
-    Retention,
-    Server,
     Setting,
-    Smtp,
-    Warmup,
-    Webhooks,
     named_tables,
     place_of,
     settings,
 )
-from appliance.config.values import FILE, Endpoint, Network, is_host_name
-
-__all__ = [
-    "Acme",
-    "Config",
-    "ConfigError",
-    "Delivery",
-    "Dns",
-    "DomainRelay",
-    "Endpoint",
-    "Http",
-    "Limits",
-    "Mode",
-    "Network",
-    "PoolSettings",
-    "RelayTls",
-    "Retention",
-    "Server",
-    "Smtp",
-    "Warmup",
-    "Webhooks",
-    "embedded",
-    "load",
-    "parse",
-]
+from appliance.config.values import FILE, Endpoint, is_host_name
 
 VARIABLE = "APPLIANCE_CONFIG"
 LOCAL_FILE = Path("config.toml")
@@ -182,7 +146,7 @@ def _complete(config: Config) -> Config:
     return replace(config, server=server, http=replace(config.http, base_url=base_url), acme=acme)
 
 
-def _names(acme: Acme, hostname: str, base_url: str) -> tuple[str, ...]:
+def _names(acme: AcmeSettings, hostname: str, base_url: str) -> tuple[str, ...]:
     """Those of our names that an authority can know; none while it is not asked for them."""
     ours = (hostname, urlsplit(base_url).hostname or "") if acme.http else (hostname,)
     return tuple(dict.fromkeys(name for name in ours if acme.enabled and "." in name and is_host_name(name)))
@@ -194,7 +158,7 @@ def machine_name() -> str:
     return name if is_host_name(name) else "localhost"
 
 
-def _listening_url(http: Http, hostname: str, scheme: str) -> str:
+def _listening_url(http: HttpSettings, hostname: str, scheme: str) -> str:
     first = http.bind[0]
     everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
     return f"{scheme}://{Endpoint(hostname, first.port) if everywhere else first}"

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from appliance.config.load import Config, ConfigError
-from appliance.config.settings import SECTIONS, named_tables, settings
+from appliance.config.settings import SECTIONS, Config, ConfigError, named_tables, settings
 
 # Everything else is built into listeners, queues or the database when the program starts.
 LIVE = frozenset(

@@ -35,9 +35,9 @@ from appliance.config.values import (
     SHARE,
     Address,
     Endpoint,
-    Kind,
     Network,
     Share,
+    ValueKind,
     choice,
     duration,
     integer,
@@ -61,7 +61,16 @@ _SESSIONS = integer(1, 10_000)
 _BODY_SIZE = size(KIB, 16 * MIB, within='from "1KiB" to "16MiB"')
 
 
-class Mode(StrEnum):
+class ConfigError(Exception):
+    """The program cannot start like this; the text is one line: file, key, reason."""
+
+    def __init__(self, *parts: str) -> None:
+        line = ": ".join(parts)
+        # A key or value may hold anything TOML can escape; it must not break the line or drive the terminal.
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+
+
+class DeliveryMode(StrEnum):
     """How mail leaves."""
 
     DIRECT = "direct"
@@ -94,7 +103,7 @@ class Setting:
     section: str
     key: str
     default: object
-    kind: Kind[Any]
+    kind: ValueKind[Any]
     meaning: str
 
 
@@ -104,7 +113,7 @@ class NamedTables:
 
     section: str
     key: str
-    name: Kind[str]
+    name: ValueKind[str]
     example: str
     record: type[Any]
 
@@ -123,20 +132,20 @@ def place_of(before: str, name: str) -> str:
     return f"{before}.{name}" if _BARE_KEY.fullmatch(name) else f'{before}."{name}"'
 
 
-def _key(kind: Kind[T], default: object, meaning: str) -> T:
+def _key(kind: ValueKind[T], default: object, meaning: str) -> T:
     """A field whose default is written as in the file; typed as its value, so mypy holds kind and field together."""
     row = {"kind": kind, "default": default, "meaning": meaning}
     # A password must not come out where somebody prints the settings.
     return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind is not SECRET)
 
 
-def _named(record: type[T], name: Kind[str], example: str) -> Mapping[str, T]:
+def _named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, T]:
     """A field for tables of one kind, by their names; none unless the file has some."""
     return field(default_factory=dict, metadata={"record": record, "name": name, "example": example})
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerSettings:
     """Who this machine is and where it keeps its state."""
 
     hostname: str = _key(
@@ -155,7 +164,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Http:
+class HttpSettings:
     """The API and the dashboard."""
 
     bind: tuple[Endpoint, ...] = _key(many(BIND, at_least=1), ["127.0.0.1:8080"], "Addresses to listen on")
@@ -183,7 +192,7 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
-class Smtp:
+class SmtpSettings:
     """Mail from programs that speak SMTP (submission)."""
 
     bind: tuple[Endpoint, ...] = _key(many(BIND), ["0.0.0.0:587"], "Addresses that offer STARTTLS; [] for none")
@@ -213,7 +222,7 @@ class Smtp:
 
 
 @dataclass(frozen=True, slots=True)
-class Acme:
+class AcmeSettings:
     """Certificates by themselves, from an authority such as Let's Encrypt."""
 
     enabled: bool = _key(BOOLEAN, False, "true: get and renew a certificate, and agree to the terms of the authority")
@@ -237,7 +246,7 @@ class Acme:
 
 
 @dataclass(frozen=True, slots=True)
-class Dns:
+class DnsSettings:
     """Name resolution."""
 
     resolvers: tuple[Endpoint, ...] = _key(
@@ -251,7 +260,7 @@ class Dns:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainRelay:
+class RelaySettings:
     """A relay for the mail to one recipient domain, or with `*.` to all domains below it; in every mode but sandbox."""
 
     host: str = _key(optional(HOST, ""), "", "The relay's name or address; it must be given")
@@ -278,10 +287,12 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliverySettings:
     """Outgoing mail."""
 
-    mode: Mode = _key(choice(Mode), "direct", "direct (to the MX), relay (smarthost) or sandbox (nothing leaves)")
+    mode: DeliveryMode = _key(
+        choice(DeliveryMode), "direct", "direct (to the MX), relay (smarthost) or sandbox (nothing leaves)"
+    )
     mx_port: int = _key(PORT, 25, "Port of the mail servers that are dialled")
     allow_networks: tuple[Network, ...] = _key(
         many(NETWORK), [], 'Otherwise-refused networks that may be dialled, e.g. ["127.0.0.0/8"]'
@@ -307,12 +318,12 @@ class Delivery:
         many(ADDRESS), [], "Public addresses of this machine behind a NAT; mail is never sent to one's own"
     )
     sessions: int = _key(_SESSIONS, 500, "SMTP transactions at once, in all pools together")
-    relays: Mapping[str, DomainRelay] = _named(DomainRelay, DOMAIN_PATTERN, "example.com")
+    relays: Mapping[str, RelaySettings] = _named(RelaySettings, DOMAIN_PATTERN, "example.com")
     pools: Mapping[str, PoolSettings] = _named(PoolSettings, POOL_NAME, "google")
 
 
 @dataclass(frozen=True, slots=True)
-class Warmup:
+class WarmupSettings:
     """Less mail from a new sending address at first, for each pool and address of this machine; see delivery.md."""
 
     enabled: bool = _key(BOOLEAN, False, "true: mail beyond what an hour of the day allows waits, without an attempt")
@@ -325,7 +336,7 @@ class Warmup:
 
 
 @dataclass(frozen=True, slots=True)
-class Webhooks:
+class WebhookSettings:
     """Events to customers' servers."""
 
     allow_networks: tuple[Network, ...] = _key(
@@ -341,7 +352,7 @@ class Webhooks:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitSettings:
     """Protection from overload."""
 
     requests_per_second: int = _key(integer(0, 1_000_000), 200, "Per credential; a burst may be twice that; 0 = off")
@@ -355,7 +366,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionSettings:
     """How long things are kept; what is not delivered is never deleted."""
 
     # Not less than an hour: somebody may be reading the bytes for a server just when a message is cancelled.
@@ -371,7 +382,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class MetricsSettings:
     """What Prometheus asks for."""
 
     bind: tuple[Endpoint, ...] = _key(
@@ -380,7 +391,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class LogSettings:
     """What is written to stderr."""
 
     messages: bool = _key(BOOLEAN, True, "A line for each message accepted and each attempt at a recipient")
@@ -390,35 +401,35 @@ class Logs:
 class Config:
     """Every setting; `source` is the file it came from, None and `embedded` when there was none."""
 
-    server: Server
-    http: Http
-    smtp: Smtp
-    acme: Acme
-    dns: Dns
-    delivery: Delivery
-    warmup: Warmup
-    webhooks: Webhooks
-    limits: Limits
-    retention: Retention
-    metrics: Metrics
-    log: Logs
+    server: ServerSettings
+    http: HttpSettings
+    smtp: SmtpSettings
+    acme: AcmeSettings
+    dns: DnsSettings
+    delivery: DeliverySettings
+    warmup: WarmupSettings
+    webhooks: WebhookSettings
+    limits: LimitSettings
+    retention: RetentionSettings
+    metrics: MetricsSettings
+    log: LogSettings
     source: Path | None = None
     embedded: bool = False
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "server": Server,
-    "http": Http,
-    "smtp": Smtp,
-    "acme": Acme,
-    "dns": Dns,
-    "delivery": Delivery,
-    "warmup": Warmup,
-    "webhooks": Webhooks,
-    "limits": Limits,
-    "retention": Retention,
-    "metrics": Metrics,
-    "log": Logs,
+    "server": ServerSettings,
+    "http": HttpSettings,
+    "smtp": SmtpSettings,
+    "acme": AcmeSettings,
+    "dns": DnsSettings,
+    "delivery": DeliverySettings,
+    "warmup": WarmupSettings,
+    "webhooks": WebhookSettings,
+    "limits": LimitSettings,
+    "retention": RetentionSettings,
+    "metrics": MetricsSettings,
+    "log": LogSettings,
 }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import inf
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.deliver.attempt import Courier
 from appliance.deliver.connections import Connections
 from appliance.deliver.due_mail import Selection

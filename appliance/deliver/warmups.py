@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.deliver.metrics import has_name
 from appliance.deliver.route import Route
 from appliance.errors import Refused
@@ -37,7 +37,7 @@ log = get_logger("deliver")
 class Warmups:
     """What every source may send to every pool, as far as it is known; the store has the rest."""
 
-    settings: Warmup
+    settings: WarmupSettings
     store: Store
     outside: Outside
     known_as: Callable[[str], str] = str  # the pool as operators know it, of one under a host's name

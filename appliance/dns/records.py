@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_address
 
-from appliance.config.load import Config, Mode
+from appliance.config.settings import Config, DeliveryMode
 from appliance.message.dkim_keys import record_name
 from appliance.model.mail import StoredDkimKey
 from appliance.times import DAY, SECOND
@@ -39,7 +39,9 @@ class DnsRecord:
 def sending_host(config: Config) -> str:
     """Whose address receivers see: the relay's, where everything goes through one."""
     delivery = config.delivery
-    return delivery.relay_host if delivery.mode is Mode.RELAY and delivery.relay_host else config.server.hostname
+    return (
+        delivery.relay_host if delivery.mode is DeliveryMode.RELAY and delivery.relay_host else config.server.hostname
+    )
 
 
 def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: int) -> list[DnsRecord]:

@@ -6,7 +6,7 @@ from functools import partial
 
 import trio
 
-from appliance.config.load import Config, Mode
+from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records, sending_host
 from appliance.dns.resolver import Resolver
@@ -105,7 +105,7 @@ class Examination:
             "listener": self._listeners,
             "hostname": self._names,
         }
-        if self.config.delivery.mode is not Mode.SANDBOX:
+        if self.config.delivery.mode is not DeliveryMode.SANDBOX:
             checks["port"] = self._port
         for sender in stored.senders:
             checks[f"dkim {sender.domain}"] = lambda sender=sender: self._records(sender)  # type: ignore[misc]
@@ -146,11 +146,11 @@ class Examination:
 
     async def _names(self) -> list[Finding]:
         """The server's name, and then what its addresses lead to."""
-        if self.config.delivery.mode is Mode.SANDBOX:
+        if self.config.delivery.mode is DeliveryMode.SANDBOX:
             return [
                 warning("hostname", self.config.server.hostname, "nothing leaves: delivery.mode is sandbox", _DIRECT)
             ]
-        if self.config.delivery.mode is Mode.RELAY:
+        if self.config.delivery.mode is DeliveryMode.RELAY:
             return [ok("hostname", self.config.server.hostname, "mail leaves through a relay")]
         facts = await observe_names.host(self.resolver, self.config)
         found = names.judge_host(facts)
@@ -166,7 +166,7 @@ class Examination:
 
     async def _port(self) -> list[Finding]:
         delivery = self.config.delivery
-        relay = delivery.mode is Mode.RELAY
+        relay = delivery.mode is DeliveryMode.RELAY
         port = delivery.relay_port if relay else delivery.mx_port
         knocks = await observe_names.knocks(self.resolver, self.config, self.outside)
         return names.judge_port(knocks, port, relay=relay)

@@ -15,7 +15,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from appliance.acme.files import Drawer
-from appliance.config.load import Config, Endpoint
+from appliance.config.settings import Config
+from appliance.config.values import Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.errors import in_words
 from appliance.keys.keyfile import FILE_NAME as KEY

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from appliance.config.load import Config, Mode, RelayTls
+from appliance.config.settings import Config, DeliveryMode, RelayTls
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import Fault, LookupFailed, Resolver
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
@@ -73,7 +73,7 @@ async def mx(resolver: Resolver, domain: str) -> MxFacts:
 
 async def knocks(resolver: Resolver, config: Config, outside: Outside) -> list[Knock]:
     """What the mail servers of large providers say, or the relay; all are asked at once."""
-    if config.delivery.mode is Mode.RELAY and config.delivery.relay_host:
+    if config.delivery.mode is DeliveryMode.RELAY and config.delivery.relay_host:
         return [await _knock_at_relay(resolver, config, outside)]
     found: dict[str, Knock] = {}
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from appliance.config.load import Endpoint
+from appliance.config.values import Endpoint
 from appliance.metrics.page import CONTENT_TYPE, page
 from appliance.metrics.readings import Readings
 from appliance.net.connection_limits import Doorkeeper, accept_forever

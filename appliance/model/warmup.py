@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.times import DAY, HOUR
 
 BURST = 10  # a tenth of an hour's recipients may go at once, but always one
@@ -27,7 +27,7 @@ def _recipients(first_hour: int, growth: float, day: int) -> int:
     return min(MOST, int(first_hour * Fraction(str(growth)) ** day))  # a float would lose one of 100 * 1.15
 
 
-def hourly(settings: Warmup, day: int) -> int | None:
+def hourly(settings: WarmupSettings, day: int) -> int | None:
     """How many recipients may go in an hour of this day; None when it is over."""
     return None if day >= settings.days else _recipients(settings.first_hour, settings.growth, day)
 
@@ -54,7 +54,7 @@ class Pace:
             return self
         return self._on_day(now)._in_hour(now)
 
-    def room(self, settings: Warmup, now: int) -> int | None:
+    def room(self, settings: WarmupSettings, now: int) -> int | None:
         """How many recipients may go at this moment; None: as many as there are."""
         here = self.at(now)
         most = hourly(settings, here.day)
@@ -63,14 +63,14 @@ class Pace:
         missing = -(-here._rest(most, now) * most // HOUR)
         return max(0, min(_burst(most) - missing, most - here.used))
 
-    def take(self, settings: Warmup, now: int, count: int) -> "Pace":
+    def take(self, settings: WarmupSettings, now: int, count: int) -> "Pace":
         """So many go."""
         here = self.at(now)
         most = hourly(settings, here.day)
         rested_at = now if most is None else now + here._rest(most, now) + count * HOUR // most
         return replace(here, sent=here.sent + count, used=here.used + count, rested_at=rested_at)
 
-    def give_back(self, settings: Warmup, taken_at: int, count: int) -> "Pace":
+    def give_back(self, settings: WarmupSettings, taken_at: int, count: int) -> "Pace":
         """So many of those taken at that time did not go after all."""
         most = hourly(settings, self.day)
         return replace(
@@ -80,7 +80,7 @@ class Pace:
             rested_at=self.rested_at - (0 if most is None else count * HOUR // most),
         )
 
-    def next_at(self, settings: Warmup, now: int) -> int:
+    def next_at(self, settings: WarmupSettings, now: int) -> int:
         """When at least one may go; `now` if that is already so."""
         here = self.at(now)
         most = hourly(settings, here.day)
@@ -89,7 +89,7 @@ class Pace:
         paced = now + here._rest(most, now) - (_burst(most) - 1) * HOUR // most
         return max(now, paced, here.hour_at + HOUR if here.used >= most else now)
 
-    def told(self, settings: Warmup, now: int) -> "Warming | None":
+    def told(self, settings: WarmupSettings, now: int) -> "Warming | None":
         """It in plain numbers, as it is now; None when it is over or has never begun."""
         here = self.at(now)
         most = hourly(settings, here.day)
@@ -137,14 +137,14 @@ def begin(pool: str, source: str, now: int) -> Pace:
     return Pace(pool, source, 0, now, 0, now, 0, now)
 
 
-def all_told(settings: Warmup, paces: Iterable[Pace], now: int) -> Iterator[Warming]:
+def all_told(settings: WarmupSettings, paces: Iterable[Pace], now: int) -> Iterator[Warming]:
     """Those that are under way, of the addresses that it is for."""
     for pace in paces:
         if is_for(settings, pace.source) and (told := pace.told(settings, now)) is not None:
             yield told
 
 
-def is_for(settings: Warmup, source: str) -> bool:
+def is_for(settings: WarmupSettings, source: str) -> bool:
     """Whether an address is to be warmed up: all are, unless the settings name some."""
     return not settings.addresses or any(source == str(address) for address in settings.addresses)
 

@@ -48,7 +48,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookSettings:
+class WebhookOptions:
     """What an account says of its webhook."""
 
     url: str
@@ -65,7 +65,7 @@ class SealedSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class WebhookDelivery:
     """One post of one event, as the history shows it."""
 
     id: str

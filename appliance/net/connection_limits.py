@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.config.load import Network
+from appliance.config.values import Network
 from appliance.net.address_policy import client_network
 from appliance.telemetry.log import get_logger
 

@@ -2,7 +2,8 @@
 
 import socket
 
-from appliance.config.load import Config, Endpoint
+from appliance.config.settings import Config
+from appliance.config.values import Endpoint
 
 
 def binds(config: Config) -> list[tuple[str, Endpoint]]:

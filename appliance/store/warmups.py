@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.model.warmup import Pace, Warming, all_told
 from appliance.outside import Outside
 from appliance.store.engine import Engine
@@ -52,16 +52,16 @@ class Warmups:
         values = [astuple(pace) for pace in paces]
         await self.engine.write(lambda c: _KEEP.run(c, values))
 
-    def told(self, settings: Warmup, most: int) -> list[Warming]:
+    def told(self, settings: WarmupSettings, most: int) -> list[Warming]:
         """The warm-ups under way: those that keep mail waiting first, then those with most mail in this hour."""
         found = self._told(settings, _LATE, {"most": LOOKED_AT})
         return sorted(found, key=lambda each: (each.next_at is None, -each.used, each.pool, each.source))[:most]
 
-    def told_of(self, settings: Warmup, pool: str) -> list[Warming]:
+    def told_of(self, settings: WarmupSettings, pool: str) -> list[Warming]:
         """Those under way at one pool."""
         return self._told(settings, _AT, {"pool": pool})
 
-    def _told(self, settings: Warmup, sql: str, bindings: dict[str, Any]) -> list[Warming]:
+    def _told(self, settings: WarmupSettings, sql: str, bindings: dict[str, Any]) -> list[Warming]:
         if not settings.enabled:
             return []
         now = self.outside.now()

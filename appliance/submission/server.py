@@ -13,8 +13,9 @@ from typing import Any
 import trio
 import trio_asyncio
 
-from appliance.config.load import Config, Endpoint
 from appliance.config.reload import LiveSettings
+from appliance.config.settings import Config
+from appliance.config.values import Endpoint
 from appliance.intake.services import Entrance
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.tls import self_signed
 from appliance.tls.certificate import tls_context
 

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from appliance.config.load import Config, ConfigError
+from appliance.config.settings import Config, ConfigError
 
 
 def trusting_context(ca_file: Path | None) -> ssl.SSLContext:

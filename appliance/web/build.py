@@ -4,7 +4,7 @@ from functools import partial
 
 import trio
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.intake.accept import FrontDoor
 from appliance.intake.services import Entrance
 from appliance.keys.dkim_keys import SigningKeys

@@ -13,8 +13,8 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.config.load import Config, Http
 from appliance.config.reload import LiveSettings
+from appliance.config.settings import Config, HttpSettings
 from appliance.net.connection_limits import Doorkeeper, KnownNetworks, accept_forever
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
@@ -109,7 +109,7 @@ async def serve(
         lifespan_nursery.cancel_scope.cancel()
 
 
-def _deadlines(http: Http) -> Deadlines:
+def _deadlines(http: HttpSettings) -> Deadlines:
     return Deadlines(http.header_timeout, http.body_timeout, http.write_timeout, http.keep_alive_timeout)
 
 
@@ -162,7 +162,7 @@ class _TlsListener(trio.abc.Listener[Any]):
         await self.plain.aclose()
 
 
-async def _listen(settings: Http, shown: Certificate | None) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
+async def _listen(settings: HttpSettings, shown: Certificate | None) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
     listeners: list[trio.abc.Listener[Any]] = []
     urls = []
     for bind in settings.bind:

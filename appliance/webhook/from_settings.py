@@ -3,7 +3,7 @@
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.dns.resolver import Resolver
 from appliance.net.local_addresses import OwnAddresses
 from appliance.outside import Outside

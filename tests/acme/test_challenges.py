@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from appliance.acme.challenges import MOST_PER_ADDRESS, PATIENCE, Questions, answer
-from appliance.config.load import Endpoint
+from appliance.config.values import Endpoint
 from appliance.net.connection_limits import Doorkeeper
 from appliance.net.http_server import HEAD_BYTES
 

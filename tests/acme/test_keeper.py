@@ -15,7 +15,7 @@ from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
 from appliance.acme.keeper import Keeper
 from appliance.acme.trouble import NotIssued
-from appliance.config.load import Acme
+from appliance.config.settings import AcmeSettings
 from appliance.outside import Outside
 from appliance.tls import self_signed
 from tests.acme.authority import DIRECTORY, Authority
@@ -38,7 +38,7 @@ class Stage:
     """A keeper on a virtual clock, with an authority that fails as long as the test says."""
 
     directory: Path
-    settings: Acme = field(default_factory=lambda: Acme(enabled=True, names=NAMES, directory=DIRECTORY))
+    settings: AcmeSettings = field(default_factory=lambda: AcmeSettings(enabled=True, names=NAMES, directory=DIRECTORY))
     failure: Failure = lambda: None
     tries: list[float] = field(default_factory=list)  # seconds since the beginning
     accounts: list[str] = field(default_factory=list)  # the account that each try began with

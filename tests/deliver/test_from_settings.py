@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import failures
-from appliance.config.load import Config, ConfigError, parse
-from appliance.config.settings import RelayTls
+from appliance.config.load import parse
+from appliance.config.settings import Config, ConfigError, RelayTls
 from appliance.deliver import build
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.providers import PROVIDERS, Limits

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from appliance.config.load import parse
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.deliver.due_mail import RECIPIENTS_PER_VISIT
 from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
@@ -76,7 +76,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_the_document_has_the_numbers_of_a_warm_up() -> None:
     """Days and recipients an hour are those of the settings' defaults, and so is all that the text says beside them."""
-    text, settings = DOCUMENT.read_text(), Warmup()
+    text, settings = DOCUMENT.read_text(), WarmupSettings()
     days, hours = re.findall(r"^\| (?:day|an hour) \|(.*)\|$", text, re.MULTILINE)
     told = {int(day): int(hour.replace(",", "")) for day, hour in zip(days.split("|"), hours.split("|"), strict=True)}
     assert told == {day: hourly(settings, day - 1) for day in told}

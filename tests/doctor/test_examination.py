@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from appliance.config.load import parse
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.dns.resolver import Answer
 from appliance.doctor import observe_machine
 from appliance.doctor.examination import AT_ONCE, Examination
@@ -139,8 +139,8 @@ def test_the_records_are_ready_to_paste(world: World) -> None:
 def test_a_warm_up_is_a_line_for_each_pool_and_address(world: World) -> None:
     """Which day it is, what may go in an hour and what has; nothing is wrong with it, and off it is no line."""
     now = OUTSIDE.now()
-    third = replace(begin("google", "192.0.2.1", now), day=2).take(Warmup(), now, 3)
-    others = [begin(f"pool{number:02}.test", "192.0.2.1", now).take(Warmup(), now, 2) for number in range(25)]
+    third = replace(begin("google", "192.0.2.1", now), day=2).take(WarmupSettings(), now, 3)
+    others = [begin(f"pool{number:02}.test", "192.0.2.1", now).take(WarmupSettings(), now, 2) for number in range(25)]
     world.stored(lambda store: store.warmups.keep([third, *others]))
     assert [each for each in trio.run(world.examine) if each.check == "warmup"] == []
     world.settings["warmup"] = "true"

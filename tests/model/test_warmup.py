@@ -4,15 +4,15 @@ from ipaddress import ip_address
 
 import pytest
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.model.warmup import BURST, Pace, all_told, begin, hourly
 from appliance.times import DAY, HOUR, MINUTE
 
-ON = Warmup(enabled=True)
+ON = WarmupSettings(enabled=True)
 START = 1_750_000_000_000_000
 
 
-def sent(pace: Pace, now: int, settings: Warmup = ON) -> tuple[Pace, int]:
+def sent(pace: Pace, now: int, settings: WarmupSettings = ON) -> tuple[Pace, int]:
     """Send all that may go at this moment; how much that was."""
     pace = pace.at(now)
     count = pace.room(settings, now)
@@ -20,7 +20,7 @@ def sent(pace: Pace, now: int, settings: Warmup = ON) -> tuple[Pace, int]:
     return (pace.take(settings, now, count) if count else pace), count
 
 
-def eager(pace: Pace, start: int, hours: int, settings: Warmup = ON) -> tuple[Pace, list[int]]:
+def eager(pace: Pace, start: int, hours: int, settings: WarmupSettings = ON) -> tuple[Pace, list[int]]:
     """Somebody with endless mail, who asks every minute; what went in each hour."""
     gone = [0] * hours
     for minute in range(60 * hours):
@@ -52,8 +52,8 @@ def test_after_the_last_day_there_is_no_limit() -> None:
 
 def test_growth_is_exact_and_bounded() -> None:
     """100 times 1.15 is 115, as on paper, and the steepest plan there can be is still a number."""
-    assert hourly(Warmup(first_hour=100, growth=1.15), 1) == 115
-    assert hourly(Warmup(first_hour=1_000_000, growth=3.0, days=365), 364) == 1_000_000_000
+    assert hourly(WarmupSettings(first_hour=100, growth=1.15), 1) == 115
+    assert hourly(WarmupSettings(first_hour=1_000_000, growth=3.0, days=365), 364) == 1_000_000_000
 
 
 # ---- an hour
@@ -178,6 +178,6 @@ def test_only_what_is_under_way_is_told() -> None:
     fresh = begin("google", "192.0.2.1", START)
     warm = Pace("google", "192.0.2.1", 30, START, 1, START, 1, START)
     assert list(all_told(ON, [fresh, warm], START)) == []
-    others = Warmup(enabled=True, addresses=(ip_address("2001:db8::1"),))
+    others = WarmupSettings(enabled=True, addresses=(ip_address("2001:db8::1"),))
     assert list(all_told(others, [fresh.take(ON, START, 1)], START)) == []
     assert len(list(all_told(others, [begin("google", "2001:db8::1", START).take(ON, START, 1)], START))) == 1

@@ -1,12 +1,12 @@
 """How far warm-ups have come, as the store keeps it."""
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.model.warmup import Pace, begin
 from appliance.store import Store
 from appliance.times import DAY
 from tests.store.samples import Clock
 
-ON = Warmup(enabled=True)
+ON = WarmupSettings(enabled=True)
 
 
 async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
@@ -31,7 +31,7 @@ async def test_those_that_keep_mail_waiting_are_told_first(store: Store, clock: 
     assert [each.pool for each in store.warmups.told(ON, 10)] == ["waits", "busy", "fast"]
     assert [each.pool for each in store.warmups.told(ON, 1)] == ["waits"]
     assert [each.used for each in store.warmups.told_of(ON, "busy")] == [50]
-    assert store.warmups.told(Warmup(), 10) == store.warmups.told_of(Warmup(), "busy") == []
+    assert store.warmups.told(WarmupSettings(), 10) == store.warmups.told_of(WarmupSettings(), "busy") == []
 
 
 async def test_addresses_that_send_no_more_are_not_told(store: Store, clock: Clock) -> None:

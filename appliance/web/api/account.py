@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 from quart import Blueprint, Response, request
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.errors import Code
 from appliance.intake.quota import Quota
 from appliance.model.mail import LedgerEntry, LedgerKind, Role

@@ -14,7 +14,7 @@ import trio
 from msgspec import Meta
 from quart import Blueprint, Response, request
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.dns import records as dns_records
 from appliance.dns.check import Checked, Status, check
 from appliance.dns.records import DnsRecord, Kind

@@ -9,7 +9,7 @@ from quart import Blueprint, Response, request
 from appliance.errors import Code
 from appliance.intake.rate_limit import RequestRate
 from appliance.model.excerpt import excerpt
-from appliance.model.webhooks import Delivery, PostStatus, Trigger
+from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery
 from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
@@ -84,7 +84,7 @@ def blueprint(services: Services, max_attempts: int, replays_at_once: int = REPL
     return routes
 
 
-def delivery_object(delivery: Delivery, max_attempts: int) -> DeliveryObject:
+def delivery_object(delivery: WebhookDelivery, max_attempts: int) -> DeliveryObject:
     """A delivery as it is shown."""
     return DeliveryObject(
         id=delivery.id,
