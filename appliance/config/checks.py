@@ -1,4 +1,4 @@
-"""In charge of what no setting can show alone: values that contradict each other, and listeners in each other's way."""
+"""Checks settings against each other: contradictions, missing counterparts, and listeners on the same address."""
 
 from appliance.config.settings import (
     OTHERS,
@@ -15,7 +15,7 @@ from appliance.config.values import Endpoint
 
 
 def check_together(config: Config, file: str) -> None:
-    """Raises ConfigError, with the file, the key and the reason, for the first thing that cannot be."""
+    """Raises ConfigError for the first contradiction."""
     pairs = {"http": (config.http.tls_cert, config.http.tls_key), "smtp": (config.smtp.tls_cert, config.smtp.tls_key)}
     for section, (cert, key) in pairs.items():
         if cert and not key:
@@ -40,7 +40,7 @@ def _check_acme(config: Config, file: str) -> None:
             raise ConfigError(file, "acme.names", f'"{name}" is no name that an authority could look up')
     shown_by_http = config.acme.http and not config.http.tls_cert
     if not shown_by_http and (config.smtp.tls_cert or not (config.smtp.bind or config.smtp.bind_tls)):
-        reason = "true, though nobody would show the certificate: http and smtp have their own files, or do without"
+        reason = "true, though no listener would use the certificate: http and smtp have their own files, or no TLS"
         raise ConfigError(file, "acme.enabled", reason)
     others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
     for key, taken in (others | {"metrics.bind": config.metrics.bind}).items():
@@ -51,7 +51,7 @@ def _check_acme(config: Config, file: str) -> None:
 
 
 def _collide(one: Endpoint, other: Endpoint) -> bool:
-    """Whether two listeners could not be open at once."""
+    """Whether two listeners cannot both be open."""
     if one.port != other.port or not one.port:
         return False
     hosts = {one.host, other.host}
@@ -60,7 +60,7 @@ def _collide(one: Endpoint, other: Endpoint) -> bool:
 
 
 def _check_retention(retention: RetentionSettings, file: str) -> None:
-    """A message is the last to go: what it says and what was told of it belong to it."""
+    """The rows of a message go last: its body and its webhook deliveries belong to them."""
     for key, kept in (("bodies", retention.bodies), ("webhook_logs", retention.webhook_logs)):
         if kept > retention.metadata:
             raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
@@ -81,7 +81,7 @@ def _check_relays(delivery: DeliverySettings, file: str) -> None:
 
 
 def _check_login(relay: RelaySettings, file: str, before: str) -> None:
-    """A name without a password is a slip; and a password is never sent in the clear, so it could not be used."""
+    """Username and password come together, and a password is never sent in the clear."""
     if bool(relay.username) != bool(relay.password):
         missing, given = ("password", "username") if relay.username else ("username", "password")
         raise ConfigError(file, before + missing, f"missing, though {given} is set")

@@ -1,8 +1,8 @@
-"""In charge of which settings there are: their keys, kinds, defaults and meanings, one class a section.
+"""The settings: their keys, kinds, defaults and meanings, one class for each section of the file.
 
-These classes are the table that reading, checking, config.example.toml and docs/configuration.md come from. A new
-setting is one line here, and the tests then ask for its documentation. A section may also have tables of one kind, each
-with a name of its own and as many as the operator likes, such as `[delivery.relays."example.com"]`.
+These classes are the table that loading, checking, config.example.toml and docs/configuration.md come from. A new
+setting is one line here, and the tests then ask for its documentation. A section may also hold any number of named
+tables of one kind, such as `[delivery.relays."example.com"]`.
 """
 # ruff: noqa: RUF009 - _key makes a dataclass field, as field() itself does
 
@@ -50,7 +50,7 @@ from appliance.config.values import (
 T = TypeVar("T")
 
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
-OTHERS = "default"  # the pool whose limits all organisations have that no other pool names
+OTHERS = "default"  # the pool of all organisations that no other pool names
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _TIMEOUT = duration(positive=True)
@@ -71,7 +71,7 @@ class ConfigError(Exception):
 
 
 class DeliveryMode(StrEnum):
-    """How mail leaves."""
+    """Where outgoing mail goes."""
 
     DIRECT = "direct"
     RELAY = "relay"
@@ -79,7 +79,7 @@ class DeliveryMode(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """From which events on the log has lines."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -109,7 +109,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class NamedTables:
-    """One kind of tables within a section, `[section.key.NAME]`: what a name may be, and the class of each."""
+    """The tables `[section.key.NAME]` of a section: what a name may be, and the class of each table."""
 
     section: str
     key: str
@@ -119,11 +119,9 @@ class NamedTables:
 
     @property
     def place(self) -> str:
-        """What stands before a name."""
         return f"{self.section}.{self.key}"
 
     def settings(self, name: str) -> Iterator[Setting]:
-        """The rows of the table of that name."""
         return _rows(place_of(self.place, name), self.record)
 
 
@@ -135,7 +133,7 @@ def place_of(before: str, name: str) -> str:
 def _key(kind: ValueKind[T], default: object, meaning: str) -> T:
     """A field whose default is written as in the file; typed as its value, so mypy holds kind and field together."""
     row = {"kind": kind, "default": default, "meaning": meaning}
-    # A password must not come out where somebody prints the settings.
+    # Passwords stay out of the repr.
     return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind is not SECRET)
 
 
@@ -146,7 +144,7 @@ def _named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Who this machine is and where it keeps its state."""
+    """The name of this machine, and where it keeps its state."""
 
     hostname: str = _key(
         optional(HOST_NAME, ""),
@@ -199,9 +197,7 @@ class SmtpSettings:
     bind_tls: tuple[Endpoint, ...] = _key(
         many(BIND), ["0.0.0.0:465"], "Addresses that speak TLS from the first byte; [] for none"
     )
-    tls_cert: Path | None = _key(
-        FILE, "", "Certificate chain (PEM); empty: by [acme], or a generated one that nobody trusts"
-    )
+    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: by [acme], or a generated, self-signed one")
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     allow_plaintext_auth: bool = _key(BOOLEAN, False, "true: AUTH without TLS, for loopback clients only")
     max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
@@ -227,7 +223,7 @@ class AcmeSettings:
 
     enabled: bool = _key(BOOLEAN, False, "true: get and renew a certificate, and agree to the terms of the authority")
     email: str = _key(
-        optional(MAILBOX, ""), "", "Whom the authority may write to, said when the account is made; empty: nobody"
+        optional(MAILBOX, ""), "", "Contact address of the ACME account, given when it is made; empty: none"
     )
     names: tuple[str, ...] = _key(
         many(HOST_NAME), [], "Names in the certificate; empty: server.hostname and the host of http.base_url"
@@ -369,7 +365,7 @@ class LimitSettings:
 class RetentionSettings:
     """How long things are kept; what is not delivered is never deleted."""
 
-    # Not less than an hour: somebody may be reading the bytes for a server just when a message is cancelled.
+    # At least an hour: a delivery may be reading the bytes when its message is cancelled.
     bodies: float = _key(
         duration(positive=True, at_least="1h"),
         "24h",
@@ -386,7 +382,7 @@ class MetricsSettings:
     """What Prometheus asks for."""
 
     bind: tuple[Endpoint, ...] = _key(
-        many(BIND), [], 'Addresses that serve /metrics, e.g. ["127.0.0.1:9180"], to whoever asks; [] for none'
+        many(BIND), [], 'Addresses that serve /metrics, e.g. ["127.0.0.1:9180"], without authentication; [] for none'
     )
 
 

@@ -1,4 +1,7 @@
-"""In charge of reading one TOML value into the type the program works with, or saying why that cannot be."""
+"""Reads one TOML value into the type the program works with; what it cannot be raises ValueError with the reason.
+
+No I/O. The kinds of values below are what `settings` builds its tables of.
+"""
 
 import ipaddress
 import json
@@ -19,7 +22,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 KIB = 1024
 MIB = 1024 * KIB
-MAX_DURATION = 365 * 86400.0  # seconds; a longer wait is a slip of the pen
+MAX_DURATION = 365 * 86400.0  # seconds; a longer one is taken for a typing error
 MAX_SIZE = 2**63 - 1  # bytes; what SQLite and the kernel can count
 DNS_PORT = 53
 
@@ -47,13 +50,12 @@ class ValueKind(Generic[T_co]):
 
 
 class Endpoint(NamedTuple):
-    """Where to listen, or whom to ask."""
+    """An address and port to listen on, or of a resolver."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """The form of the configuration file, which is also the form of a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -69,7 +71,7 @@ def _text(wanted: str, value: object) -> str:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether this is a host name in lower-case ASCII, with one label or more."""
+    """Whether this is a host name in lower-case ASCII, of one label or more."""
     return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
 
 
@@ -110,7 +112,7 @@ def _read_pool_name(value: object) -> str:
 
 
 def _read_secret(value: object) -> str:
-    """Text that is sent as it stands. The reason does not show it: it may be a password with one character too many."""
+    """A password, or text sent with one. The reason does not quote it."""
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError("must be text without control characters")
     return value

@@ -1,4 +1,4 @@
-"""In charge of holding appliance/config/load.py to what operators are told about it."""
+"""Settings are read as the documentation says, and an error names file, key and reason."""
 
 import contextlib
 import os
@@ -505,7 +505,7 @@ def test_a_certificate_by_acme_makes_it_https() -> None:
         (acme('[http]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of http."),
         (acme('bind = ["[::1]:25"]\n[smtp]\nbind = ["[::]:25"]'), "acme.bind: [::1]:25 cannot be had beside [::]:25"),
         (acme('[metrics]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of metr"),
-        (acme("http = false\n[smtp]\nbind = []\nbind_tls = []"), "acme.enabled: true, though nobody would show"),
+        (acme("http = false\n[smtp]\nbind = []\nbind_tls = []"), "acme.enabled: true, though no listener would use"),
     ],
 )
 def test_acme_settings_that_cannot_be(text: str, line: str) -> None:
@@ -523,12 +523,12 @@ def test_acme_settings_that_cannot_be(text: str, line: str) -> None:
     ],
 )
 def test_listeners_that_are_in_nobodys_way(text: str) -> None:
-    """Other addresses, any free port, and a certificate that nobody wants."""
+    """Other addresses, any free port, and a certificate that is not wanted."""
     parse(text, FILE)
 
 
 def test_a_long_value_is_cut() -> None:
-    """The line stays readable when somebody pastes a certificate in the wrong place."""
+    """The line stays readable when an operator pastes a certificate in the wrong place."""
     line = refusal(setting("delivery.mode", f'"{"x" * 5000}"'))
     assert len(line) < 200
     assert line.endswith("…")

@@ -1,4 +1,4 @@
-"""In charge of holding settings that change live to: all that can, or nothing, and the rest is named."""
+"""A reload changes all settings that can change, or none, and names the rest."""
 
 import re
 from collections.abc import Callable
