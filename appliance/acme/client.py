@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import trio
 
 from appliance import __version__
-from appliance.acme.conversation import Ask, Show, Steps, T
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import Answer, read_wait
+from appliance.acme.issuance import Ask, Show, Steps, T
+from appliance.acme.messages import Answer, read_wait
+from appliance.acme.problems import NotIssued
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address

@@ -10,8 +10,8 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from appliance.acme.crypto import new_key, read_key
 from appliance.acme.csr import names_of
-from appliance.acme.jws import new_key, read_key
 from appliance.system import private_file
 from appliance.tls.certificate_files import ACME_FILE
 from appliance.tls.self_signed import private_pem

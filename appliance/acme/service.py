@@ -5,9 +5,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme.challenges import Questions
 from appliance.acme.client import Client
-from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
-from appliance.acme.keeper import Keeper
+from appliance.acme.issuance import Conversation
+from appliance.acme.renewal import Keeper
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config
 from appliance.dns.resolver import DnsResolver

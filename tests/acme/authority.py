@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from jwt.algorithms import ECAlgorithm
 
-from appliance.acme.conversation import Ask, Show, Step, Steps, T, Wait
-from appliance.acme.wire import Answer
+from appliance.acme.issuance import Ask, Show, Step, Steps, T, Wait
+from appliance.acme.messages import Answer
 
 HOST = "https://ca.test"
 DIRECTORY = f"{HOST}/directory"

@@ -10,9 +10,9 @@ import trio
 import trustme
 
 from appliance.acme.client import BODY_LIMIT, Client
-from appliance.acme.conversation import Ask, Show, Step, Steps, Wait
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import Answer
+from appliance.acme.issuance import Ask, Show, Step, Steps, Wait
+from appliance.acme.messages import Answer
+from appliance.acme.problems import NotIssued
 from appliance.outside import Outside
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 

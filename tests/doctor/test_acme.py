@@ -7,8 +7,8 @@ import pytest
 import trio
 from cryptography import x509
 
+from appliance.acme.crypto import new_key
 from appliance.acme.files import Drawer, State
-from appliance.acme.jws import new_key
 from appliance.doctor.finding import Finding, Level
 from appliance.tls import self_signed
 from tests.acme.authority import issued

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from appliance.acme.conversation import NONCE_TRIES, POLL_LONGEST, Conversation
-from appliance.acme.jws import new_key, thumbprint
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import Answer
+from appliance.acme.crypto import new_key, thumbprint
+from appliance.acme.issuance import NONCE_TRIES, POLL_LONGEST, Conversation
+from appliance.acme.messages import Answer
+from appliance.acme.problems import NotIssued
 from tests.acme.authority import DIRECTORY, HOST, Authority, problem
 
 NAMES = ("mail.example.com", "app.example.com")

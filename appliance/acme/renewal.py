@@ -8,11 +8,11 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme import schedule
-from appliance.acme.conversation import Conversation
+from appliance.acme.crypto import new_key
 from appliance.acme.files import Drawer, Held, State
-from appliance.acme.jws import new_key
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import LONGEST_WAIT, shown_time
+from appliance.acme.issuance import Conversation
+from appliance.acme.messages import LONGEST_WAIT, shown_time
+from appliance.acme.problems import NotIssued
 from appliance.config.settings import AcmeSettings
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.telemetry.log import get_logger

@@ -12,9 +12,9 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme import csr
-from appliance.acme.jws import Json, base64url, signed, thumbprint
-from appliance.acme.trouble import BAD_NONCE, NO_ACCOUNT, NotIssued, Problem, explained
-from appliance.acme.wire import Answer, Authorization, Challenge, Directory, Order, read
+from appliance.acme.crypto import Json, base64url, signed, thumbprint
+from appliance.acme.messages import Answer, Authorization, Challenge, Directory, Order, read
+from appliance.acme.problems import BAD_NONCE, NO_ACCOUNT, NotIssued, Problem, explained
 
 NONCE_TRIES = 10  # of one request; an authority may forget nonces at any time (RFC 8555 6.5)
 POLL_DELAYS = (0.5, 1.0, 2.0, 3.0, 5.0)  # seconds between two looks at what the authority does; the last ever after

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from appliance.acme.trouble import NotIssued, Problem
+from appliance.acme.problems import NotIssued, Problem
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
-from appliance.acme.conversation import Conversation
 from appliance.acme.files import Drawer
-from appliance.acme.keeper import Keeper
-from appliance.acme.trouble import NotIssued
+from appliance.acme.issuance import Conversation
+from appliance.acme.problems import NotIssued
+from appliance.acme.renewal import Keeper
 from appliance.config.settings import AcmeSettings
 from appliance.outside import Outside
 from appliance.tls import self_signed

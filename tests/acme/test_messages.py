@@ -2,8 +2,8 @@
 
 import pytest
 
-from appliance.acme.trouble import DETAIL_LIMIT, Problem, explained
-from appliance.acme.wire import LONGEST_WAIT, read_wait
+from appliance.acme.messages import LONGEST_WAIT, read_wait
+from appliance.acme.problems import DETAIL_LIMIT, Problem, explained
 
 NOW = 1_794_700_000.0  # 2026-11-14 23:46:40
 
