@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from appliance.acme import service as acme
+from appliance.acme import renewal as acme
 from appliance.config.load import load
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError

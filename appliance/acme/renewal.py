@@ -1,4 +1,7 @@
-"""In charge of having a good certificate at all times: asking in time, asking again, and telling how it went."""
+"""Keeps a valid certificate: requests it, renews it in time, retries after failures, and logs the outcome.
+
+`serve` runs all of ACME. A failure never ends it: the server goes on with the certificate it has.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,109 +11,117 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme import schedule
+from appliance.acme.challenges import ChallengeServer
+from appliance.acme.client import Client
 from appliance.acme.crypto import new_key
-from appliance.acme.files import Drawer, Held, State
-from appliance.acme.issuance import Conversation
-from appliance.acme.messages import LONGEST_WAIT, shown_time
+from appliance.acme.files import AcmeFiles, AcmeState, HeldCertificate
+from appliance.acme.issuance import Issuance
+from appliance.acme.messages import format_time
 from appliance.acme.problems import NotIssued
-from appliance.config.settings import AcmeSettings
+from appliance.config.reload import LiveSettings
+from appliance.config.settings import AcmeSettings, Config
+from appliance.dns.resolver import DnsResolver
 from appliance.outside import SLEEP_LIMIT, Outside, Wake
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
+from appliance.tls.certificate_files import acme_directory
+from appliance.tls.trust import operators_context
 
-ATTEMPT_LIMIT = 600.0  # seconds for all of one attempt
-ERROR_FROM = 3  # failures in a row from which on it is no passing trouble
+ATTEMPT_TIMEOUT = 600.0  # seconds
+ERROR_FROM = 3  # failures in a row from which on they are logged as errors
 
-Issue = Callable[[Conversation, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
+Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
 
 log = get_logger("acme")
 
 
 @dataclass(slots=True)
-class Keeper:
-    """Keeps one certificate. `issue` goes through with a conversation, and returns the chain."""
+class Renewer:
+    """Renews one certificate; `issue` runs an issuance and returns the chain."""
 
     settings: AcmeSettings
-    drawer: Drawer
+    files: AcmeFiles
     issue: Issue
     outside: Outside
-    aside: Callable[..., Awaitable[None]] = trio.to_thread.run_sync  # writing to disk may take its time
+    in_thread: Callable[..., Awaitable[None]] = trio.to_thread.run_sync  # for writing to disk
     wake: Wake = field(default_factory=Wake)
     _spread: float = field(init=False)
-    _state: State = field(default_factory=State)
+    _state: AcmeState = field(default_factory=AcmeState)
 
     def __post_init__(self) -> None:
         self._spread = self.outside.random()
 
     async def run(self) -> None:
-        """Look after it for ever; nothing that goes wrong ends this."""
-        self._state = self.drawer.state()
+        """Renew until cancelled."""
+        self._state = self.files.state()
         while True:
             try:
-                await self._look()
-            except Exception:  # a certificate that no library of ours was made for, or a bug
-                log.exception("looking after the certificate failed")
+                await self._step()
+            except Exception:  # a certificate that the library cannot read, or a bug
+                log.exception("renewing the certificate failed")
                 await trio.sleep(SLEEP_LIMIT)
 
-    async def _look(self) -> None:
-        """Wait, if there is time, or ask for a certificate."""
-        held, now = self.drawer.held(), self._now()
-        due = due_at(self.settings, self._state, held, now, self._spread)
+    async def _step(self) -> None:
+        """Request a certificate if it is time, or wait."""
+        held, now = self.files.held(), self._now()
+        due = schedule.due_at(self.settings, self._state, held, now, self._spread)
         if due > now:
             await self.wake.wait(due - now)
         else:
             await self._attempt(held)
 
     def try_now(self) -> None:
-        """Forget that it has failed, as an operator who has mended something wants; the authority's own wish counts."""
+        """Retry at once after a failure, whose cause may be repaired; the authority's Retry-After still counts."""
         if self._state.failures:
             self._state = msgspec.structs.replace(self._state, next_try=0)
             self.wake.set()
 
-    async def _attempt(self, held: Held | None) -> None:
+    async def _attempt(self, held: HeldCertificate | None) -> None:
         try:
-            with trio.fail_after(ATTEMPT_LIMIT):
+            with trio.fail_after(ATTEMPT_TIMEOUT):
                 await self._renew()
         except NotIssued as failed:
             await self._failed(failed, held)
         except trio.TooSlowError:
-            await self._failed(NotIssued(f"the authority took over {ATTEMPT_LIMIT:g} s"), held)
+            await self._failed(NotIssued(f"the authority took over {ATTEMPT_TIMEOUT:g} s"), held)
         except OSError as error:
-            trouble = NotIssued(f"{self.drawer.directory} cannot be written: {error}", "Look at the disk.")
-            await self._failed(trouble, held)
+            reason = f"{self.files.directory} cannot be written: {error}"
+            await self._failed(NotIssued(reason, "Look at the disk."), held)
         except Exception as error:
-            log.exception("asking for a certificate failed")
+            log.exception("requesting a certificate failed")
             await self._failed(NotIssued(f"an error of this program: {error!r}", "Look at the log."), held)
 
     async def _renew(self) -> None:
         settings, state = self.settings, self._state
-        self.drawer.open()
-        account_key, is_new = self.drawer.account_key()
+        self.files.create_directory()
+        account_key, is_new = self.files.account_key()
         known = not is_new and state.account_at == settings.directory
-        conversation = Conversation(
+        issuance = Issuance(
             settings.directory, account_key, state.account if known else "", settings.email, settings.names
         )
         key = new_key()
         try:
-            chain = await self.issue(conversation, key)
+            chain = await self.issue(issuance, key)
         finally:
-            account, at = conversation.account, settings.directory
+            account, at = issuance.account, settings.directory
             self._state = state = msgspec.structs.replace(state, account=account, account_at=at)
-        if conversation.terms:
-            log.info("an account was made; its terms are agreed to", directory=at, terms=conversation.terms)
-        await self.aside(self.drawer.keep_certificate, key, chain)
+        if issuance.terms:
+            log.info("an account was made; its terms are agreed to", directory=at, terms=issuance.terms)
+        await self.in_thread(self.files.save_certificate, key, chain)
         self._spread = self.outside.random()
-        await self._keep(
-            State(state.account, state.account_at, issued_for=certificate_wanted(settings), issued_at=int(self._now()))
+        await self._save(
+            AcmeState(
+                state.account,
+                state.account_at,
+                issued_for=schedule.certificate_wanted(settings),
+                issued_at=int(self._now()),
+            )
         )
-        self._tell_success()
-
-    def _tell_success(self) -> None:
-        held = self.drawer.held()
-        until = shown_time(held.not_after) if held else ""
+        held = self.files.held()
+        until = format_time(held.not_after) if held else ""
         log.info("a certificate has come", names=list(self.settings.names), until=until)
 
-    async def _failed(self, failed: NotIssued, held: Held | None) -> None:
+    async def _failed(self, failed: NotIssued, held: HeldCertificate | None) -> None:
         failures, now = self._state.failures + 1, self._now()
         wait = schedule.retry(failures, self.outside.random())
         state = msgspec.structs.replace(
@@ -118,21 +129,25 @@ class Keeper:
             failures=failures,
             error=str(failed),
             advice=failed.advice,
-            tried_for=wanted(self.settings),
+            tried_for=schedule.wanted(self.settings),
             tried_at=int(now),
             next_try=int(now + wait),
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
         )
-        fields = {"reason": state.error, "advice": state.advice, "next_try": shown_time(_next_try(state))}
-        event = "there is no certificate yet" if held is None or held.own else "the certificate could not be renewed"
+        fields = {"reason": state.error, "advice": state.advice, "next_try": format_time(schedule.next_try(state))}
+        event = (
+            "there is no certificate yet"
+            if held is None or held.self_signed
+            else "the certificate could not be renewed"
+        )
         (log.warning if failures < ERROR_FROM else log.error)(event, names=list(self.settings.names), **fields)
-        await self._keep(state)
+        await self._save(state)
 
-    async def _keep(self, state: State) -> None:
-        """Remember it, and on disk, too, if that can be: the next start should not ask too soon."""
+    async def _save(self, state: AcmeState) -> None:
+        """Remember the state, on disk if possible: the next start should not send a request too soon."""
         self._state = state
         try:
-            await self.aside(self.drawer.keep_state, state)
+            await self.in_thread(self.files.save_state, state)
         except OSError as error:
             log.warning("the state of ACME cannot be kept", reason=str(error))
 
@@ -140,33 +155,28 @@ class Keeper:
         return self.outside.now() / SECOND
 
 
-def certificate_wanted(settings: AcmeSettings) -> str:
-    """What a certificate is asked for with: for another wish another one is needed."""
-    return " ".join((settings.directory, *settings.names))
+async def serve(
+    config: Config,
+    outside: Outside,
+    live: LiveSettings,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer challenges and renew the certificate until cancelled; returns at once where ACME is off."""
+    if not config.acme.enabled:
+        task_status.started([])
+        return
+    context = operators_context(config, "acme.ca_file", config.acme.ca_file)
+    client = Client(DnsResolver(config.dns.resolvers), context, outside)
+    base_url = config.http.base_url
+    challenges = ChallengeServer(base_url if base_url.startswith("https:") else "")
 
+    async def issue(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
+        return await client.run(issuance.certificate(key), challenges.tokens)
 
-def wanted(settings: AcmeSettings) -> str:
-    """All that is said to the authority: another wish has not failed yet."""
-    return f"{certificate_wanted(settings)} {settings.email}"
-
-
-def is_good(settings: AcmeSettings, state: State, held: Held | None) -> bool:
-    """Whether the certificate is the one that the settings ask for, whatever its age."""
-    return held is not None and not held.own and state.issued_for == certificate_wanted(settings)
-
-
-def due_at(settings: AcmeSettings, state: State, held: Held | None, now: float, spread: float) -> float:
-    """When to ask next. A time too far away was written under a wrong clock, and does not count. PURE."""
-    asked_to_wait = state.not_before if state.not_before <= now + LONGEST_WAIT else 0
-    if state.failures and state.tried_for == wanted(settings):
-        farthest = now + schedule.RETRY_DELAYS[-1] * 2
-        return max(state.next_try if state.next_try <= farthest else 0, asked_to_wait)
-    life = held.not_after - held.not_before if held else schedule.LEAST_GAP
-    due = min(state.issued_at, now) + schedule.gap(life) if state.issued_for == certificate_wanted(settings) else 0
-    if held is not None and is_good(settings, state, held):
-        due = max(due, schedule.renewal(held.not_before, held.not_after, settings.renew_before, spread))
-    return max(due, asked_to_wait)
-
-
-def _next_try(state: State) -> float:
-    return max(state.next_try, state.not_before)
+    renewer = Renewer(config.acme, AcmeFiles(acme_directory(config)), issue, outside)
+    live.join(lambda _: renewer.try_now)  # a reload may follow a repair, such as opening port 80
+    async with trio.open_nursery() as nursery:
+        urls = await nursery.start(challenges.serve, config.acme.bind)
+        nursery.start_soon(renewer.run)
+        task_status.started(urls)

@@ -14,7 +14,7 @@ import trio
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from appliance.acme.files import Drawer
+from appliance.acme.files import AcmeFiles
 from appliance.config.settings import Config
 from appliance.config.values import Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
@@ -90,15 +90,15 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
 
 def by_acme(config: Config) -> AcmeFacts:
     """The certificate that ACME keeps, and what is written down beside it."""
-    drawer = Drawer(acme_directory(config))
-    facts = AcmeFacts(drawer.certificate, config.acme.names, config.acme.renew_before)
+    files = AcmeFiles(acme_directory(config))
+    facts = AcmeFacts(files.certificate, config.acme.names, config.acme.renew_before)
     try:
-        drawer.certificate.open("rb").close()
+        files.certificate.open("rb").close()
     except FileNotFoundError:
         pass
     except OSError as error:
         return replace(facts, trouble=in_words(error))
-    state, held = drawer.state(), drawer.held()
+    state, held = files.state(), files.held()
     told = replace(
         facts,
         failures=state.failures,
@@ -106,7 +106,7 @@ def by_acme(config: Config) -> AcmeFacts:
         advice=state.advice,
         next_try=max(state.next_try, state.not_before),
     )
-    if held is None or held.own:
+    if held is None or held.self_signed:
         return told
     begins, ends = (datetime.fromtimestamp(moment, UTC) for moment in (held.not_before, held.not_after))
     return replace(told, names=held.names, not_before=begins, not_after=ends)

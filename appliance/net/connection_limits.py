@@ -87,7 +87,7 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class Doorkeeper(Generic[Connection]):
+class ConnectionTable(Generic[Connection]):
     """One listener's table."""
 
     most: int

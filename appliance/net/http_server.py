@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import trio
 
-from appliance.net.connection_limits import Doorkeeper
+from appliance.net.connection_limits import ConnectionTable
 
 HEAD_BYTES = 8 * 1024
 PLAIN = "text/plain; charset=utf-8"
@@ -36,7 +36,7 @@ class Visit:
 
 async def answer_one(
     stream: trio.SocketStream,
-    door: Doorkeeper[Visit],
+    door: ConnectionTable[Visit],
     patience: float,
     answer: Callable[[bytes], Awaitable[bytes]],
 ) -> None:

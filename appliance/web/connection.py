@@ -14,7 +14,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from appliance.net.connection_limits import Doorkeeper
+from appliance.net.connection_limits import ConnectionTable
 from appliance.net.socket_stream import QUICK_BYTES, QuickStream
 from appliance.web.http1 import Application, Http1, InPlace, Peer
 
@@ -52,12 +52,12 @@ class Connection(TCPServer):
         stream: trio.abc.Stream,
         deadlines: Deadlines,
         new_request_id: Callable[[], str],
-        table: "Doorkeeper[Connection] | None" = None,
+        table: "ConnectionTable[Connection] | None" = None,
     ) -> None:
         super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # our own ASGI callable, any stream
         self._deadlines = deadlines
         self._new_request_id = new_request_id
-        self._table: Doorkeeper[Connection] = table or Doorkeeper(1, 1)
+        self._table: ConnectionTable[Connection] = table or ConnectionTable(1, 1)
         self._peer = Peer(None)
         self._closing = False
         self._busy = False  # with a request
