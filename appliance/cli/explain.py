@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from appliance.config.settings import WarmupSettings
     from appliance.model.mail import Attempt, MessageRecord, TriedRecipient
-    from appliance.report.explain import PoolView
+    from appliance.model.queue import PoolView
     from appliance.store import Store
 
 

@@ -20,7 +20,7 @@ from appliance.deliver.pool_limiter import Gate, Sender
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.route import Route
 from appliance.errors import Refused
-from appliance.model.mail import PoolHold, PoolState, SlowedAccount
+from appliance.model.queue import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY

@@ -18,8 +18,9 @@ from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import KEY_BYTES
 from appliance.keys.sealing import SealBroken
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
-from appliance.model.mail import PoolHold, StoredDkimKey
-from appliance.model.warmup import Warming
+from appliance.model.mail import StoredDkimKey
+from appliance.model.queue import PoolHold
+from appliance.model.warmup import WarmupStatus
 from appliance.net.address_policy import Address
 from appliance.net.listeners import binds
 from appliance.outside import Outside
@@ -59,7 +60,7 @@ class Stored:
     holds: tuple[PoolHold, ...] = ()
     newest_message_at: int | None = None
     unopened_secrets: tuple[str, ...] = ()  # accounts whose webhook secret the key file does not open
-    warmups: tuple[Warming, ...] = ()
+    warmups: tuple[WarmupStatus, ...] = ()
 
 
 @dataclass(slots=True)

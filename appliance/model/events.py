@@ -1,4 +1,4 @@
-"""In charge of what an event says: the envelope's bytes, fixed when the result is recorded. PURE."""
+"""The JSON body of a webhook event. Made when the result is recorded, so all attempts post the same bytes. No I/O."""
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Encoder
@@ -22,7 +22,7 @@ _ENCODER = Encoder()
 
 
 class _Data(Struct, gc=False):
-    """What an event says of one recipient; what is unset is left out."""
+    """The data of one recipient; what is unset is left out."""
 
     email_id: str | UnsetType
     recipient_id: str | UnsetType

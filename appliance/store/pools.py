@@ -8,9 +8,8 @@ import apsw
 import msgspec
 
 from appliance.config.settings import WarmupSettings
-from appliance.model.mail import PoolHold, PoolState, SlowedAccount
+from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.outside import Outside
-from appliance.report.explain import PoolView
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from appliance.model.warmup import Warming
+from appliance.model.warmup import WarmupStatus
 
 # Seconds, from a fast commit to a slow mail server.
 LATENCY_BOUNDS: Final = (
@@ -103,6 +103,6 @@ HISTOGRAMS = (ACCEPT_SECONDS, ATTEMPT_SECONDS, DELIVERY_SECONDS, WEBHOOK_SECONDS
 OPEN_CONNECTIONS: dict[str, Callable[[], int]] = {}
 
 # Warm-ups of sending addresses that are under way; put here by delivery.
-WARMUPS: dict[str, Callable[[], Iterable[Warming]]] = {}
+WARMUPS: dict[str, Callable[[], Iterable[WarmupStatus]]] = {}
 # When the certificate of a listener expires: seconds since 1970, or None where that cannot be read.
 CERTIFICATE_EXPIRIES: dict[str, Callable[[], float | None]] = {}

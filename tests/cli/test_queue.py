@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from appliance.cli import main
 from appliance.config.settings import WarmupSettings
-from appliance.model.mail import NewMessage, PoolState, RecipientStatus, SlowedAccount
+from appliance.model.mail import NewMessage, RecipientStatus
+from appliance.model.queue import PoolState, SlowedAccount
 from appliance.model.warmup import begin
 from appliance.outside import Outside
 from appliance.report.explain import clock

@@ -1,4 +1,4 @@
-"""In charge of what an event says: fixed bytes, the interface's fields, nothing empty."""
+"""The JSON of an event: fixed bytes, the interface's fields, nothing empty."""
 
 import json
 from typing import Any

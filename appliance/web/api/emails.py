@@ -14,7 +14,7 @@ from appliance.intake.account_rules import domain_name
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.model.dashboard import ListedMessage, MailFilter, MessageFacts
 from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
-from appliance.report.explain import PoolView
+from appliance.model.queue import PoolView
 from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import BodyAnswer, MessageBodies

@@ -10,7 +10,7 @@ from quart import Blueprint, Response, request
 from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, Attempt, Guesses
 from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
-from appliance.model.dashboard import Session
+from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
@@ -104,7 +104,7 @@ def blueprint(
         account = AccountObject(user.account_id, user.account_name, user.email, user.role)
         return answer(TokenObject(token, "Bearer", rfc3339(expires_at), account, request_id()))
 
-    def with_cookie(response: Response, session: Session | None) -> Response:
+    def with_cookie(response: Response, session: LoginSession | None) -> Response:
         given = cookies.clear(request.scheme) if session is None else cookies.give(session, request.scheme)
         response.headers["Set-Cookie"] = given
         return response

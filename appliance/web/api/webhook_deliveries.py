@@ -8,8 +8,7 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code
 from appliance.intake.rate_limit import RequestRate
-from appliance.model.excerpt import excerpt
-from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery
+from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
 from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
