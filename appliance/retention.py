@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import trio
 
+from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
 from appliance.errors import Refused
-from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.retention import START, Slice
 from appliance.system.free_space import FreeSpace

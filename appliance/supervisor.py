@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from appliance.acme import renewal as acme
+from appliance.concurrency.wake import Wake
 from appliance.config.load import load
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
@@ -21,7 +22,7 @@ from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.retention import Janitor
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
@@ -170,7 +171,7 @@ async def _run_all(
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
             _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": told})
             manager.ready(SERVING)
-            workers.start_soon(manager.beat)
+            workers.start_soon(manager.keep_alive)
             ready.set()
             if on_ready is not None:
                 await on_ready(store, urls)

@@ -8,10 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
 from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
-from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.outside import Outside
 from appliance.retention import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
 from appliance.store import Store, open_store
 from appliance.store.retention import Slice

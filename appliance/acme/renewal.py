@@ -18,10 +18,11 @@ from appliance.acme.files import AcmeFiles, AcmeState, HeldCertificate
 from appliance.acme.issuance import Issuance
 from appliance.acme.messages import format_time
 from appliance.acme.problems import NotIssued
+from appliance.concurrency.wake import SLEEP_LIMIT, Wake
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import AcmeSettings, Config
 from appliance.dns.resolver import DnsResolver
-from appliance.outside import SLEEP_LIMIT, Outside, Wake
+from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 from appliance.tls.certificate_files import acme_directory

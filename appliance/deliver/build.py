@@ -22,7 +22,7 @@ from appliance.deliver.tls_policy import TlsPolicies
 from appliance.deliver.warmups import Warmups
 from appliance.dns.resolver import DnsResolver
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.net.local_addresses import OwnAddresses
+from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import Inbox
@@ -34,7 +34,7 @@ def build(
 ) -> Dispatch:
     """Delivery to the world, ready to run; `stop_by` says when it has to have ended once it is stopped."""
     name_pools(config.delivery.pools)
-    delivery, own = config.delivery, OwnAddresses(frozenset(config.delivery.own_addresses))
+    delivery, own = config.delivery, LocalAddresses(frozenset(config.delivery.own_addresses))
     resolver = DnsResolver(config.dns.resolvers)
     own_names = frozenset({config.server.hostname})
     router = Router(

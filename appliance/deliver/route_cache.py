@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.route import NoRoute, Route, Router
 from appliance.telemetry.log import get_logger
@@ -20,7 +20,7 @@ class SharedRoutes:
 
     router: Router
     _known: TtlCache[str, Route] = field(default_factory=lambda: TtlCache(KEPT, FRESH))  # by domain
-    _finding: Joint[str, Route | NoRoute] = field(default_factory=Joint)
+    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
 
     def known(self, domain: str) -> Route | None:
         """The way to a domain, if it was found a moment ago."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import RelayTls
 from appliance.deliver.dane import usable
@@ -104,7 +104,7 @@ class TlsPolicies:
         self._fetch = fetch
         self._kept: TtlCache[str, _Kept] = TtlCache(remembered, LEAST_AGE)
         self._failed: TtlCache[_Announced, NoPolicy] = TtlCache(remembered, RETRY_AFTER)
-        self._fetching: Joint[_Announced, Policy | NoPolicy] = Joint()
+        self._fetching: SingleFlight[_Announced, Policy | NoPolicy] = SingleFlight()
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
         """What a connection to this host of this route must fulfil."""

@@ -18,7 +18,7 @@ from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.model.warmup import WarmupPace, WarmupStatus, applies_to, begin, hourly_limit, statuses
 from appliance.net.address_policy import Address
-from appliance.net.local_addresses import leaving_from
+from appliance.net.local_addresses import source_address
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
@@ -41,7 +41,7 @@ class Warmups:
     store: Store
     outside: Outside
     known_as: Callable[[str], str] = str  # the pool as operators know it, of one under a host's name
-    source_of: Callable[[Address], Address | None] = leaving_from
+    source_of: Callable[[Address], Address | None] = source_address
     _paces: dict[tuple[str, str], WarmupPace] = field(default_factory=dict)
     _unsaved: set[tuple[str, str]] = field(default_factory=set)
     _in_hand: dict[str, int] = field(default_factory=dict)  # by pool

@@ -24,10 +24,10 @@ import dns.rdatatype
 import dns.resolver
 import trio
 
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import DNS_PORT, Endpoint
-from appliance.errors import in_words
+from appliance.errors import error_text
 from appliance.system.shortage import lack_behind
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
@@ -252,7 +252,7 @@ class DnsResolver:
         self._validated = all_loopback(self._servers)
         self._backend = dns.asyncbackend.get_backend("trio")
         self._cache: TtlCache[_Key, _Result] = TtlCache(cache_size, TTL_LIMIT)
-        self._asking: Joint[_Key, _Result] = Joint()
+        self._asking: SingleFlight[_Key, _Result] = SingleFlight()
 
     async def mx(self, name: str) -> Answer[Mx]:
         """The mail exchangers of a domain, in no order."""
@@ -356,7 +356,7 @@ class DnsResolver:
         except Exception as cause:  # whatever a hostile packet can provoke in a parser, or a socket can report
             if (lack := lack_behind(cause)) is not None:
                 raise NotAsked(lack) from cause
-            text = f"no usable answer from {asked}: {in_words(cause)}"
+            text = f"no usable answer from {asked}: {error_text(cause)}"
             raise LookupFailed(Fault.TEMPORARY, text, public=NO_ANSWER) from cause
         if not isinstance(reply, dns.message.QueryMessage) or reply.flags & dns.flags.TC:
             raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}", public=NO_ANSWER)

@@ -18,7 +18,7 @@ from appliance.acme.files import AcmeFiles
 from appliance.config.settings import Config
 from appliance.config.values import Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
-from appliance.errors import in_words
+from appliance.errors import error_text
 from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.net.listeners import bind_error
 from appliance.store import FILE_NAME as DATABASE
@@ -73,7 +73,7 @@ def certificate(section: str, chain: Path | None, key: Path | None) -> Certifica
 def _reason(error: OSError | ValueError) -> str:
     """In plain words: the libraries' own say which line of them has found it."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-        return in_words(error)
+        return error_text(error)
     return "they do not fit together, are not PEM, or the key is encrypted"
 
 
@@ -97,7 +97,7 @@ def by_acme(config: Config) -> AcmeFacts:
     except FileNotFoundError:
         pass
     except OSError as error:
-        return replace(facts, trouble=in_words(error))
+        return replace(facts, trouble=error_text(error))
     state, held = files.state(), files.held()
     told = replace(
         facts,
@@ -128,7 +128,7 @@ async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFac
         trouble = f"no answer within {ANSWER_TIMEOUT:.0f} s"
         return ListenerFacts(key, str(address), answers=False, trouble=trouble, exposed=exposed)
     except OSError as error:
-        return ListenerFacts(key, str(address), answers=False, trouble=in_words(error), exposed=exposed)
+        return ListenerFacts(key, str(address), answers=False, trouble=error_text(error), exposed=exposed)
     return ListenerFacts(key, str(address), answers=True, exposed=exposed)
 
 

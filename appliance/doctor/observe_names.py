@@ -9,9 +9,9 @@ from appliance.dns.check import addresses_of
 from appliance.dns.resolver import Fault, LookupFailed, Resolver
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
-from appliance.errors import in_words
+from appliance.errors import error_text
 from appliance.net.address_policy import Address, refusal
-from appliance.net.local_addresses import NOBODYS, leaving_from
+from appliance.net.local_addresses import UNASSIGNED, source_address
 from appliance.outside import Outside
 
 TARGETS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
@@ -33,7 +33,7 @@ def leaving_addresses(config: Config) -> tuple[Address, ...]:
     """Where mail leaves from: as the settings say, else as the routing table does, if that is public at all."""
     if config.delivery.own_addresses:
         return config.delivery.own_addresses
-    found = [address for nobodys in NOBODYS if (address := leaving_from(nobodys)) is not None]
+    found = [address for nobodys in UNASSIGNED if (address := source_address(nobodys)) is not None]
     return tuple(address for address in found if refusal(address) is None)
 
 
@@ -133,7 +133,7 @@ async def _knock(
         except trio.TooSlowError:
             reason = f"no answer from {address} within {KNOCK_TIMEOUT:.0f} s"
         except OSError as error:
-            reason = f"{address}: {in_words(error)}"
+            reason = f"{address}: {error_text(error)}"
         except trio.BrokenResourceError:
             reason = f"{address}: the connection was closed"
     return Knock(host_name, None, reason)

@@ -9,7 +9,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from appliance.concurrency.workers import Turns, Workers
+from appliance.concurrency.wake import Wake
+from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.values import Share
 from appliance.errors import Code, Refused
 from appliance.intake.quota import Quota
@@ -21,7 +22,7 @@ from appliance.message.request import SendRequest, fingerprint
 from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
 from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.store.new_mail import Inbox
 from appliance.system.free_space import FreeSpace
@@ -115,7 +116,7 @@ class FrontDoor:
         self._hostname = hostname
         self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
-        self._large = Turns(1, rest=2.0, longest_rest=1.0)
+        self._large = FairQueue(1, rest=2.0, longest_rest=1.0)
         self.workers = Workers()
 
     def check_open(self, caller: Caller) -> None:

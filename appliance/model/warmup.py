@@ -114,7 +114,7 @@ class WarmupPace:
         return replace(self, hour_at=self.hour_at + passed * HOUR, used=0) if passed else self
 
     def _rest(self, most: int, now: int) -> int:
-        """How long until a full burst is available: at most the time in which one accumulates, even after a clock jump."""
+        """How long until a full burst is available: at most the time in which one accumulates."""
         return min(max(0, self.rested_at - now), _burst(most) * HOUR // most)
 
 

@@ -7,11 +7,11 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 # What the system says of an address that it does not have, or of a family that it does not speak.
 _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.EACCES)
-NOBODYS = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))  # RFC 5737, RFC 3849: on no machine
+UNASSIGNED = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))  # RFC 5737, RFC 3849: on no machine
 
 
 @dataclass(frozen=True, slots=True)
-class OwnAddresses:
+class LocalAddresses:
     """A container of the machine's addresses, to be asked with `in`; `further` are those it has behind a NAT.
 
     The system is asked each time whether a socket could be bound to the address: some microseconds, and interfaces
@@ -28,7 +28,7 @@ class OwnAddresses:
         return _binds(address)
 
 
-def leaving_from(target: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address | None:
+def source_address(target: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address | None:
     """The address that a packet to `target` would leave from, None when there is no way there; none is sent."""
     try:
         with socket.socket(_family(target), socket.SOCK_DGRAM) as probe:
@@ -44,7 +44,7 @@ def _family(address: IPv4Address | IPv6Address) -> socket.AddressFamily:
 
 def _binds_anything(address: IPv4Address | IPv6Address) -> bool:
     """Whether the system would bind to any address (ip_nonlocal_bind), so that asking it says nothing."""
-    return any(_binds(nobodys) for nobodys in NOBODYS if nobodys.version == address.version)
+    return any(_binds(nobodys) for nobodys in UNASSIGNED if nobodys.version == address.version)
 
 
 def _binds(address: IPv4Address | IPv6Address) -> bool:

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from appliance.config.settings import Config
 from appliance.dns.resolver import Resolver
-from appliance.net.local_addresses import OwnAddresses
+from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.tls.trust import operators_context
 from appliance.webhook.post import Poster
@@ -20,7 +20,7 @@ def poster(config: Config, resolver: Resolver, outside: Outside) -> Poster:
         ports=frozenset(config.webhooks.ports),
         own_names=own_names(config),
         allowed=config.webhooks.allow_networks,
-        own=OwnAddresses(frozenset(config.delivery.own_addresses)),
+        own=LocalAddresses(frozenset(config.delivery.own_addresses)),
     )
 
 
