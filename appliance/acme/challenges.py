@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.net.connection_limits import ConnectionTable, accept_forever
-from appliance.net.http_server import Visit, answer_one, read_request, response
+from appliance.net.connection_limits import ConnectionTable, accept_connections
+from appliance.net.http_server import ShortConnection, answer_one, read_request, response
 from appliance.telemetry.log import get_logger
 
 CONNECTIONS = 200  # at once
@@ -50,7 +50,7 @@ class ChallengeServer:
 
     https: str
     tokens: dict[str, str] = field(default_factory=dict)
-    connections: ConnectionTable[Visit] = field(
+    connections: ConnectionTable[ShortConnection] = field(
         default_factory=lambda: ConnectionTable(CONNECTIONS, CONNECTIONS_PER_ADDRESS)
     )
     timeout: float = REQUEST_TIMEOUT
@@ -62,7 +62,7 @@ class ChallengeServer:
         listeners = [each for bind in binds for each in await trio.open_tcp_listeners(bind.port, host=bind.host)]
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(accept_forever, listener, self._connected, nursery)
+                nursery.start_soon(accept_connections, listener, self._connected, nursery)
             task_status.started([f"http://{Endpoint(*each.socket.getsockname()[:2])}" for each in listeners])
 
     async def _connected(self, stream: trio.SocketStream) -> None:

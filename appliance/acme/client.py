@@ -21,7 +21,7 @@ from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address
 from appliance.net.dial import dial_first
-from appliance.net.http_client import BadAnswer, ask
+from appliance.net.http_client import BadResponse, send_request
 from appliance.outside import Outside
 from appliance.system.shortage import Shortage
 from appliance.times import SECOND
@@ -77,7 +77,7 @@ class Client:
             raise _unreachable(host, str(failed)) from failed
         except trio.TooSlowError:
             raise _unreachable(host, f"no answer within {REQUEST_TIMEOUT:g} s") from None
-        except (OSError, trio.BrokenResourceError, BadAnswer) as error:
+        except (OSError, trio.BrokenResourceError, BadResponse) as error:
             raise _fault(host, error) from error
 
     async def _connect(self, host: str, port: int) -> trio.abc.Stream:
@@ -103,7 +103,7 @@ class Client:
         ]
         if step.body:
             headers.append(("Content-Type", "application/jose+json"))
-        answer = await ask(stream, step.method, target, headers, step.body)
+        answer = await send_request(stream, step.method, target, headers, step.body)
 
         def header(name: bytes) -> str:
             return b"".join(answer.all(name)[:1]).decode("latin-1")

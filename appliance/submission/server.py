@@ -20,7 +20,7 @@ from appliance.intake.services import Entrance
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
-from appliance.net.connection_limits import ConnectionTable, accept_forever
+from appliance.net.connection_limits import ConnectionTable, accept_connections
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies
@@ -183,7 +183,7 @@ async def serve(
             async with trio.open_nursery() as accepting:
                 for listener, url in listeners:
                     connected = partial(submission.connected, loop, url.startswith("smtps:"))
-                    accepting.start_soon(accept_forever, listener, connected, connections)
+                    accepting.start_soon(accept_connections, listener, connected, connections)
                 task_status.started([url for _, url in listeners])
                 await stopping.wait()
                 accepting.cancel_scope.cancel()

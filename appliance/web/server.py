@@ -15,7 +15,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, HttpSettings
-from appliance.net.connection_limits import ConnectionTable, KnownNetworks, accept_forever
+from appliance.net.connection_limits import ConnectionTable, KnownNetworks, accept_connections
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
@@ -95,7 +95,7 @@ async def serve(
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(accept_forever, listener, connected, connections)
+                    accepting.start_soon(accept_connections, listener, connected, connections)
                 task_status.started(urls)
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
