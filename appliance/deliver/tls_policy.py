@@ -20,7 +20,7 @@ from appliance.deliver.dane import usable
 from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
 from appliance.deliver.policy_fetch import NoPolicy
 from appliance.deliver.route import Host, Relay, Route
-from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.system.shortage import Shortage
 
 POLICIES = 10_000  # domains remembered
@@ -124,7 +124,7 @@ class TlsPolicies:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 return TlsDemand(Level.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.public}")
             return None
         return _dane_demand(answer.records, route.domain, host.name) if answer.authentic else None

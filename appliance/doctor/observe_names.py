@@ -6,7 +6,7 @@ import trio
 
 from appliance.config.settings import Config, DeliveryMode, RelayTls
 from appliance.dns.check import addresses_of
-from appliance.dns.resolver import Fault, LookupFailed, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
 from appliance.errors import error_text
@@ -42,7 +42,7 @@ async def ptr(resolver: Resolver, address: Address, hostname: str) -> PtrFacts:
     try:
         names = (await resolver.ptr(address.reverse_pointer)).records
     except LookupFailed as failed:
-        if failed.fault is Fault.TEMPORARY:
+        if failed.fault is DnsFault.TEMPORARY:
             return PtrFacts(address, hostname, None, trouble=failed.text)
         return PtrFacts(address, hostname, ())
     confirmed = []
@@ -60,7 +60,7 @@ async def mx(resolver: Resolver, domain: str) -> MxFacts:
     try:
         return MxFacts(domain, (await resolver.mx(domain)).records)
     except LookupFailed as failed:
-        if failed.fault is Fault.TEMPORARY:
+        if failed.fault is DnsFault.TEMPORARY:
             return MxFacts(domain, None, trouble=failed.text)
     try:
         return MxFacts(domain, (), bool(await addresses_of(resolver, domain)))
@@ -168,7 +168,7 @@ async def _listing(resolver: Resolver, blocklist: str, address: Address) -> List
     try:
         codes = tuple(str(code) for code in (await resolver.ipv4(name)).records)
     except LookupFailed as failed:
-        if failed.fault is Fault.TEMPORARY:
+        if failed.fault is DnsFault.TEMPORARY:
             return Listing(blocklist, address, None, failed.text)
         return Listing(blocklist, address, ())
     try:

@@ -10,7 +10,7 @@ import trio
 
 from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
-from appliance.dns.resolver import Answer
+from appliance.dns.resolver import DnsAnswer
 from appliance.doctor import observe_machine
 from appliance.doctor.examination import AT_ONCE, Examination
 from appliance.doctor.finding import Finding, Level
@@ -217,7 +217,7 @@ def test_hundreds_of_domains_are_not_all_asked_for_at_once(world: World) -> None
     class Counting(ZoneResolver):
         open_now = most = 0
 
-        async def txt(self, name: str) -> Answer[str]:
+        async def txt(self, name: str) -> DnsAnswer[str]:
             self.open_now += 1
             self.most = max(self.most, self.open_now)
             await trio.sleep(0.005)
