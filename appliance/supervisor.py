@@ -18,8 +18,7 @@ from appliance.deliver import build, sandbox
 from appliance.errors import Refused
 from appliance.intake import services
 from appliance.intake.accept import Deliveries
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.keys.keyfile import load_or_create
+from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside
@@ -114,7 +113,7 @@ async def _run_on_store(
 
 def _key(data_dir: Path) -> bytes:
     """The installation's key. Where it was lost a new one has to do, and somebody should know: it opens nothing."""
-    file, database = data_dir / KEY, data_dir / DATABASE
+    file, database = data_dir / KEY_FILE, data_dir / DATABASE
     if not file.exists() and database.exists() and has_secrets(database):
         event = "the key file is missing, and a new one opens no stored secret: stop, put back that of the last backup"
         log.error(event, file=str(file))

@@ -26,7 +26,7 @@ from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 from appliance.tls.certificate_files import acme_directory
-from appliance.tls.trust import operators_context
+from appliance.tls.trust import https_context
 
 ATTEMPT_TIMEOUT = 600.0  # seconds
 ERROR_FROM = 3  # failures in a row from which on they are logged as errors
@@ -167,7 +167,7 @@ async def serve(
     if not config.acme.enabled:
         task_status.started([])
         return
-    context = operators_context(config, "acme.ca_file", config.acme.ca_file)
+    context = https_context(config, "acme.ca_file", config.acme.ca_file)
     client = Client(DnsResolver(config.dns.resolvers), context, outside)
     base_url = config.http.base_url
     challenges = ChallengeServer(base_url if base_url.startswith("https:") else "")

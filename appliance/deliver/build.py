@@ -26,7 +26,7 @@ from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import Inbox
-from appliance.tls.trust import trusting_context
+from appliance.tls.trust import verifying_context
 
 
 def build(
@@ -40,7 +40,7 @@ def build(
     router = Router(
         resolver, outside.random, delivery.mx_port, delivery.allow_networks, own, own_names, relays(delivery)
     )
-    trusting = trusting_context(delivery.ca_file)
+    trusting = verifying_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
     proofs = Proofs(resolver, pools(config))
     courier = Courier(

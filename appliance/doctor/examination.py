@@ -14,9 +14,8 @@ from appliance.doctor import acme, domains, machine, names, observe_machine, obs
 from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
 from appliance.doctor.finding import Finding, ok, warning
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.keys.keyfile import KEY_BYTES
-from appliance.keys.sealing import SealBroken
+from appliance.keys.keyfile import KEY_BYTES, KEY_FILE
+from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.model.mail import StoredDkimKey
 from appliance.model.queue import PoolHold
@@ -215,7 +214,7 @@ class Examination:
     def _key(self) -> bytes:
         """The installation's key; another one of zeros, which opens nothing, where there is none to be read."""
         try:
-            key = (self.config.server.data_dir / KEY).read_bytes()
+            key = (self.config.server.data_dir / KEY_FILE).read_bytes()
         except OSError:
             key = b""
         return key if len(key) == KEY_BYTES else bytes(KEY_BYTES)
@@ -253,6 +252,6 @@ def _all_open(key: bytes, account_id: str, domain: str, keys: Sequence[StoredDki
 def _opens(work: Callable[[], bytes]) -> bool:
     try:
         work()
-    except SealBroken:
+    except UnsealError:
         return False
     return True

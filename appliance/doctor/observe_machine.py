@@ -19,7 +19,7 @@ from appliance.config.settings import Config
 from appliance.config.values import Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.errors import error_text
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE
 from appliance.net.listeners import bind_error
 from appliance.store import FILE_NAME as DATABASE
 from appliance.tls.certificate import tls_context
@@ -50,7 +50,7 @@ def disk(config: Config) -> DiskFacts:
 
 def open_to_others(data_dir: Path) -> tuple[Path, ...]:
     """What of ours other users could read."""
-    files = (data_dir, data_dir / DATABASE, data_dir / KEY)
+    files = (data_dir, data_dir / DATABASE, data_dir / KEY_FILE)
     return tuple(each for each in files if each.exists() and each.stat().st_mode & 0o077)
 
 

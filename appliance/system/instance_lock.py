@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-FILE_NAME = "appliance.lock"
+LOCK_FILE = "appliance.lock"
 NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
 
 
@@ -30,7 +30,7 @@ def only_server(data_dir: Path) -> Iterator[None]:
     """Hold the directory's locks; the system releases them when the process ends, however it ends."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as held:
-        for path, flags in ((data_dir, os.O_RDONLY), (data_dir / FILE_NAME, os.O_RDWR | os.O_CREAT)):
+        for path, flags in ((data_dir, os.O_RDONLY), (data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)):
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
             held.callback(os.close, descriptor)
             if not _locked(descriptor):
@@ -59,7 +59,7 @@ def _try(descriptor: int, kind: int) -> bool:
 
 def is_running(data_dir: Path) -> bool:
     """Whether a server runs on this directory now; creates nothing."""
-    return any(_is_locked(path) for path in (data_dir, data_dir / FILE_NAME))
+    return any(_is_locked(path) for path in (data_dir, data_dir / LOCK_FILE))
 
 
 def _is_locked(path: Path) -> bool:

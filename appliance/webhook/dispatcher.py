@@ -16,7 +16,7 @@ import trio
 from appliance.concurrency.batch_writer import BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.errors import Refused
-from appliance.keys.sealing import SealBroken
+from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger, Webhook
 from appliance.outside import Outside
@@ -257,7 +257,7 @@ class Dispatcher:
     async def _post(self, webhook: Webhook, post: DuePost, now: int) -> Posted:
         try:
             secret = self.secrets.open(webhook)
-        except SealBroken as broken:
+        except UnsealError as broken:
             log.warning("a signing secret cannot be read", webhook_id=webhook.id, reason=str(broken))
             return Posted(None, b"", BROKEN_SEAL, 0)
         signature = signature_header(secret, now // 1_000_000, post.body)

@@ -7,7 +7,7 @@ from appliance.config.settings import Config
 from appliance.dns.resolver import Resolver
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
-from appliance.tls.trust import operators_context
+from appliance.tls.trust import https_context
 from appliance.webhook.post import Poster
 
 
@@ -16,7 +16,7 @@ def poster(config: Config, resolver: Resolver, outside: Outside) -> Poster:
     return Poster(
         resolver,
         outside.dial,
-        operators_context(config, "webhooks.ca_file", config.webhooks.ca_file),
+        https_context(config, "webhooks.ca_file", config.webhooks.ca_file),
         ports=frozenset(config.webhooks.ports),
         own_names=own_names(config),
         allowed=config.webhooks.allow_networks,

@@ -15,8 +15,7 @@ from appliance.doctor import observe_machine
 from appliance.doctor.examination import AT_ONCE, Examination
 from appliance.doctor.finding import Finding, Level
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.keys.keyfile import load_or_create
+from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.warmup import begin
 from appliance.store import FILE_NAME, Store
 from tests.doctor.world import ADDRESS, CONFIG, DOMAIN, HOST, OUTSIDE, REVERSE, World, wrong
@@ -198,7 +197,7 @@ def test_a_record_of_somebody_elses_making_is_not_pasted(world: World) -> None:
 
 def test_keys_that_retired_need_not_be_opened(world: World) -> None:
     """Whoever lost the key file and rotated, as advised, has nothing more to do."""
-    (world.data_dir / KEY).unlink()
+    (world.data_dir / KEY_FILE).unlink()
     key = load_or_create(world.data_dir)
 
     async def rotate(store: Store) -> None:

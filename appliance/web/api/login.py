@@ -9,7 +9,13 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, Attempt, Guesses
-from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
+from appliance.keys.passwords import (
+    MAX_PASSWORD_BYTES,
+    MIN_PASSWORD_CHARACTERS,
+    PasswordHasher,
+    check_new,
+    hash_password,
+)
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
@@ -38,14 +44,14 @@ class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a login."""
 
     email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=1, max_length=MAX_BYTES)]
+    password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
 
 
 class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a password change."""
 
-    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_BYTES)]
-    new_password: Annotated[str, Meta(min_length=MIN_CHARACTERS, max_length=MAX_BYTES)]
+    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
+    new_password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
 
 
 class AccountObject(msgspec.Struct):
@@ -91,7 +97,7 @@ def user_agent() -> str:
 
 
 def blueprint(
-    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses, hashing: Hashing
+    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses, hashing: PasswordHasher
 ) -> Blueprint:
     """The routes."""
     routes = Blueprint("session", __name__)
