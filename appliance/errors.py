@@ -1,4 +1,4 @@
-"""In charge of refusals: one table from error code to HTTP status and SMTP reply."""
+"""Errors that clients see: one table from error code to HTTP status and SMTP reply."""
 
 import os
 import socket
@@ -28,37 +28,36 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """How one code is told to an HTTP client and to an SMTP client."""
+class ErrorAnswer:
+    """The HTTP status and the SMTP reply of one code."""
 
     status: int
     smtp: str
 
 
-ANSWERS: dict[Code, Answer] = {
-    Code.INVALID_REQUEST: Answer(400, "554 5.6.0"),
-    Code.UNAUTHORIZED: Answer(401, "535 5.7.8"),
-    Code.FORBIDDEN: Answer(403, "550 5.7.1"),
-    Code.NOT_FOUND: Answer(404, "554 5.6.0"),
-    Code.CONFLICT: Answer(409, "554 5.6.0"),
-    Code.INSUFFICIENT_CREDITS: Answer(402, "452 4.7.1"),
-    Code.RATE_LIMITED: Answer(429, "452 4.7.1"),
-    Code.WARMUP_LIMITED: Answer(429, "452 4.7.1"),
-    Code.ACCOUNT_SUSPENDED: Answer(403, "550 5.7.1"),
-    Code.PAYLOAD_TOO_LARGE: Answer(413, "552 5.3.4"),
-    Code.SERVICE_UNAVAILABLE: Answer(503, "451 4.3.0"),
-    Code.TEMPORARY_FAILURE: Answer(503, "451 4.3.0"),
-    Code.INTERNAL_ERROR: Answer(500, "451 4.3.0"),
-    Code.IDEMPOTENCY_CONFLICT: Answer(409, "554 5.6.0"),
-    Code.IDEMPOTENCY_IN_PROGRESS: Answer(409, "451 4.3.0"),
+ERROR_ANSWERS: dict[Code, ErrorAnswer] = {
+    Code.INVALID_REQUEST: ErrorAnswer(400, "554 5.6.0"),
+    Code.UNAUTHORIZED: ErrorAnswer(401, "535 5.7.8"),
+    Code.FORBIDDEN: ErrorAnswer(403, "550 5.7.1"),
+    Code.NOT_FOUND: ErrorAnswer(404, "554 5.6.0"),
+    Code.CONFLICT: ErrorAnswer(409, "554 5.6.0"),
+    Code.INSUFFICIENT_CREDITS: ErrorAnswer(402, "452 4.7.1"),
+    Code.RATE_LIMITED: ErrorAnswer(429, "452 4.7.1"),
+    Code.WARMUP_LIMITED: ErrorAnswer(429, "452 4.7.1"),
+    Code.ACCOUNT_SUSPENDED: ErrorAnswer(403, "550 5.7.1"),
+    Code.PAYLOAD_TOO_LARGE: ErrorAnswer(413, "552 5.3.4"),
+    Code.SERVICE_UNAVAILABLE: ErrorAnswer(503, "451 4.3.0"),
+    Code.TEMPORARY_FAILURE: ErrorAnswer(503, "451 4.3.0"),
+    Code.INTERNAL_ERROR: ErrorAnswer(500, "451 4.3.0"),
+    Code.IDEMPOTENCY_CONFLICT: ErrorAnswer(409, "554 5.6.0"),
+    Code.IDEMPOTENCY_IN_PROGRESS: ErrorAnswer(409, "451 4.3.0"),
 }
 
 
 class Refused(Exception):
-    """A request we will not carry out: a code for programs, a sentence for people.
+    """A refused request: a code for programs, a sentence for people.
 
-    The sentence goes to the client word for word, so it never holds a cause's own text; `raise … from cause` keeps
-    that for the log.
+    The client reads the sentence, so it never holds the text of a cause; `raise … from cause` keeps that for the log.
     """
 
     def __init__(self, code: Code, text: str, *, retry_after: int | None = None) -> None:
@@ -69,17 +68,16 @@ class Refused(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of this refusal."""
-        return ANSWERS[self.code].status
+        return ERROR_ANSWERS[self.code].status
 
 
 def invalid(field: str, reason: str) -> Refused:
-    """A refusal of one field, in the form every 400 about a field has."""
+    """The 400 about one field."""
     return Refused(Code.INVALID_REQUEST, f"{field}: {reason}")
 
 
-def in_words(error: BaseException) -> str:
-    """What went wrong, for an operator to read: the system's own words where there are some, never a repr."""
+def error_text(error: BaseException) -> str:
+    """An error for an operator to read: the system's text where there is one, never a repr."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError | socket.gaierror) and error.errno:
         return os.strerror(error.errno).lower()
     reason = error.strerror if isinstance(error, OSError) else None

@@ -10,7 +10,7 @@ import shlex
 
 import trio
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.keys.passwords import hash_password
 from appliance.store import Store
 from appliance.store.first_start import FirstAccount

@@ -1,4 +1,4 @@
-"""In charge of what the program takes from the world (time, randomness), so that tests can hand it their own."""
+"""Time, randomness and outgoing connections, injected so that tests can replace them; and ids made of them."""
 
 import ipaddress
 import os
@@ -13,8 +13,6 @@ from operator import rshift
 
 import trio
 
-SLEEP_LIMIT = 60.0  # seconds; no sleep is longer, so a jump of the clock heals within a minute
-
 _RANDOM_BITS = 74
 _IDENTIFIER = 16  # bytes
 
@@ -27,15 +25,15 @@ def _page_of_randomness(_: None) -> Iterator[int]:
     return starmap(int.from_bytes, struct.iter_unpack("10s", os.urandom(4_090)))
 
 
-# Random bits for ids, a page of the system's randomness at a time: a system call for each would cost more than the
-# id itself. Built of C iterators only, so that two threads can never be handed the same bits.
+# Random bits for ids, 4 KiB of the system's randomness at a time: a system call for each would cost more than the id
+# itself. Built of C iterators only, so that two threads never get the same bits.
 _random_bits = map(
     rshift, chain.from_iterable(map(_page_of_randomness, repeat(None))), repeat(80 - _RANDOM_BITS)
 ).__next__
 
 
 async def _dial(address: str, port: int) -> trio.abc.Stream:
-    """A TCP connection to an IP address; no name is looked up here, so what was checked is what is dialled."""
+    """A TCP connection to an IP address; no name is resolved here, so the checked address is the one dialled."""
     family = trio.socket.AF_INET if ipaddress.ip_address(address).version == 4 else trio.socket.AF_INET6
     connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     try:
@@ -44,7 +42,7 @@ async def _dial(address: str, port: int) -> trio.abc.Stream:
         connection.close()
         if error.errno is None:
             raise
-        # Trio puts the address into the words, and customers read them.
+        # Trio's text contains the address, and customers read it.
         raise OSError(error.errno, os.strerror(error.errno)) from error
     except BaseException:
         connection.close()
@@ -54,21 +52,21 @@ async def _dial(address: str, port: int) -> trio.abc.Stream:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The injected world. `now` is whole microseconds since 1970, UTC; `random_bits` are 74, for ids."""
+    """`now` is whole microseconds since 1970, UTC; `random_bits` are 74, for ids."""
 
     now: Callable[[], int] = _microseconds
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
     random_bits: Callable[[], int] = _random_bits
-    random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; nothing secret
+    random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; not for secrets
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] = _dial
 
     def identifier(self, prefix: str) -> str:
         """A new id such as `msg_19a8…`: 54 bits of microseconds, then 74 random bits, so ids sort by creation."""
         number = self.now() << _RANDOM_BITS | self.random_bits()
-        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # half the price of a format with `032x`
+        return f"{prefix}_{number.to_bytes(_IDENTIFIER, 'big').hex()}"  # twice as fast as a format with `032x`
 
     def identifier_after(self, prefix: str, last: str | None) -> str:
-        """A new id that sorts after another of its kind, whatever the clock says."""
+        """A new id that sorts after another of its kind, even if the clock was set back."""
         fresh = self.identifier(prefix)
         if last is None or fresh > last:
             return fresh
@@ -77,30 +75,10 @@ class Outside:
 
 
 def identifier_from(prefix: str, microseconds: int) -> str:
-    """The least id that could have been given at this time: for reading a range of time by id."""
+    """The lowest id of this time: for reading a range of time by id."""
     return f"{prefix}_{microseconds << _RANDOM_BITS:032x}"
 
 
 def identifier_time(identifier: str) -> int:
-    """When an id was given."""
+    """When an id was made, in microseconds."""
     return int(identifier.rpartition("_")[2], 16) >> _RANDOM_BITS
-
-
-class Wake:
-    """A hint that there may be work; losing one costs at most `SLEEP_LIMIT`."""
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-
-    def set(self) -> None:
-        """Let the waiter look again at once."""
-        self._event.set()
-
-    async def wait(self, seconds: float) -> None:
-        """Return after `seconds` (never more than `SLEEP_LIMIT`), or as soon as somebody calls `set`."""
-        if self._event.is_set():  # as it nearly always is under load: then there is nothing to be timed
-            await trio.lowlevel.checkpoint()
-        else:
-            with trio.move_on_after(min(seconds, SLEEP_LIMIT)):
-                await self._event.wait()
-        self._event = trio.Event()

@@ -2,12 +2,12 @@
 
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
-from appliance.model.webhooks import EventType, WebhookSettings
+from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.times import SECOND
 
 MIME = b"From: shop@example.com\r\nSubject: Hello\r\n\r\nHello.\r\n"
-SECOND = 1_000_000  # microseconds
 
 
 async def account(store: Store, name: str = "acme", balance: int | None = 100) -> str:
@@ -19,7 +19,7 @@ async def webhook(store: Store, outside: Outside, account_id: str, key: bytes) -
     """A webhook of that account, its secret sealed under this key."""
     new_id = outside.identifier("whk")
     _, sealed = WebhookSecrets(key, outside).fresh(new_id)
-    settings = WebhookSettings("https://hooks.example.net/", tuple(EventType), True)
+    settings = WebhookOptions("https://hooks.example.net/", tuple(EventType), True)
     await store.webhooks.save(account_id, settings, new_id, sealed)
 
 

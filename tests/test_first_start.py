@@ -4,8 +4,8 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from appliance.config import load
-from appliance.config.load import Config
+from appliance.config.load import embedded, parse
+from appliance.config.settings import Config
 from appliance.first_start import ACCOUNT, DOMAIN, EMAIL, greeting
 from appliance.keys.passwords import password_matches
 from appliance.outside import Outside
@@ -28,7 +28,7 @@ async def greeted(settings: Config, outside: Outside | None = None) -> str:
 
 async def test_the_first_start_creates_one_of_everything(tmp_path: Path) -> None:
     """What is printed is what works: login, SMTP credential, full API key and domain of one unlimited account."""
-    settings = load.embedded(tmp_path)
+    settings = embedded(tmp_path)
     text = await greeted(settings)
     async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
         (account,) = store.accounts.all()
@@ -48,7 +48,7 @@ async def test_the_first_start_creates_one_of_everything(tmp_path: Path) -> None
 
 async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_path: Path) -> None:
     """Later greetings hold no secret, but the place, the URL and the way to another key."""
-    settings = load.embedded(tmp_path)
+    settings = embedded(tmp_path)
     first = await greeted(settings)
     second = await greeted(settings)
     for label in ("Password", "SMTP password", "API key"):
@@ -63,7 +63,7 @@ async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_pat
 
 async def test_a_crash_while_creating_leaves_nothing(tmp_path: Path) -> None:
     """Whichever step fails, nothing is kept, and the next start makes and prints a whole first account."""
-    settings = load.embedded(tmp_path)
+    settings = embedded(tmp_path)
     for steps in count(1):
         try:
             text = await greeted(settings, Outside(now=clock_that_stops(steps)))
@@ -96,7 +96,7 @@ def clock_that_stops(steps: int) -> Callable[[], int]:
 async def test_a_config_file_creates_nothing(tmp_path: Path) -> None:
     """With a file there is a hint until the operator has made an account, and then nothing."""
     file = tmp_path / "my settings.toml"
-    settings = load.parse(f'[server]\ndata_dir = "{tmp_path / "data"}"', file)
+    settings = parse(f'[server]\ndata_dir = "{tmp_path / "data"}"', file)
     hint = await greeted(settings)
     assert hint.count("\n") == 1
     assert "appliance account create NAME" in hint
@@ -109,7 +109,7 @@ async def test_a_config_file_creates_nothing(tmp_path: Path) -> None:
 
 async def test_an_account_made_by_hand_is_left_alone(tmp_path: Path) -> None:
     """Built-in settings add nothing to a database that has an account, whatever its name."""
-    settings = load.embedded(tmp_path)
+    settings = embedded(tmp_path)
     async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
         await store.accounts.create("acme", "a@example.org", "hash")
     assert "appliance key create acme" in await greeted(settings)

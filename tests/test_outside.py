@@ -1,16 +1,14 @@
-"""In charge of what comes from outside: ids that sort, never meet and cannot be guessed; a wake that is kept."""
+"""Ids sort, never collide and cannot be guessed; a dialled connection does not show its address."""
 
 import re
 import socket
 import threading
 
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock, assert_checkpoints
 
-from appliance.outside import SLEEP_LIMIT, Outside, Wake, identifier_from, identifier_time
+from appliance.outside import Outside, identifier_from, identifier_time
 
 NOW = 1_700_000_000_000_000
 ID = re.compile(r"msg_[0-9a-f]{32}")
@@ -93,51 +91,6 @@ def test_tokens_are_as_long_as_asked_for() -> None:
     first, second = Outside().token_bytes(32), Outside().token_bytes(32)
     assert len(first) == len(second) == 32
     assert first != second
-
-
-# ---- wakes
-
-
-async def test_a_wake_ends_the_wait(autojump_clock: MockClock) -> None:
-    """Whoever waits goes on at once."""
-    wake = Wake()
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wake.wait, 50)
-        await trio.sleep(1)
-        wake.set()
-    assert trio.current_time() - began == 1
-
-
-async def test_a_wake_before_the_wait_is_not_lost(autojump_clock: MockClock) -> None:
-    """What was set while nobody waited ends the next wait, and only that."""
-    wake = Wake()
-    wake.set()
-    wake.set()
-    began = trio.current_time()
-    await wake.wait(50)
-    assert trio.current_time() == began
-    await wake.wait(50)
-    assert trio.current_time() - began == 50
-
-
-async def test_no_wait_is_longer_than_the_limit(autojump_clock: MockClock) -> None:
-    """So that a jump of the clock heals within a minute."""
-    began = trio.current_time()
-    await Wake().wait(1e9)
-    assert trio.current_time() - began == SLEEP_LIMIT == 60
-
-
-async def test_waiting_lets_others_run_and_can_be_cancelled() -> None:
-    """Also when the wake was set before: whoever is woken all the time must not keep everybody else waiting."""
-    wake = Wake()
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        wake.set()
-        await wake.wait(50)
-    assert scope.cancelled_caught
-    with assert_checkpoints():
-        await wake.wait(50)  # what was set is still set: a wait that was cancelled has used nothing up
 
 
 async def test_a_refused_connection_does_not_tell_the_address() -> None:

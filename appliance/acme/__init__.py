@@ -1,1 +1,1 @@
-"""In charge of certificates by ACME (RFC 8555, http-01): an account, orders, renewals, and the questions on port 80."""
+"""Certificates by ACME (RFC 8555, http-01): account, orders, renewal, and the challenge server on port 80."""

@@ -1,6 +1,6 @@
-"""In charge of port 80: the authority's questions are answered there, and people are sent on to HTTPS.
+"""The server on port 80: answers the authority's http-01 challenges (RFC 8555 8.3), redirects all else to HTTPS.
 
-Anybody may come here, so little is given to each: a few kilobytes, a few seconds, and one answer.
+It is open to every client, so each gets little: a few kilobytes, a few seconds, and one response.
 """
 
 import re
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.config.load import Endpoint
-from appliance.net.connection_limits import Doorkeeper, accept_forever
-from appliance.net.http_server import Visit, answer_one, read_request, response
+from appliance.config.values import Endpoint
+from appliance.net.connection_limits import ConnectionTable, accept_connections
+from appliance.net.http_server import ShortConnection, answer_one, read_request, response
 from appliance.telemetry.log import get_logger
 
-MOST = 200  # connections at once
-MOST_PER_ADDRESS = 20
-PATIENCE = 5.0  # seconds for a whole request and its answer
+CONNECTIONS = 200  # at once
+CONNECTIONS_PER_ADDRESS = 20
+REQUEST_TIMEOUT = 5.0  # seconds for a request and its response
 
 _PREFIX = "/.well-known/acme-challenge/"  # RFC 8555 8.3
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -24,8 +24,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 log = get_logger("acme")
 
 
-def answer(head: bytes, shown: Mapping[str, str], https: str) -> bytes:
-    """The whole answer to the head of a request; `https` is where people are sent, empty for nowhere. PURE."""
+def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
+    """The response to the head of a request; `https` is the site to redirect to, empty for none. No I/O."""
     request = read_request(head)
     if request is None:
         return response("400 Bad Request", "This is no request.\n")
@@ -34,7 +34,7 @@ def answer(head: bytes, shown: Mapping[str, str], https: str) -> bytes:
         return response("405 Method Not Allowed", "Use HTTPS.\n", "Allow: GET, HEAD\r\n")
     if request.target.startswith(_PREFIX):
         token = request.target.removeprefix(_PREFIX)
-        text = shown.get(token) if _TOKEN.fullmatch(token) else None
+        text = tokens.get(token) if _TOKEN.fullmatch(token) else None
         if text is None:
             return response("404 Not Found", "No such challenge.\n", whole=whole)
         return response("200 OK", text, kind="application/octet-stream", whole=whole)
@@ -45,29 +45,31 @@ def answer(head: bytes, shown: Mapping[str, str], https: str) -> bytes:
 
 
 @dataclass(slots=True)
-class Questions:
-    """The listeners of port 80, and the answers to the questions that are open."""
+class ChallengeServer:
+    """The listeners, and the texts of the pending challenges by their tokens."""
 
     https: str
-    shown: dict[str, str] = field(default_factory=dict)
-    doorkeeper: Doorkeeper[Visit] = field(default_factory=lambda: Doorkeeper(MOST, MOST_PER_ADDRESS))
+    tokens: dict[str, str] = field(default_factory=dict)
+    connections: ConnectionTable[ShortConnection] = field(
+        default_factory=lambda: ConnectionTable(CONNECTIONS, CONNECTIONS_PER_ADDRESS)
+    )
+    timeout: float = REQUEST_TIMEOUT
 
     async def serve(
         self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve for ever."""
+        """Serve until cancelled."""
         listeners = [each for bind in binds for each in await trio.open_tcp_listeners(bind.port, host=bind.host)]
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(accept_forever, listener, self._connected, nursery)
+                nursery.start_soon(accept_connections, listener, self._connected, nursery)
             task_status.started([f"http://{Endpoint(*each.socket.getsockname()[:2])}" for each in listeners])
 
     async def _connected(self, stream: trio.SocketStream) -> None:
-        """One request; whatever goes wrong in it ends it alone."""
         try:
-            await answer_one(stream, self.doorkeeper, PATIENCE, self._answer)
+            await answer_one(stream, self.connections, self.timeout, self._answer)
         except Exception:
             log.exception("port 80 could not answer")
 
     async def _answer(self, head: bytes) -> bytes:
-        return answer(head, self.shown, self.https)
+        return answer(head, self.tokens, self.https)

@@ -1,59 +1,59 @@
-"""In charge of doing what a conversation says: its requests over HTTPS, its tokens shown, its waits waited.
+"""Runs the steps of an issuance: sends its requests over HTTPS, publishes its tokens, sleeps.
 
-An authority is named by the operator, and what it names in turn comes over a verified connection: unlike a webhook's,
-its addresses may be in any network.
+The operator names the authority, and the URLs that it names come over a verified connection: unlike a webhook's, its
+addresses may be in any network.
 """
 
 import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import trio
 
 from appliance import __version__
-from appliance.acme.conversation import Ask, Show, Steps, T
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import Answer, read_wait
+from appliance.acme.issuance import PublishToken, SendRequest, Steps, T
+from appliance.acme.messages import AcmeResponse, retry_after_seconds
+from appliance.acme.problems import NotIssued
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address
-from appliance.net.http_client import BadAnswer, ask
+from appliance.net.dial import dial_first
+from appliance.net.http_client import BadResponse, send_request
 from appliance.outside import Outside
+from appliance.system.shortage import Shortage
+from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
 BODY_LIMIT = 256 * 1024  # bytes; a chain has ten thousand
 ADDRESS_LIMIT = 3  # addresses tried
-CONNECT_TIMEOUT = 5.0  # seconds for each but the last: an IPv6 that leads nowhere mostly says nothing
+CONNECT_TIMEOUT = 5.0  # seconds for each but the last
 
 _URL = re.compile(r"https://[\x21-\x7e]+")
-
-Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Speaks to authorities; `context` has to verify certificates and their names."""
+    """Talks to authorities; `context` has to verify certificates and their names."""
 
     resolver: Resolver
     context: ssl.SSLContext
     outside: Outside
 
-    async def converse(self, steps: Steps[T], shown: dict[str, str]) -> T:
-        """Go through with it; raises `NotIssued`. `shown` holds a token for as long as that takes."""
-        tokens, result = [], Answer()
+    async def run(self, steps: Steps[T], tokens: dict[str, str]) -> T:
+        """Run all steps; raises `NotIssued`. What they publish is in `tokens` until then."""
+        published, result = [], AcmeResponse()
         try:
             while True:
                 step = steps.send(result) if result.status else next(steps)
                 result = _DONE
-                if isinstance(step, Ask):
-                    result = await self._ask(step)
-                elif isinstance(step, Show):
-                    shown[step.token] = step.text
-                    tokens.append(step.token)
+                if isinstance(step, SendRequest):
+                    result = await self._send(step)
+                elif isinstance(step, PublishToken):
+                    tokens[step.token] = step.text
+                    published.append(step.token)
                 else:
                     await trio.sleep(step.seconds)
         except StopIteration as end:
@@ -61,10 +61,10 @@ class Client:
             return found
         finally:
             steps.close()
-            for token in tokens:
-                shown.pop(token, None)
+            for token in published:
+                tokens.pop(token, None)
 
-    async def _ask(self, step: Ask) -> Answer:
+    async def _send(self, step: SendRequest) -> AcmeResponse:
         host, port, target = _place(step.url)
         try:
             with trio.fail_after(REQUEST_TIMEOUT):
@@ -73,23 +73,18 @@ class Client:
                     return await self._exchange(stream, step, host, port, target)
                 finally:
                     await trio.aclose_forcefully(stream)
-        except LookupFailed as failed:
-            raise _unreachable(host, failed.text) from failed
+        except (LookupFailed, Shortage) as failed:
+            raise _unreachable(host, str(failed)) from failed
         except trio.TooSlowError:
             raise _unreachable(host, f"no answer within {REQUEST_TIMEOUT:g} s") from None
-        except (OSError, trio.BrokenResourceError, BadAnswer) as error:
+        except (OSError, trio.BrokenResourceError, BadResponse) as error:
             raise _fault(host, error) from error
 
     async def _connect(self, host: str, port: int) -> trio.abc.Stream:
-        """A connection to the first address that takes one; the handshake comes with the first byte."""
+        """A connection to the first address that accepts one; the TLS handshake comes with the first byte."""
         addresses = (await self._addresses(host))[:ADDRESS_LIMIT]
-        for address in addresses[:-1]:
-            with trio.move_on_after(CONNECT_TIMEOUT):
-                try:
-                    return self._secured(await self.outside.dial(str(address), port), host)
-                except OSError:
-                    continue
-        return self._secured(await self.outside.dial(str(addresses[-1]), port), host)
+        _, stream = await dial_first(self.outside.dial, addresses, port, patience=CONNECT_TIMEOUT)
+        return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
 
     async def _addresses(self, host: str) -> tuple[Address, ...]:
         try:
@@ -97,10 +92,9 @@ class Client:
         except ValueError:
             return (await host_addresses(self.resolver, host))[0]
 
-    def _secured(self, stream: trio.abc.Stream, host: str) -> trio.abc.Stream:
-        return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
-
-    async def _exchange(self, stream: trio.abc.Stream, step: Ask, host: str, port: int, target: str) -> Answer:
+    async def _exchange(
+        self, stream: trio.abc.Stream, step: SendRequest, host: str, port: int, target: str
+    ) -> AcmeResponse:
         shown = f"[{host}]" if ":" in host else host
         headers = [
             ("Host", shown if port == 443 else f"{shown}:{port}"),
@@ -109,25 +103,25 @@ class Client:
         ]
         if step.body:
             headers.append(("Content-Type", "application/jose+json"))
-        answer = await ask(stream, step.method, target, headers, step.body)
+        answer = await send_request(stream, step.method, target, headers, step.body)
 
         def header(name: bytes) -> str:
             return b"".join(answer.all(name)[:1]).decode("latin-1")
 
-        return Answer(
+        return AcmeResponse(
             answer.status,
             await answer.body(BODY_LIMIT),
             header(b"replay-nonce"),
             header(b"location"),
-            read_wait(header(b"retry-after"), self.outside.now() / 1_000_000),
+            retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND),
         )
 
 
-_DONE = Answer(status=1)  # what a step that asks nobody is answered with
+_DONE = AcmeResponse(status=1)  # the result of a step that sends no request
 
 
 def _place(url: str) -> tuple[str, int, str]:
-    """Host, port and target of a URL; `NotIssued` for one that is not for us."""
+    """Host, port and target of a URL; `NotIssued` for one that is not https."""
     try:
         parts = urlsplit(url if _URL.fullmatch(url) else "")
         host, port = parts.hostname or "", parts.port or 443
@@ -155,5 +149,5 @@ def _fault(host: str, error: BaseException) -> NotIssued:
     if isinstance(cause, ssl.SSLError):
         return _unreachable(host, f"TLS failed: {str(cause.reason or 'the connection was closed').replace('_', ' ')}")
     if isinstance(cause, OSError) and cause.errno is not None:
-        return _unreachable(host, os.strerror(cause.errno).lower())  # Trio's own words have an address in them
+        return _unreachable(host, os.strerror(cause.errno).lower())  # Trio's own text contains the address
     return _unreachable(host, str(cause or "") or "the connection was closed")

@@ -1,38 +1,42 @@
-"""In charge of when to ask for a certificate: in time before the old one ends, ever more rarely after failures. PURE.
+"""When to ask for a certificate: in time before the current one expires, and ever more rarely after failures. No I/O.
 
-Times are seconds since 1970.
+Times are seconds since 1970. `doctor` uses it as well.
 """
 
-# Seconds after each failure in a row; the last ever after. Authorities count failures by the hour: Let's Encrypt allows
-# five for a name, and these are four in the first one.
+from appliance.acme.files import AcmeState, HeldCertificate
+from appliance.acme.messages import MAX_RETRY_AFTER
+from appliance.config.settings import AcmeSettings
+
+# Seconds after each failure in a row; the last one repeats. Authorities count failures by the hour: Let's Encrypt
+# allows five for a name, and these are four in the first one.
 RETRY_DELAYS = (60.0, 300.0, 1800.0, 3600.0, 21600.0)
-RETRY_SPREAD = 0.1  # of a delay, either way, so that not all who failed come back at the same time
-RENEWAL_SPREAD = 0.1  # of the time before the end, earlier: the same for those who began at the same time
-LEAST_GAP, LEAST_SHARE = 3600.0, 0.4  # seconds, or share of a life, that lie between two certificates at least
-OVERDUE = 0.5  # of the time before the end: who has not renewed by then has trouble
+RETRY_SPREAD = 0.1  # of a delay, either way, so that servers that failed together do not retry together
+RENEWAL_SPREAD = 0.1  # of the time before the end, earlier: likewise for servers that began together
+LEAST_GAP, LEAST_SHARE = 3600.0, 0.4  # seconds, or share of a lifetime: the least between two certificates
+OVERDUE = 0.5  # of the time before the end: by then renewal should have succeeded
 
 
 def time_before(not_before: float, not_after: float, wanted: float | None) -> float:
     """How long before its end a certificate is renewed: a third of its life, or what the operator wants.
 
-    That is half of its life at most: else a short-lived one would be renewed as soon as it is there, for ever.
+    At most half of its lifetime: a short-lived one would otherwise be renewed again and again.
     """
     life = max(not_after - not_before, 0.0)
     return life / 3 if wanted is None else min(wanted, life / 2)
 
 
 def renewal(not_before: float, not_after: float, wanted: float | None, spread: float) -> float:
-    """When to renew a certificate; `spread` is a random number from 0 to 1, the same for as long as one looks."""
+    """When to renew a certificate; `spread` is a random number from 0 to 1, fixed for each certificate."""
     return not_after - time_before(not_before, not_after, wanted) * (1 + RENEWAL_SPREAD * spread)
 
 
 def gap(life: float) -> float:
-    """Seconds for which no other is asked for, whatever is wrong with a certificate: the clock may be."""
+    """Seconds for which no other is requested, even if this one seems wrong: it may be the clock that is."""
     return min(LEAST_GAP, max(life, 0.0) * LEAST_SHARE)
 
 
 def overdue(not_before: float, not_after: float, wanted: float | None) -> float:
-    """From when on a certificate that has not been renewed is worth a word."""
+    """From when on a certificate that was not renewed deserves a warning."""
     return not_after - time_before(not_before, not_after, wanted) * OVERDUE
 
 
@@ -40,3 +44,35 @@ def retry(failures: int, spread: float) -> float:
     """Seconds until the next try after so many failures in a row, at least one; `spread` is from 0 to 1."""
     delay = RETRY_DELAYS[min(failures, len(RETRY_DELAYS)) - 1]
     return delay * (1 + RETRY_SPREAD * (2 * spread - 1))
+
+
+def certificate_wanted(settings: AcmeSettings) -> str:
+    """What a certificate is requested with; when it changes, a new certificate is needed."""
+    return " ".join((settings.directory, *settings.names))
+
+
+def wanted(settings: AcmeSettings) -> str:
+    """All settings that a request depends on; when they change, earlier failures no longer count."""
+    return f"{certificate_wanted(settings)} {settings.email}"
+
+
+def is_good(settings: AcmeSettings, state: AcmeState, held: HeldCertificate | None) -> bool:
+    """Whether the certificate is the one that the settings ask for, of any age."""
+    return held is not None and not held.self_signed and state.issued_for == certificate_wanted(settings)
+
+
+def due_at(settings: AcmeSettings, state: AcmeState, held: HeldCertificate | None, now: float, spread: float) -> float:
+    """When to send the next request. A time too far away was saved under a wrong clock, and does not count."""
+    retry_after = state.not_before if state.not_before <= now + MAX_RETRY_AFTER else 0
+    if state.failures and state.tried_for == wanted(settings):
+        farthest = now + RETRY_DELAYS[-1] * 2
+        return max(state.next_try if state.next_try <= farthest else 0, retry_after)
+    life = held.not_after - held.not_before if held else LEAST_GAP
+    due = min(state.issued_at, now) + gap(life) if state.issued_for == certificate_wanted(settings) else 0
+    if held is not None and is_good(settings, state, held):
+        due = max(due, renewal(held.not_before, held.not_after, settings.renew_before, spread))
+    return max(due, retry_after)
+
+
+def next_try(state: AcmeState) -> float:
+    return max(state.next_try, state.not_before)

@@ -18,8 +18,7 @@ from typing import IO
 
 import msgspec
 
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.keys.keyfile import KEY_BYTES
+from appliance.keys.keyfile import KEY_BYTES, KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
 
 MANIFEST = "manifest.json"
@@ -64,7 +63,7 @@ def head(name: str, size: int, mtime: int) -> bytes:
     """What stands before a member: one block, however large the member."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime = size, mtime
-    entry.mode = 0o400 if name == KEY else 0o600
+    entry.mode = 0o400 if name == KEY_FILE else 0o600
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 
@@ -87,8 +86,8 @@ def finish(file: IO[bytes], key: bytes, manifest: Callable[[dict[str, Part]], Ma
         digest.update(chunk)
         left -= len(chunk)
         on(len(chunk))
-    parts = {DATABASE: Part(size, digest.hexdigest()), KEY: Part(len(key), hashlib.sha256(key).hexdigest())}
-    rest = padding(size) + _member(KEY, key, mtime)
+    parts = {DATABASE: Part(size, digest.hexdigest()), KEY_FILE: Part(len(key), hashlib.sha256(key).hexdigest())}
+    rest = padding(size) + _member(KEY_FILE, key, mtime)
     rest += _member(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest(parts))) + b"\n", mtime)
     sealed.update(rest)
     file.seek(BEGIN + size)
@@ -168,8 +167,8 @@ def _parts(rest: bytes, size: int, digest: str) -> Opened:
     try:
         members = _members(rest[len(padding(size)) :])
         manifest = msgspec.json.decode(members[MANIFEST], type=Manifest)
-        key = members[KEY]
-        _check(manifest, {DATABASE: (size, digest), KEY: (len(key), hashlib.sha256(key).hexdigest())})
+        key = members[KEY_FILE]
+        _check(manifest, {DATABASE: (size, digest), KEY_FILE: (len(key), hashlib.sha256(key).hexdigest())})
     except KeyError as error:
         raise Broken(f"it was made by another program or version: there is no {error.args[0]} in it") from None
     except (tarfile.TarError, ValueError) as error:
@@ -196,5 +195,5 @@ def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
     for name, (size, digest) in found.items():
         if manifest.files[name] != Part(size, digest):
             raise Broken(f"{name} in it is not what its manifest says")
-    if found[KEY][0] != KEY_BYTES:
-        raise Broken(f"{KEY} in it does not hold {KEY_BYTES} bytes")
+    if found[KEY_FILE][0] != KEY_BYTES:
+        raise Broken(f"{KEY_FILE} in it does not hold {KEY_BYTES} bytes")

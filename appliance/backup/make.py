@@ -10,14 +10,13 @@ from pathlib import Path
 
 from appliance import __version__
 from appliance.backup import archive
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.keys.keyfile import load_or_create
-from appliance.model.events import rfc3339
+from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.copying import Progress, copy_inside, relieve, sync
 from appliance.store.faults import DiskFault, DiskFull, failed_writing
 from appliance.store.integrity import has_secrets, schema_inside
+from appliance.times import SECOND, rfc3339
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
@@ -51,7 +50,7 @@ def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: Frac
 
 def _refuse_without_key(data_dir: Path) -> None:
     """A new key in the place of a lost one opens nothing: such a backup could never be restored."""
-    key = data_dir / KEY
+    key = data_dir / KEY_FILE
     if not os.path.lexists(key) and has_secrets(data_dir / FILE_NAME):
         raise NotMade(
             f"{key} is missing, and without it the secrets in the database are lost: put it back from the last backup"
@@ -126,7 +125,7 @@ def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: Frac
             made.append(archive.Manifest(archive.FORMAT, rfc3339(now), hostname, __version__, schema, parts))
             return made[0]
 
-        archive.finish(file, key, manifest, now // 1_000_000, _share(on, COPYING, size))
+        archive.finish(file, key, manifest, now // SECOND, _share(on, COPYING, size))
         file.flush()
         os.fsync(file.fileno())
     return made[0]

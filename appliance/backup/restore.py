@@ -15,8 +15,8 @@ from appliance.backup import archive
 from appliance.backup.make import NO_LINKS
 from appliance.backup.unfinished import BEFORE, DECIDED, STAGING, complete
 from appliance.backup.verify import Verified, verify
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.model.mail import AllWaiting
+from appliance.keys.keyfile import KEY_FILE
+from appliance.model.queue import AllWaiting
 from appliance.outside import Outside
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
@@ -29,7 +29,7 @@ from appliance.system.instance_lock import only_server
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
 VERIFYING = 0.7  # share of the work
-KEPT = (DATABASE, f"{DATABASE}-wal", KEY, f"{DATABASE}{RESCUED}")  # not the log's index, which is made anew
+KEPT = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # not the log's index, which is made anew
 
 
 class NotRestored(Exception):
@@ -102,14 +102,14 @@ def _there(data_dir: Path) -> list[str]:
 
 async def _stage(path: Path, verified: Verified, staging: Path, outside: Outside, on: Fraction) -> AllWaiting:
     """Everything in a directory of its own: the key, and the database, brought up to date and paused."""
-    _write(staging / KEY, 0o400, verified.key)
+    _write(staging / KEY_FILE, 0o400, verified.key)
     _extract(path, verified.size, staging / DATABASE, on)
     made = verified.manifest.created_at[:16].replace("T", " ")
     async with open_store(staging, outside, inline=True) as store:
         await store.pools.release(EVERY)  # a pause from before the backup has another reason, and an earlier time
         await store.pools.hold(EVERY, f"restored from a backup of {made} UTC")
         waiting = store.queue_control.totals()
-    for file in (staging / DATABASE, staging / KEY, staging):
+    for file in (staging / DATABASE, staging / KEY_FILE, staging):
         sync(file)
     return waiting
 

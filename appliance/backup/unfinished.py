@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store.copying import sync
 from appliance.store.file_watch import RESCUED
@@ -53,8 +53,8 @@ def _complete(data_dir: Path, decided: Path) -> Path | None:
         for name in REMOVED:
             (data_dir / name).unlink(missing_ok=True)
         sync(data_dir)  # the old log must not come back beside the new database
-        if (decided / KEY).exists():
-            os.rename(decided / KEY, data_dir / KEY)
+        if (decided / KEY_FILE).exists():
+            os.rename(decided / KEY_FILE, data_dir / KEY_FILE)
         os.rename(decided / DATABASE, data_dir / DATABASE)
         sync(data_dir)
     kept = data_dir / f"{ASIDE}{decided.name.removeprefix(DECIDED)}"

@@ -8,11 +8,11 @@ import os
 import pwd
 from pathlib import Path
 
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
-from appliance.system.instance_lock import FILE_NAME as LOCK
+from appliance.system.instance_lock import LOCK_FILE
 
-WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK)
+WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK_FILE)
 ROOT = 0
 
 
@@ -54,7 +54,7 @@ def _why_not_used(data_dir: Path) -> str | None:
         return f"{data_dir} is on a read-only file system: mount it writable"
     if not _may(data_dir, os.W_OK):
         return _refused(data_dir, "700")
-    for name, wanted, mode in (*((name, os.R_OK | os.W_OK, "600") for name in WRITTEN), (KEY, os.R_OK, "400")):
+    for name, wanted, mode in (*((name, os.R_OK | os.W_OK, "600") for name in WRITTEN), (KEY_FILE, os.R_OK, "400")):
         if os.path.lexists(data_dir / name) and not _may(data_dir / name, wanted):
             return _refused(data_dir / name, mode)
     return None

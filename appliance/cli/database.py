@@ -11,7 +11,7 @@ import click
 from appliance.cli.options import named_config
 
 if TYPE_CHECKING:
-    from appliance.config.load import Config
+    from appliance.config.settings import Config
     from appliance.store import Store
 
 T = TypeVar("T")
@@ -46,11 +46,12 @@ def explained(settings: "Config") -> Iterator[None]:
 
 def load_settings() -> "Config":
     """The settings this command works with."""
-    from appliance.config import load
+    from appliance.config.load import load
+    from appliance.config.settings import ConfigError
 
     try:
-        return load.load(named_config(), os.environ, Path.cwd())
-    except load.ConfigError as error:
+        return load(named_config(), os.environ, Path.cwd())
+    except ConfigError as error:
         raise click.ClickException(str(error)) from None
 
 

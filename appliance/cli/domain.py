@@ -9,8 +9,8 @@ from appliance.cli.options import TEXT, common, config_option
 from appliance.cli.output import printable, show, show_list
 
 if TYPE_CHECKING:
-    from appliance.config.load import Config
-    from appliance.dns.check import Checked
+    from appliance.config.settings import Config
+    from appliance.dns.check import CheckedRecord
     from appliance.dns.records import DnsRecord
     from appliance.model.mail import Domain, StoredDkimKey
     from appliance.store import Store
@@ -178,13 +178,13 @@ def _records(account: str, domain: str, settings: "Config | None" = None, *, rot
     return records.records(wanted, records.sending_host(settings), keys, Outside().now())
 
 
-def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
+def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[CheckedRecord]":
     import trio
 
     from appliance.dns import check, records
     from appliance.dns.resolver import DnsResolver
 
-    async def ask() -> "list[Checked]":
+    async def ask() -> "list[CheckedRecord]":
         host = records.sending_host(settings)
         return await check.check(DnsResolver(settings.dns.resolvers), host, wanted, for_operator=True)
 
@@ -192,7 +192,7 @@ def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
 
 
 def _record(found: "Domain") -> dict[str, Any]:
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     return {"name": found.name, "usable": found.usable, "created_at": rfc3339(found.created_at)}
 
@@ -205,12 +205,12 @@ def _to_publish(wanted: "list[DnsRecord]") -> str:
     return "\n\n".join(f"{record.purpose}:\n  {record.name}  {record.type}\n  {record.value}" for record in wanted)
 
 
-def _checked(each: "Checked") -> dict[str, Any]:
+def _checked(each: "CheckedRecord") -> dict[str, Any]:
     seen = {"needed": each.record.needed, "status": each.status.value, "found": list(each.found), "note": each.note}
     return _dns_record(each.record) | seen
 
 
-def _checked_line(each: "Checked") -> str:
+def _checked_line(each: "CheckedRecord") -> str:
     """One line for what is right; for the rest also what was found and what should be."""
     record = each.record
     head = f"{each.status.value:<8} {record.name}  {record.type}" + (f"  ({each.note})" if each.note else "")

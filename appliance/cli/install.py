@@ -102,7 +102,8 @@ def _program() -> "Program":
 
 
 def _wishes(root: Path, hostname: str, *, start: bool) -> "Wishes":
-    from appliance.config import load
+    from appliance.config.load import load
+    from appliance.config.settings import ConfigError
     from appliance.config.values import is_host_name
     from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, Wishes
 
@@ -113,8 +114,8 @@ def _wishes(root: Path, hostname: str, *, start: bool) -> "Wishes":
     if not file.exists():
         return wishes
     try:
-        data_dir = load.load(file, {}, Path("/")).server.data_dir
-    except load.ConfigError as error:
+        data_dir = load(file, {}, Path("/")).server.data_dir
+    except ConfigError as error:
         raise click.ClickException(str(error)) from None
     return Wishes(root, wishes.config_file, data_dir, hostname, start)
 

@@ -10,12 +10,12 @@ from appliance.cli.options import TEXT, common, config_option, json_option
 from appliance.cli.output import show, show_list
 
 if TYPE_CHECKING:
-    from appliance.config.load import Config
-    from appliance.model.mail import PoolHold, PoolState, WaitingMail
-    from appliance.model.warmup import Warming
+    from appliance.config.settings import Config
+    from appliance.model.queue import PoolHold, PoolState, WaitingMail
+    from appliance.model.warmup import WarmupStatus
     from appliance.store import Store
 
-    _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[Warming]]
+    _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[WarmupStatus]]
 
 COLUMNS = {
     "name": "POOL, DESTINATION",
@@ -238,7 +238,7 @@ async def _retry(store: "Store", named: Mapping[str, str]) -> int:
             return await control.retry_all()
 
 
-def _rows(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> list[dict[str, Any]]:
+def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list[dict[str, Any]]:
     """A pool and its destinations as lines of a table."""
     in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
     state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
@@ -251,7 +251,8 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
     """By how long, not by the clock: that is what one wants to know, and there is room for it."""
     from datetime import datetime
 
-    from appliance.report.explain import SECOND, span
+    from appliance.report.explain import span
+    from appliance.times import SECOND
 
     def since(time: str) -> int:
         return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
@@ -263,9 +264,9 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
     }
 
 
-def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
-    from appliance.model.events import rfc3339
+def _state(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> str:
     from appliance.report.explain import warmup_wait
+    from appliance.times import rfc3339
 
     if pool["held_because"] is not None:
         probe = pool["next_probe_at"]

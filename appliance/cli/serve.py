@@ -16,7 +16,7 @@ from appliance.cli.database import check_usable
 from appliance.cli.options import config_option, named_config
 
 if TYPE_CHECKING:
-    from appliance.config.load import Config
+    from appliance.config.settings import Config
     from appliance.store import Store
     from appliance.supervisor import StorageFailed
 
@@ -67,13 +67,14 @@ def _refuse(refusal: click.ClickException) -> None:
 def _run(config_file: Path | None) -> None:
     # Imported here, because the provisioning commands shall not wait for a web server.
     from appliance.backup.unfinished import settle
-    from appliance.config import load
+    from appliance.config.load import load
+    from appliance.config.settings import ConfigError
     from appliance.telemetry import log
 
     _log_what_escapes()
     try:
-        settings = load.load(config_file, os.environ, Path.cwd())
-    except load.ConfigError as error:
+        settings = load(config_file, os.environ, Path.cwd())
+    except ConfigError as error:
         raise click.ClickException(str(error)) from None
     log.set_level(settings.server.log_level)
     check_usable(settings.server.data_dir, make=True)

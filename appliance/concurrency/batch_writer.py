@@ -1,7 +1,7 @@
-"""In charge of having results written down: many in one transaction, and all there are before the end.
+"""Writes results to the store, many in one transaction, and all of them before the process ends.
 
-What has been done must not be done again. So nothing that is put here is given up but for a storage that refuses while
-the process ends, and then it is still due in the store.
+A message that was delivered must not be sent again, so a result is never dropped. The one exception: the store refuses
+while the process is ending; then the work is still due in the store.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,18 +10,18 @@ from typing import Generic, TypeVar
 
 import trio
 
+from appliance.concurrency.wake import Wake
 from appliance.errors import Refused
-from appliance.outside import Wake
 from appliance.telemetry.log import get_logger
 
-TOGETHER = 64  # results in one transaction
-STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
+BATCH_SIZE = 64  # results in one transaction
+STORAGE_PAUSE = 1.0  # seconds before a refused write is repeated
 
 Result = TypeVar("Result")
 
 
-class Recording(Generic[Result]):
-    """Takes results and has `write` put them on disk; `named` says in the log's words which one it is."""
+class BatchWriter(Generic[Result]):
+    """Collects results for `write`; `named` gives the fields that identify one in the log."""
 
     def __init__(
         self, part: str, write: Callable[[list[Result]], Awaitable[None]], named: Callable[[Result], dict[str, str]]
@@ -34,23 +34,22 @@ class Recording(Generic[Result]):
         self._closing = False
 
     def add(self, result: Result) -> None:
-        """Have it written down."""
         self._waiting.append(result)
         self._wake.set()
 
     def close(self) -> None:
-        """There will be no more: end once everything is written, or cannot be."""
+        """No more results will come: `run` ends once all are written, or cannot be."""
         self._closing = True
         self._wake.set()
 
     async def run(self, done: Callable[[Result, bool], None]) -> None:
-        """Write until closed; `done` is called with each result, and whether it is on disk."""
+        """Write until closed; `done` is called with each result, and whether it was written."""
         with trio.CancelScope(shield=True):
             while self._waiting or not self._closing:
                 if not self._waiting:
                     await self._wake.wait(inf)
                     continue
-                batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+                batch, self._waiting = self._waiting[:BATCH_SIZE], self._waiting[BATCH_SIZE:]
                 await self._write(batch, done)
 
     async def _write(self, batch: list[Result], done: Callable[[Result, bool], None]) -> None:
@@ -70,7 +69,7 @@ class Recording(Generic[Result]):
             done(result, True)
 
     async def _write_alone(self, batch: list[Result], error: Exception, done: Callable[[Result, bool], None]) -> None:
-        """One of them cannot be written: that one is never released, rather not tried again than for ever."""
+        """One result cannot be written. It is not repeated: an endless loop would be worse."""
         if len(batch) > 1:
             for result in batch:
                 await self._write([result], done)

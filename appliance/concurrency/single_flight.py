@@ -1,4 +1,4 @@
-"""In charge of letting tasks that want the same thing at the same time share one piece of work."""
+"""Tasks that need the same result at the same time share one piece of work, such as a DNS lookup."""
 
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ Value = TypeVar("Value")
 @dataclass(slots=True)
 class _Running(Generic[Value]):
     ended: trio.Event = field(default_factory=trio.Event)
-    values: list[Value] = field(default_factory=list)  # one; none when the work did not come to its end
+    values: list[Value] = field(default_factory=list)  # one; none when the work failed
 
 
-class Joint(Generic[Key, Value]):
-    """Runs work once for all who ask for it under one key meanwhile; remembers nothing afterwards.
+class SingleFlight(Generic[Key, Value]):
+    """Runs work once for all tasks that ask for the same key meanwhile; keeps no result afterwards.
 
-    The work is done by the first who asks. When that task is cancelled, or its work raises, the next of those who wait
-    does it again; so work that may fail for everybody should return its failure.
+    The first task does the work. When it is cancelled, or its work raises, the next waiting task does it again; so work
+    that would fail for all of them should return its failure.
     """
 
     def __init__(self) -> None:
         self._running: dict[Key, _Running[Value]] = {}
 
     async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
-        """What the work gives, done here or by another."""
+        """The result of the work, done by this task or by another."""
         while running := self._running.get(key):
             await running.ended.wait()
             if running.values:

@@ -1,4 +1,4 @@
-"""Runs costly work on a thread, so that the event loop answers other clients meanwhile. For HTTP and SMTP submission.
+"""Runs costly work on a thread, so that the event loop serves other clients meanwhile. For HTTP and SMTP submission.
 
 Rules:
 - Work whose estimated cost (`appliance.message.cost`) is within `ON_LOOP` is done at once, on the event loop.
@@ -6,8 +6,8 @@ Rules:
   one whose work has taken the least is next.
 - After a piece of work its thread rests as long as the work took, up to `LONGEST_REST`: pure-Python work holds the
   interpreter lock, and the event loop would otherwise contend for it without end.
-- An owner may have `QUEUED_PER_OWNER` pieces waiting, all owners `QUEUED`, each for `PATIENCE` seconds. Beyond that the
-  client is told to retry: HTTP 503 `temporary_failure` with `Retry-After`, SMTP 451.
+- An owner may have `QUEUED_PER_OWNER` pieces waiting, all owners `QUEUED`, each for `QUEUE_TIMEOUT` seconds. Beyond
+  that the client is told to retry: HTTP 503 `temporary_failure` with `Retry-After`, SMTP 451.
 - A piece that has begun is finished, even when its caller is cancelled. Every piece is bounded by the size of its
   input, so this delays the end of the process by a few hundred milliseconds at most.
 """
@@ -28,8 +28,8 @@ Arguments = TypeVarTuple("Arguments")
 ON_LOOP: Final = 2_000  # microseconds, as estimated: less than half of what a step on the loop may take
 THREADS: Final = 1  # a second one would contend with the first for the interpreter lock
 QUEUED_PER_OWNER: Final = 64  # pieces of work
-QUEUED: Final = 512  # pieces of work; what they hold in memory is counted by whoever read it
-PATIENCE: Final = 10.0  # seconds
+QUEUED: Final = 512  # pieces of work; their memory is counted where they were read
+QUEUE_TIMEOUT: Final = 10.0  # seconds
 LONGEST_REST: Final = 0.1  # seconds
 SERVER: Final = ""  # the owner of work that is no account's, and is never refused
 
@@ -51,11 +51,11 @@ class _Piece:
             self.seconds = time.thread_time() - began
 
 
-class Turns:
-    """Who is next for something of which there is little. Start-time fair queueing, by what each piece really cost."""
+class FairQueue:
+    """Start-time fair queueing between owners for a scarce resource, by what each piece of work really cost."""
 
     def __init__(
-        self, at_once: int, *, patience: float = PATIENCE, rest: float = 1.0, longest_rest: float = LONGEST_REST
+        self, at_once: int, *, patience: float = QUEUE_TIMEOUT, rest: float = 1.0, longest_rest: float = LONGEST_REST
     ) -> None:
         self._free = at_once
         self._rest = rest  # times what a piece took
@@ -69,7 +69,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, owner: str) -> AsyncIterator[_Piece]:
-        """Wait for a turn; the time in it is the owner's, unless the piece says what it was."""
+        """Wait for a turn; its time is charged to the owner, unless the piece has measured its own."""
         piece = _Piece(owner)
         await self._await_turn(piece)
         began = trio.current_time()
@@ -90,7 +90,7 @@ class Turns:
             with trio.fail_after(self._patience):
                 await piece.begin.wait()
         except BaseException as ended:
-            if piece.begin.is_set():  # its turn came at the very moment it gave up
+            if piece.begin.is_set():  # its turn came just as it timed out
                 self._end(piece)
             else:
                 self._forget(piece)
@@ -130,22 +130,22 @@ class Turns:
             self._forget(following)
             self._begin(following)
         else:
-            self._used.clear()  # nobody is owed anything
+            self._used.clear()  # no owner is waiting, so none is ahead of another
             self._now = 0.0
 
 
 class Workers:
-    """The threads."""
+    """The threads, shared fairly between owners."""
 
-    def __init__(self, threads: int = THREADS, patience: float = PATIENCE) -> None:
-        self._turns = Turns(threads, patience=patience)
+    def __init__(self, threads: int = THREADS, patience: float = QUEUE_TIMEOUT) -> None:
+        self._queue = FairQueue(threads, patience=patience)
         self._limiter = trio.CapacityLimiter(threads)
 
     async def run(self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
-        """Do `work` for `owner`, where its `cost` in microseconds says; raises what it raises."""
+        """Do `work` for `owner`, on the loop or on a thread by its `cost` in microseconds; raises what it raises."""
         if cost <= ON_LOOP:
             return work(*arguments)
-        async with self._turns.take(owner) as piece:
+        async with self._queue.take(owner) as piece:
             return await trio.to_thread.run_sync(piece.run, work, *arguments, limiter=self._limiter)
 
 

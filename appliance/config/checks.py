@@ -1,12 +1,21 @@
-"""In charge of what no setting can show alone: values that contradict each other, and listeners in each other's way."""
+"""Checks settings against each other: contradictions, missing counterparts, and listeners on the same address."""
 
-from appliance.config.error import ConfigError
-from appliance.config.settings import OTHERS, Config, Delivery, DomainRelay, Mode, RelayTls, Retention, place_of
+from appliance.config.settings import (
+    OTHERS,
+    Config,
+    ConfigError,
+    DeliveryMode,
+    DeliverySettings,
+    RelaySettings,
+    RelayTls,
+    RetentionSettings,
+    place_of,
+)
 from appliance.config.values import Endpoint
 
 
 def check_together(config: Config, file: str) -> None:
-    """Raises ConfigError, with the file, the key and the reason, for the first thing that cannot be."""
+    """Raises ConfigError for the first contradiction."""
     pairs = {"http": (config.http.tls_cert, config.http.tls_key), "smtp": (config.smtp.tls_cert, config.smtp.tls_key)}
     for section, (cert, key) in pairs.items():
         if cert and not key:
@@ -31,7 +40,7 @@ def _check_acme(config: Config, file: str) -> None:
             raise ConfigError(file, "acme.names", f'"{name}" is no name that an authority could look up')
     shown_by_http = config.acme.http and not config.http.tls_cert
     if not shown_by_http and (config.smtp.tls_cert or not (config.smtp.bind or config.smtp.bind_tls)):
-        reason = "true, though nobody would show the certificate: http and smtp have their own files, or do without"
+        reason = "true, though no listener would use the certificate: http and smtp have their own files, or no TLS"
         raise ConfigError(file, "acme.enabled", reason)
     others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
     for key, taken in (others | {"metrics.bind": config.metrics.bind}).items():
@@ -42,7 +51,7 @@ def _check_acme(config: Config, file: str) -> None:
 
 
 def _collide(one: Endpoint, other: Endpoint) -> bool:
-    """Whether two listeners could not be open at once."""
+    """Whether two listeners cannot both be open."""
     if one.port != other.port or not one.port:
         return False
     hosts = {one.host, other.host}
@@ -50,17 +59,17 @@ def _collide(one: Endpoint, other: Endpoint) -> bool:
     return len(hosts) == 1 or (same_family and bool(hosts & {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
 
 
-def _check_retention(retention: Retention, file: str) -> None:
-    """A message is the last to go: what it says and what was told of it belong to it."""
+def _check_retention(retention: RetentionSettings, file: str) -> None:
+    """The rows of a message go last: its body and its webhook deliveries belong to them."""
     for key, kept in (("bodies", retention.bodies), ("webhook_logs", retention.webhook_logs)):
         if kept > retention.metadata:
             raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
 
 
-def _check_relays(delivery: Delivery, file: str) -> None:
-    if delivery.mode is Mode.RELAY and not delivery.relay_host and not delivery.relays:
+def _check_relays(delivery: DeliverySettings, file: str) -> None:
+    if delivery.mode is DeliveryMode.RELAY and not delivery.relay_host and not delivery.relays:
         raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
-    main = DomainRelay(
+    main = RelaySettings(
         delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, delivery.relay_tls
     )
     _check_login(main, file, "delivery.relay_")
@@ -71,8 +80,8 @@ def _check_relays(delivery: Delivery, file: str) -> None:
         _check_login(relay, file, f"{place}.")
 
 
-def _check_login(relay: DomainRelay, file: str, before: str) -> None:
-    """A name without a password is a slip; and a password is never sent in the clear, so it could not be used."""
+def _check_login(relay: RelaySettings, file: str, before: str) -> None:
+    """Username and password come together, and a password is never sent in the clear."""
     if bool(relay.username) != bool(relay.password):
         missing, given = ("password", "username") if relay.username else ("username", "password")
         raise ConfigError(file, before + missing, f"missing, though {given} is set")
@@ -80,7 +89,7 @@ def _check_login(relay: DomainRelay, file: str, before: str) -> None:
         raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
 
 
-def _check_pools(delivery: Delivery, file: str) -> None:
+def _check_pools(delivery: DeliverySettings, file: str) -> None:
     owners: dict[str, str] = {}
     for name, pool in delivery.pools.items():
         place = f"{place_of('delivery.pools', name)}.suffixes"

@@ -1,4 +1,4 @@
-"""In charge of settings: one TOML file becomes one frozen Config, or one line that names file, key and reason."""
+"""Loads the settings: one TOML file becomes a frozen Config, or an error of one line naming file, key and reason."""
 
 import difflib
 import os
@@ -12,62 +12,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from appliance.config.checks import check_together
-from appliance.config.error import ConfigError
 from appliance.config.settings import (
     SECTIONS,
-    Acme,
+    AcmeSettings,
     Config,
-    Delivery,
-    Dns,
-    DomainRelay,
-    Http,
-    Limits,
-    Mode,
+    ConfigError,
+    HttpSettings,
     NamedTables,
-    PoolSettings,
-    RelayTls,
-    Retention,
-    Server,
     Setting,
-    Smtp,
-    Warmup,
-    Webhooks,
     named_tables,
     place_of,
     settings,
 )
-from appliance.config.values import FILE, Endpoint, Network, is_host_name
-
-__all__ = [
-    "Acme",
-    "Config",
-    "ConfigError",
-    "Delivery",
-    "Dns",
-    "DomainRelay",
-    "Endpoint",
-    "Http",
-    "Limits",
-    "Mode",
-    "Network",
-    "PoolSettings",
-    "RelayTls",
-    "Retention",
-    "Server",
-    "Smtp",
-    "Warmup",
-    "Webhooks",
-    "embedded",
-    "load",
-    "parse",
-]
+from appliance.config.values import FILE, Endpoint, is_host_name
 
 VARIABLE = "APPLIANCE_CONFIG"
 LOCAL_FILE = Path("config.toml")
 SYSTEM_FILE = Path("/etc/appliance/config.toml")
 
-
-# For a first look: nothing listens beyond this machine, nothing leaves it, all state is in one directory.
+# To try the program: nothing listens beyond this machine, no mail leaves it, one directory has all state.
 EMBEDDED: dict[str, Any] = {
     "server": {"hostname": "localhost", "data_dir": "appliance-data"},
     "http": {"bind": ["127.0.0.1:8080"], "base_url": "http://127.0.0.1:8080"},
@@ -117,7 +80,6 @@ def _section(name: str, table: object, file: str, base: Path) -> Any:
 
 
 def _named(kind: NamedTables, tables: object, file: str, base: Path) -> dict[str, Any]:
-    """The tables of one kind, by their names."""
     made = {}
     for name, table in _table(kind.place, tables, file).items():
         place = place_of(kind.place, name)
@@ -145,7 +107,7 @@ def _values(
     *,
     also: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """What the keys of one table stand for; `also` are names that would have been right, too."""
+    """The values of one table; `also` are further names to suggest for an unknown key."""
     known = {row.key: row for row in rows}
     for key in table:
         if key not in known:
@@ -174,7 +136,7 @@ def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
 
 
 def _complete(config: Config) -> Config:
-    """What an empty value stands for, where that depends on the machine or on another key."""
+    """Fills in empty values whose default depends on the machine or on another key."""
     server = replace(config.server, hostname=config.server.hostname or machine_name())
     secure = bool(config.http.tls_cert) or (config.acme.enabled and config.acme.http)
     base_url = config.http.base_url or _listening_url(config.http, server.hostname, "https" if secure else "http")
@@ -182,31 +144,31 @@ def _complete(config: Config) -> Config:
     return replace(config, server=server, http=replace(config.http, base_url=base_url), acme=acme)
 
 
-def _names(acme: Acme, hostname: str, base_url: str) -> tuple[str, ...]:
-    """Those of our names that an authority can know; none while it is not asked for them."""
+def _names(acme: AcmeSettings, hostname: str, base_url: str) -> tuple[str, ...]:
+    """The default of acme.names: the names of this server that can be public; none while ACME is off."""
     ours = (hostname, urlsplit(base_url).hostname or "") if acme.http else (hostname,)
     return tuple(dict.fromkeys(name for name in ours if acme.enabled and "." in name and is_host_name(name)))
 
 
 def machine_name() -> str:
-    """The machine's own name, without asking DNS (getfqdn does, and may hang)."""
+    """The machine's own name, without a DNS lookup (getfqdn makes one, and may hang)."""
     name = socket.gethostname().lower()
     return name if is_host_name(name) else "localhost"
 
 
-def _listening_url(http: Http, hostname: str, scheme: str) -> str:
+def _listening_url(http: HttpSettings, hostname: str, scheme: str) -> str:
     first = http.bind[0]
     everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
     return f"{scheme}://{Endpoint(hostname, first.port) if everywhere else first}"
 
 
 def embedded(cwd: Path) -> Config:
-    """The settings of a start without any file; state lies in `cwd`."""
+    """The settings of a start without any file; state is kept in `cwd`."""
     return replace(_build(EMBEDDED, "built-in defaults", cwd), embedded=True)
 
 
 def _local(cwd: Path) -> list[Path]:
-    """./config.toml; not where this user may not look for it, as the service's user in root's home directory."""
+    """./config.toml, unless this user may not enter the directory, as the service's user may not enter root's home."""
     try:
         os.stat(cwd / LOCAL_FILE)
     except PermissionError:
@@ -217,9 +179,9 @@ def _local(cwd: Path) -> list[Path]:
 
 
 def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
-    """The settings of the first file there is: `path` (--config), the variable's, ./config.toml, /etc; else embedded.
+    """The settings of the first file found: `path` (--config), the variable's, ./config.toml, /etc; else embedded.
 
-    A file that was named must exist: to go on with another one would be a start with the wrong settings.
+    A file that was named must exist: another one would mean a start with the wrong settings.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     for file in [cwd / named] if named else [*_local(cwd), SYSTEM_FILE]:

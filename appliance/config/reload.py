@@ -1,17 +1,16 @@
-"""In charge of settings that change while the program runs: which can, and that all of them do or none.
+"""Reloads settings while the program runs: which can change, and that all of them do or none.
 
-Every part that can adopt settings joins with a function of two steps: the first reads what may fail (a certificate)
-and refuses the reload by raising, the second only puts it into place.
+A service registers a function of two steps: it reads what may fail (a certificate) and refuses the reload by raising;
+what it returns puts the new settings into force and cannot fail.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from appliance.config.load import Config, ConfigError
-from appliance.config.settings import SECTIONS, named_tables, settings
+from appliance.config.settings import SECTIONS, Config, ConfigError, named_tables, settings
 
-# Everything else is built into listeners, queues or the database when the program starts.
+# All others are used once, when the program starts.
 LIVE = frozenset(
     {
         "server.log_level",
@@ -46,7 +45,7 @@ Prepare = Callable[[Config], Callable[[], None]]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a reload has come to, by the keys."""
+    """The keys that a reload changed, and those that wait for a restart."""
 
     adopted: tuple[str, ...]
     need_restart: tuple[str, ...]
@@ -54,22 +53,21 @@ class Changes:
 
 @dataclass(slots=True)
 class LiveSettings:
-    """The settings in force, and the parts that take over new ones."""
+    """The settings in force, and the services that adopt new ones."""
 
     config: Config
-    _parts: list[Prepare] = field(default_factory=list)
+    _services: list[Prepare] = field(default_factory=list)
 
     def join(self, prepare: Prepare) -> None:
-        """Ask this part at every reload."""
-        self._parts.append(prepare)
+        self._services.append(prepare)
 
     def take_over(self, new: Config) -> Changes:
-        """Put into force what can be; raises, with nothing changed, when a part cannot use it."""
+        """Put into force what can be; raises, with nothing changed, when a service refuses."""
         changed = tuple(_changed(self.config, new))
         adopted = tuple(key for key in changed if _can_change(key, self.config, new))
         config = _with(self.config, new, adopted)
         _check(config, new)
-        for adopt in [prepare(config) for prepare in self._parts]:
+        for adopt in [prepare(config) for prepare in self._services]:
             adopt()
         self.config = config
         return Changes(adopted, tuple(key for key in changed if key not in adopted))
@@ -85,8 +83,8 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
 
 def _can_change(key: str, old: Config, new: Config) -> bool:
     if key in ("http.tls_cert", "http.tls_key"):
-        always = old.acme.enabled and old.acme.http  # the certificate by ACME takes the place of files that are gone
-        # HTTP or HTTPS is decided when a listener opens.
+        always = old.acme.enabled and old.acme.http  # the certificate by ACME replaces files that are gone
+        # Whether a listener speaks HTTP or HTTPS is decided when it opens.
         return always or bool(old.http.tls_cert) == bool(new.http.tls_cert)
     return key in LIVE
 
@@ -101,6 +99,6 @@ def _with(old: Config, new: Config, keys: tuple[str, ...]) -> Config:
 
 
 def _check(config: Config, new: Config) -> None:
-    """The one rule between a key that can change and one that cannot."""
+    """The one rule between a setting that can change and one that cannot."""
     if config.http.body_memory < config.http.max_body:
         raise ConfigError(str(new.source), "http.max_body", "is larger than the body_memory in force: restart for both")

@@ -1,8 +1,8 @@
-"""In charge of which settings there are: their keys, kinds, defaults and meanings, one class a section.
+"""The settings: their keys, kinds, defaults and meanings, one class for each section of the file.
 
-These classes are the table that reading, checking, config.example.toml and docs/configuration.md come from. A new
-setting is one line here, and the tests then ask for its documentation. A section may also have tables of one kind, each
-with a name of its own and as many as the operator likes, such as `[delivery.relays."example.com"]`.
+These classes are the table that loading, checking, config.example.toml and docs/configuration.md come from. A new
+setting is one line here, and the tests then ask for its documentation. A section may also hold any number of named
+tables of one kind, such as `[delivery.relays."example.com"]`.
 """
 # ruff: noqa: RUF009 - _key makes a dataclass field, as field() itself does
 
@@ -35,9 +35,9 @@ from appliance.config.values import (
     SHARE,
     Address,
     Endpoint,
-    Kind,
     Network,
     Share,
+    ValueKind,
     choice,
     duration,
     integer,
@@ -50,7 +50,7 @@ from appliance.config.values import (
 T = TypeVar("T")
 
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
-OTHERS = "default"  # the pool whose limits all organisations have that no other pool names
+OTHERS = "default"  # the pool of all organisations that no other pool names
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _TIMEOUT = duration(positive=True)
@@ -61,8 +61,17 @@ _SESSIONS = integer(1, 10_000)
 _BODY_SIZE = size(KIB, 16 * MIB, within='from "1KiB" to "16MiB"')
 
 
-class Mode(StrEnum):
-    """How mail leaves."""
+class ConfigError(Exception):
+    """The program cannot start like this; the text is one line: file, key, reason."""
+
+    def __init__(self, *parts: str) -> None:
+        line = ": ".join(parts)
+        # A key or value may hold anything TOML can escape; it must not break the line or drive the terminal.
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+
+
+class DeliveryMode(StrEnum):
+    """Where outgoing mail goes."""
 
     DIRECT = "direct"
     RELAY = "relay"
@@ -70,7 +79,7 @@ class Mode(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """From which events on the log has lines."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -79,11 +88,11 @@ class LogLevel(StrEnum):
 
 
 class RelayTls(StrEnum):
-    """How a relay is spoken to."""
+    """What a relay must offer before it gets mail or a password."""
 
-    REQUIRED = "required"
-    OPPORTUNISTIC = "opportunistic"
-    IMPLICIT = "implicit"
+    REQUIRED = "required"  # STARTTLS with a verified certificate
+    OPPORTUNISTIC = "opportunistic"  # STARTTLS where offered, unverified; a password only under TLS
+    IMPLICIT = "implicit"  # TLS from the first byte (RFC 8314 3.3), verified
     OFF = "off"
 
 
@@ -94,27 +103,25 @@ class Setting:
     section: str
     key: str
     default: object
-    kind: Kind[Any]
+    kind: ValueKind[Any]
     meaning: str
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTables:
-    """One kind of tables within a section, `[section.key.NAME]`: what a name may be, and the class of each."""
+    """The tables `[section.key.NAME]` of a section: what a name may be, and the class of each table."""
 
     section: str
     key: str
-    name: Kind[str]
+    name: ValueKind[str]
     example: str
     record: type[Any]
 
     @property
     def place(self) -> str:
-        """What stands before a name."""
         return f"{self.section}.{self.key}"
 
     def settings(self, name: str) -> Iterator[Setting]:
-        """The rows of the table of that name."""
         return _rows(place_of(self.place, name), self.record)
 
 
@@ -123,21 +130,21 @@ def place_of(before: str, name: str) -> str:
     return f"{before}.{name}" if _BARE_KEY.fullmatch(name) else f'{before}."{name}"'
 
 
-def _key(kind: Kind[T], default: object, meaning: str) -> T:
+def _key(kind: ValueKind[T], default: object, meaning: str) -> T:
     """A field whose default is written as in the file; typed as its value, so mypy holds kind and field together."""
     row = {"kind": kind, "default": default, "meaning": meaning}
-    # A password must not come out where somebody prints the settings.
+    # Passwords stay out of the repr.
     return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind is not SECRET)
 
 
-def _named(record: type[T], name: Kind[str], example: str) -> Mapping[str, T]:
+def _named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, T]:
     """A field for tables of one kind, by their names; none unless the file has some."""
     return field(default_factory=dict, metadata={"record": record, "name": name, "example": example})
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Who this machine is and where it keeps its state."""
+class ServerSettings:
+    """The name of this machine, and where it keeps its state."""
 
     hostname: str = _key(
         optional(HOST_NAME, ""),
@@ -155,7 +162,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Http:
+class HttpSettings:
     """The API and the dashboard."""
 
     bind: tuple[Endpoint, ...] = _key(many(BIND, at_least=1), ["127.0.0.1:8080"], "Addresses to listen on")
@@ -183,16 +190,14 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
-class Smtp:
+class SmtpSettings:
     """Mail from programs that speak SMTP (submission)."""
 
     bind: tuple[Endpoint, ...] = _key(many(BIND), ["0.0.0.0:587"], "Addresses that offer STARTTLS; [] for none")
     bind_tls: tuple[Endpoint, ...] = _key(
         many(BIND), ["0.0.0.0:465"], "Addresses that speak TLS from the first byte; [] for none"
     )
-    tls_cert: Path | None = _key(
-        FILE, "", "Certificate chain (PEM); empty: by [acme], or a generated one that nobody trusts"
-    )
+    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: by [acme], or a generated, self-signed one")
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     allow_plaintext_auth: bool = _key(BOOLEAN, False, "true: AUTH without TLS, for loopback clients only")
     max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
@@ -213,12 +218,12 @@ class Smtp:
 
 
 @dataclass(frozen=True, slots=True)
-class Acme:
+class AcmeSettings:
     """Certificates by themselves, from an authority such as Let's Encrypt."""
 
     enabled: bool = _key(BOOLEAN, False, "true: get and renew a certificate, and agree to the terms of the authority")
     email: str = _key(
-        optional(MAILBOX, ""), "", "Whom the authority may write to, said when the account is made; empty: nobody"
+        optional(MAILBOX, ""), "", "Contact address of the ACME account, given when it is made; empty: none"
     )
     names: tuple[str, ...] = _key(
         many(HOST_NAME), [], "Names in the certificate; empty: server.hostname and the host of http.base_url"
@@ -237,7 +242,7 @@ class Acme:
 
 
 @dataclass(frozen=True, slots=True)
-class Dns:
+class DnsSettings:
     """Name resolution."""
 
     resolvers: tuple[Endpoint, ...] = _key(
@@ -251,7 +256,7 @@ class Dns:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainRelay:
+class RelaySettings:
     """A relay for the mail to one recipient domain, or with `*.` to all domains below it; in every mode but sandbox."""
 
     host: str = _key(optional(HOST, ""), "", "The relay's name or address; it must be given")
@@ -278,10 +283,12 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliverySettings:
     """Outgoing mail."""
 
-    mode: Mode = _key(choice(Mode), "direct", "direct (to the MX), relay (smarthost) or sandbox (nothing leaves)")
+    mode: DeliveryMode = _key(
+        choice(DeliveryMode), "direct", "direct (to the MX), relay (smarthost) or sandbox (nothing leaves)"
+    )
     mx_port: int = _key(PORT, 25, "Port of the mail servers that are dialled")
     allow_networks: tuple[Network, ...] = _key(
         many(NETWORK), [], 'Otherwise-refused networks that may be dialled, e.g. ["127.0.0.0/8"]'
@@ -307,12 +314,12 @@ class Delivery:
         many(ADDRESS), [], "Public addresses of this machine behind a NAT; mail is never sent to one's own"
     )
     sessions: int = _key(_SESSIONS, 500, "SMTP transactions at once, in all pools together")
-    relays: Mapping[str, DomainRelay] = _named(DomainRelay, DOMAIN_PATTERN, "example.com")
+    relays: Mapping[str, RelaySettings] = _named(RelaySettings, DOMAIN_PATTERN, "example.com")
     pools: Mapping[str, PoolSettings] = _named(PoolSettings, POOL_NAME, "google")
 
 
 @dataclass(frozen=True, slots=True)
-class Warmup:
+class WarmupSettings:
     """Less mail from a new sending address at first, for each pool and address of this machine; see delivery.md."""
 
     enabled: bool = _key(BOOLEAN, False, "true: mail beyond what an hour of the day allows waits, without an attempt")
@@ -325,7 +332,7 @@ class Warmup:
 
 
 @dataclass(frozen=True, slots=True)
-class Webhooks:
+class WebhookSettings:
     """Events to customers' servers."""
 
     allow_networks: tuple[Network, ...] = _key(
@@ -341,7 +348,7 @@ class Webhooks:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitSettings:
     """Protection from overload."""
 
     requests_per_second: int = _key(integer(0, 1_000_000), 200, "Per credential; a burst may be twice that; 0 = off")
@@ -355,10 +362,10 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionSettings:
     """How long things are kept; what is not delivered is never deleted."""
 
-    # Not less than an hour: somebody may be reading the bytes for a server just when a message is cancelled.
+    # At least an hour: a delivery may be reading the bytes when its message is cancelled.
     bodies: float = _key(
         duration(positive=True, at_least="1h"),
         "24h",
@@ -371,16 +378,16 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class MetricsSettings:
     """What Prometheus asks for."""
 
     bind: tuple[Endpoint, ...] = _key(
-        many(BIND), [], 'Addresses that serve /metrics, e.g. ["127.0.0.1:9180"], to whoever asks; [] for none'
+        many(BIND), [], 'Addresses that serve /metrics, e.g. ["127.0.0.1:9180"], without authentication; [] for none'
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class LogSettings:
     """What is written to stderr."""
 
     messages: bool = _key(BOOLEAN, True, "A line for each message accepted and each attempt at a recipient")
@@ -390,35 +397,35 @@ class Logs:
 class Config:
     """Every setting; `source` is the file it came from, None and `embedded` when there was none."""
 
-    server: Server
-    http: Http
-    smtp: Smtp
-    acme: Acme
-    dns: Dns
-    delivery: Delivery
-    warmup: Warmup
-    webhooks: Webhooks
-    limits: Limits
-    retention: Retention
-    metrics: Metrics
-    log: Logs
+    server: ServerSettings
+    http: HttpSettings
+    smtp: SmtpSettings
+    acme: AcmeSettings
+    dns: DnsSettings
+    delivery: DeliverySettings
+    warmup: WarmupSettings
+    webhooks: WebhookSettings
+    limits: LimitSettings
+    retention: RetentionSettings
+    metrics: MetricsSettings
+    log: LogSettings
     source: Path | None = None
     embedded: bool = False
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "server": Server,
-    "http": Http,
-    "smtp": Smtp,
-    "acme": Acme,
-    "dns": Dns,
-    "delivery": Delivery,
-    "warmup": Warmup,
-    "webhooks": Webhooks,
-    "limits": Limits,
-    "retention": Retention,
-    "metrics": Metrics,
-    "log": Logs,
+    "server": ServerSettings,
+    "http": HttpSettings,
+    "smtp": SmtpSettings,
+    "acme": AcmeSettings,
+    "dns": DnsSettings,
+    "delivery": DeliverySettings,
+    "warmup": WarmupSettings,
+    "webhooks": WebhookSettings,
+    "limits": LimitSettings,
+    "retention": RetentionSettings,
+    "metrics": MetricsSettings,
+    "log": LogSettings,
 }
 
 

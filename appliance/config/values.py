@@ -1,4 +1,7 @@
-"""In charge of reading one TOML value into the type the program works with, or saying why that cannot be."""
+"""Reads one TOML value into the type the program works with; what it cannot be raises ValueError with the reason.
+
+No I/O. The kinds of values below are what `settings` builds its tables of.
+"""
 
 import ipaddress
 import json
@@ -19,8 +22,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 KIB = 1024
 MIB = 1024 * KIB
-LONGEST = 365 * 86400.0  # seconds; a longer wait is a slip of the pen
-LARGEST = 2**63 - 1  # bytes; what SQLite and the kernel can count
+MAX_DURATION = 365 * 86400.0  # seconds; a longer one is taken for a typing error
+MAX_SIZE = 2**63 - 1  # bytes; what SQLite and the kernel can count
 DNS_PORT = 53
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -39,7 +42,7 @@ _POOL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62})")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T_co]):
+class ValueKind(Generic[T_co]):
     """One kind of value: what the documentation calls it, and its reader, which raises ValueError with the reason."""
 
     name: str
@@ -47,13 +50,12 @@ class Kind(Generic[T_co]):
 
 
 class Endpoint(NamedTuple):
-    """Where to listen, or whom to ask."""
+    """An address and port to listen on, or of a resolver."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """The form of the configuration file, which is also the form of a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -69,7 +71,7 @@ def _text(wanted: str, value: object) -> str:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether this is a host name in lower-case ASCII, with one label or more."""
+    """Whether this is a host name in lower-case ASCII, of one label or more."""
     return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
 
 
@@ -110,7 +112,7 @@ def _read_pool_name(value: object) -> str:
 
 
 def _read_secret(value: object) -> str:
-    """Text that is sent as it stands. The reason does not show it: it may be a password with one character too many."""
+    """A password, or text sent with one. The reason does not quote it."""
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError("must be text without control characters")
     return value
@@ -230,25 +232,25 @@ def _read_file(value: object) -> Path | None:
     return Path(text) if text else None
 
 
-BOOLEAN = Kind("boolean", _read_boolean)
-HOST_NAME = Kind("host name", _read_host_name)
-HOST = Kind("host name or IP", _read_host)
-DOMAIN_PATTERN = Kind("domain", _read_domain_pattern)
-POOL_NAME = Kind("name", _read_pool_name)
-SECRET = Kind("text", _read_secret)
-MAILBOX = Kind("mail address", _read_mailbox)
-BASE_URL = Kind("URL", _read_base_url)
-HTTPS_URL = Kind("URL", _read_https_url)
-ADDRESS = Kind("IP address", _read_address)
-NETWORK = Kind("network", _read_network)
-PORT = Kind("port", _read_port)
-BIND = Kind("IP:port", _read_bind)
-RESOLVER = Kind("IP[:port]", _read_resolver)
-DIRECTORY = Kind("directory", _read_directory)
-FILE = Kind("file", _read_file)
+BOOLEAN = ValueKind("boolean", _read_boolean)
+HOST_NAME = ValueKind("host name", _read_host_name)
+HOST = ValueKind("host name or IP", _read_host)
+DOMAIN_PATTERN = ValueKind("domain", _read_domain_pattern)
+POOL_NAME = ValueKind("name", _read_pool_name)
+SECRET = ValueKind("text", _read_secret)
+MAILBOX = ValueKind("mail address", _read_mailbox)
+BASE_URL = ValueKind("URL", _read_base_url)
+HTTPS_URL = ValueKind("URL", _read_https_url)
+ADDRESS = ValueKind("IP address", _read_address)
+NETWORK = ValueKind("network", _read_network)
+PORT = ValueKind("port", _read_port)
+BIND = ValueKind("IP:port", _read_bind)
+RESOLVER = ValueKind("IP[:port]", _read_resolver)
+DIRECTORY = ValueKind("directory", _read_directory)
+FILE = ValueKind("file", _read_file)
 
 
-def integer(minimum: int, maximum: int) -> Kind[int]:
+def integer(minimum: int, maximum: int) -> ValueKind[int]:
     """A whole number between the two, both included."""
 
     def read(value: object) -> int:
@@ -256,10 +258,10 @@ def integer(minimum: int, maximum: int) -> Kind[int]:
             raise _wrong(f"a whole number from {minimum} to {maximum}", value)
         return value
 
-    return Kind("integer", read)
+    return ValueKind("integer", read)
 
 
-def number(minimum: float, maximum: float) -> Kind[float]:
+def number(minimum: float, maximum: float) -> ValueKind[float]:
     """A number between the two, both included."""
 
     def read(value: object) -> float:
@@ -267,10 +269,10 @@ def number(minimum: float, maximum: float) -> Kind[float]:
             raise _wrong(f"a number from {minimum:g} to {maximum:g}", value)
         return float(value)
 
-    return Kind("number", read)
+    return ValueKind("number", read)
 
 
-def duration(*, positive: bool, at_least: str = "") -> Kind[float]:
+def duration(*, positive: bool, at_least: str = "") -> ValueKind[float]:
     """Seconds, written with their unit: "500ms", "30s", "1h30m"; `at_least` is the shortest, written so."""
 
     def read(value: object) -> float:
@@ -279,16 +281,16 @@ def duration(*, positive: bool, at_least: str = "") -> Kind[float]:
         if not _DURATION.fullmatch(text):
             raise _wrong(wanted, value)
         seconds = sum(int(count) * _SECONDS[unit] for count, unit in _DURATION_PART.findall(text))
-        if seconds > LONGEST or (positive and not seconds):
+        if seconds > MAX_DURATION or (positive and not seconds):
             raise _wrong("over zero and at most 365d" if positive else "at most 365d", value)
         if at_least and seconds < duration(positive=True).read(at_least):
             raise _wrong(f"at least {at_least}", value)
         return seconds
 
-    return Kind("duration", read)
+    return ValueKind("duration", read)
 
 
-def size(minimum: int = 0, maximum: int = LARGEST, *, within: str = "under 8EiB") -> Kind[int]:
+def size(minimum: int = 0, maximum: int = MAX_SIZE, *, within: str = "under 8EiB") -> ValueKind[int]:
     """Bytes: a plain number, or text with a unit; `within` says the bounds in words."""
 
     def read(value: object) -> int:
@@ -297,7 +299,7 @@ def size(minimum: int = 0, maximum: int = LARGEST, *, within: str = "under 8EiB"
             raise _wrong(within, value)
         return count
 
-    return Kind("size", read)
+    return ValueKind("size", read)
 
 
 class Share(NamedTuple):
@@ -321,7 +323,7 @@ def _read_share(value: object) -> Share:
         raise _wrong(wanted, value) from None
 
 
-SHARE = Kind("size or percent", _read_share)
+SHARE = ValueKind("size or percent", _read_share)
 
 
 def _bytes(value: object) -> int:
@@ -334,7 +336,7 @@ def _bytes(value: object) -> int:
     return int(match[1]) * _BYTES[match[2]]
 
 
-def choice(options: type[E]) -> Kind[E]:
+def choice(options: type[E]) -> ValueKind[E]:
     """One of the words of an enum."""
 
     def read(value: object) -> E:
@@ -343,10 +345,10 @@ def choice(options: type[E]) -> Kind[E]:
                 return option
         raise _wrong("one of " + ", ".join(f'"{option.value}"' for option in options), value)
 
-    return Kind(" or ".join(option.value for option in options), read)
+    return ValueKind(" or ".join(option.value for option in options), read)
 
 
-def many(kind: Kind[T], *, at_least: int = 0) -> Kind[tuple[T, ...]]:
+def many(kind: ValueKind[T], *, at_least: int = 0) -> ValueKind[tuple[T, ...]]:
     """A list of values of one kind."""
 
     def read(value: object) -> tuple[T, ...]:
@@ -356,9 +358,9 @@ def many(kind: Kind[T], *, at_least: int = 0) -> Kind[tuple[T, ...]]:
             raise ValueError("must not be empty")
         return tuple(kind.read(item) for item in value)
 
-    return Kind(f"{kind.name} list", read)
+    return ValueKind(f"{kind.name} list", read)
 
 
-def optional(kind: Kind[T], nothing: T) -> Kind[T]:
+def optional(kind: ValueKind[T], nothing: T) -> ValueKind[T]:
     """A value that may be left empty (""), which reads as `nothing`."""
-    return Kind(kind.name, lambda value: nothing if value == "" else kind.read(value))
+    return ValueKind(kind.name, lambda value: nothing if value == "" else kind.read(value))

@@ -3,26 +3,34 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from appliance.config.load import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
-from appliance.config.settings import OTHERS, place_of
+from appliance.config.settings import (
+    OTHERS,
+    Config,
+    ConfigError,
+    DeliveryMode,
+    DeliverySettings,
+    PoolSettings,
+    RelaySettings,
+    place_of,
+)
 from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_reverse, by_suffix
-from appliance.deliver.route import Relay, Relays, RelayTls
+from appliance.deliver.route import Relay, Relays
 
 
-def relays(delivery: Delivery) -> Relays:
+def relays(delivery: DeliverySettings) -> Relays:
     """Which mail goes to a relay: all of it in mode relay, else that for the domains that have one of their own."""
     by_domain = {domain: _relay(table) for domain, table in delivery.relays.items()}
-    only = delivery.mode is Mode.RELAY
+    only = delivery.mode is DeliveryMode.RELAY
     return Relays(_main_relay(delivery) if only and delivery.relay_host else None, by_domain, only)
 
 
-def _main_relay(delivery: Delivery) -> Relay:
-    tls = RelayTls(delivery.relay_tls.value)
+def _main_relay(delivery: DeliverySettings) -> Relay:
+    tls = delivery.relay_tls
     return Relay(delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, tls)
 
 
-def _relay(table: DomainRelay) -> Relay:
-    return Relay(table.host, table.port, table.username, table.password, RelayTls(table.tls.value))
+def _relay(table: RelaySettings) -> Relay:
+    return Relay(table.host, table.port, table.username, table.password, table.tls)
 
 
 def pools(config: Config) -> Pools:

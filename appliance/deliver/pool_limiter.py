@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 from appliance.deliver.providers import Limits
 from appliance.report.explain import QUOTED_REPLY
+from appliance.times import SECOND
 
-SECOND = 1_000_000  # microseconds
 FIRST_PAUSE = 15 * SECOND
 LONGEST_PAUSE = 15 * 60 * SECOND
 SENDER_FAULTS = 10  # in a row: one wrong message is bad luck, ten are a blocked server

@@ -12,13 +12,13 @@ any address: its owner may be about to set it up.
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from ipaddress import ip_address
 
 import trio
 
+from appliance.config.settings import RelayTls
 from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.system.shortage import Shortage
 
@@ -64,15 +64,6 @@ class Host:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dialled", tuple(map(str, self.addresses)))
-
-
-class RelayTls(StrEnum):
-    """What a relay must offer before it gets mail or a password."""
-
-    REQUIRED = "required"  # STARTTLS with a verified certificate
-    OPPORTUNISTIC = "opportunistic"  # STARTTLS where offered, unverified; a password only under TLS
-    IMPLICIT = "implicit"  # TLS from the first byte (RFC 8314 3.3), verified
-    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +207,9 @@ class Router:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            if failed.fault is Fault.NODATA:
+            if failed.fault is DnsFault.NODATA:
                 return (Mx(0, domain),), failed.authentic  # the implicit MX, RFC 5321 5.1
-            status = "5.1.2" if failed.fault is Fault.NXDOMAIN else "4.4.3"
+            status = "5.1.2" if failed.fault is DnsFault.NXDOMAIN else "4.4.3"
             raise NoRoute(status, failed.public, failed.text) from failed
         if _is_null(answer.records):
             raise NoRoute("5.1.10", f"{domain} accepts no mail (null MX)")
@@ -243,7 +234,7 @@ class Router:
         except NotAsked as failed:
             return _Found(mx, trouble=failed, lack=failed.lack)
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 return _Found(mx, trouble=failed)
             return _Found(mx, missing=failed.public)
         reasons = {address: refusal(address, self.allowed, self.own) for address in addresses}

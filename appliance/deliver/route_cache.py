@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-import trio
-
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.route import NoRoute, Route, Router
 from appliance.telemetry.log import get_logger
 
@@ -20,13 +19,12 @@ class SharedRoutes:
     """The ways to domains, as the router finds them."""
 
     router: Router
-    _known: dict[str, tuple[Route, float]] = field(default_factory=dict)  # by domain, with until when
-    _finding: Joint[str, Route | NoRoute] = field(default_factory=Joint)
+    _known: TtlCache[str, Route] = field(default_factory=lambda: TtlCache(KEPT, FRESH))  # by domain
+    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
 
     def known(self, domain: str) -> Route | None:
         """The way to a domain, if it was found a moment ago."""
-        known = self._known.get(domain)
-        return known[0] if known is not None and trio.current_time() < known[1] else None
+        return self._known.get(domain)
 
     async def find(self, domain: str) -> Route:
         """The way to a domain; raises `NoRoute`."""
@@ -44,7 +42,5 @@ class SharedRoutes:
             if reason.detail:  # what customers are not told
                 log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
             return reason
-        if len(self._known) >= KEPT:
-            self._known.clear()
-        self._known[domain] = route, trio.current_time() + FRESH
+        self._known.put(domain, route)
         return route

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import trio
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import SigningKey, sign
 from appliance.outside import Outside
@@ -35,11 +36,12 @@ class Signer:
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     _limiter: trio.CapacityLimiter = field(init=False)
     _making: trio.Lock = field(default_factory=trio.Lock)
-    _known: OrderedDict[tuple[str, str], tuple[list[SigningKey], int]] = field(default_factory=OrderedDict)
+    _known: TtlCache[tuple[str, str], list[SigningKey]] = field(init=False)
     _made: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         self._limiter = trio.CapacityLimiter(self.threads)
+        self._known = TtlCache(KEYS_KEPT, KEYS_FRESH, self.outside.now)
 
     def made(self, message_id: str) -> bytes | None:
         """The DKIM-Signature fields of a message that was signed not long ago."""
@@ -58,8 +60,7 @@ class Signer:
 
     def known_keys(self, account_id: str, domain: str) -> list[SigningKey] | None:
         """The keys of a domain, if they were asked for a moment ago."""
-        known = self._known.get((account_id, domain))
-        return known[0] if known is not None and 0 <= self.outside.now() - known[1] < KEYS_FRESH else None
+        return self._known.get((account_id, domain))
 
     async def find_keys(self, account_id: str, domain: str) -> list[SigningKey]:
         """The keys of a domain; one that has none yet gets its own, which takes its time."""
@@ -69,9 +70,7 @@ class Signer:
             if (keys := self.known_keys(account_id, domain)) is not None:
                 return keys
             keys = await self.keys.in_use(account_id, domain)
-        self._known[account_id, domain] = (keys, self.outside.now())
-        while len(self._known) > KEYS_KEPT:
-            self._known.popitem(last=False)
+        self._known.put((account_id, domain), keys)
         return keys
 
 

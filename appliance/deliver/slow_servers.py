@@ -6,8 +6,7 @@ so that one that is merely slow gets its mail in the end. The time for the answe
 
 from dataclasses import dataclass, field, replace
 
-import trio
-
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.smtp.timeouts import Timeouts
 
 CONNECT = 30.0  # seconds for a TCP connection
@@ -23,7 +22,7 @@ class SlowServers:
 
     usual: Timeouts
     short: Timeouts = field(init=False)
-    _until: dict[str, float] = field(default_factory=dict)  # by address; Trio's clock; the oldest first
+    _slow: TtlCache[str, bool] = field(default_factory=lambda: TtlCache(KEPT, REMEMBERED))  # by address
 
     def __post_init__(self) -> None:
         """Cut every wait before the final dot."""
@@ -31,8 +30,7 @@ class SlowServers:
         self.short = replace(self.usual, **{wait: min(SHORT, getattr(self.usual, wait)) for wait in waits})
 
     def __contains__(self, address: str) -> bool:
-        until = self._until.get(address)
-        return until is not None and trio.current_time() < until
+        return address in self._slow
 
     def timeouts(self, address: str) -> Timeouts:
         """How long to wait for answers from there."""
@@ -44,12 +42,8 @@ class SlowServers:
 
     def add(self, address: str) -> None:
         """It took too long."""
-        self._until.pop(address, None)
-        self._until[address] = trio.current_time() + REMEMBERED
-        if len(self._until) > KEPT:
-            del self._until[next(iter(self._until))]
+        self._slow.put(address, True)
 
     def remove(self, address: str) -> None:
         """It has answered in time."""
-        if self._until:
-            self._until.pop(address, None)
+        self._slow.discard(address)

@@ -3,10 +3,10 @@
 import ssl
 from dataclasses import dataclass, field
 
-import trio
-
+from appliance.concurrency.ttl_cache import TtlCache
+from appliance.config.settings import RelayTls
 from appliance.deliver import dane
-from appliance.deliver.route import Host, RelayTls, Route
+from appliance.deliver.route import Host, Route
 from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context
 from appliance.deliver.tls_policy import Level, TlsDemand, TlsPolicies
 
@@ -22,17 +22,15 @@ class TlsChoice:
     verifying: ssl.SSLContext
     _opportunistic: ssl.SSLContext = field(default_factory=opportunistic_context)
     _trust: TrustStore | None = None
-    _demands: dict[tuple[str, str], tuple[TlsDemand, Route, float]] = field(default_factory=dict)
+    _demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(default_factory=lambda: TtlCache(KEPT, FRESH))
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
         """What a connection to this host must fulfil; found once for all messages of a moment on the same route."""
         known = self._demands.get((route.domain, host.name))
-        if known is not None and known[1] is route and trio.current_time() < known[2]:
+        if known is not None and known[1] is route:
             return known[0]
         demand = await self.policies.demand(route, host)
-        if len(self._demands) >= KEPT:
-            self._demands.clear()
-        self._demands[route.domain, host.name] = demand, route, trio.current_time() + FRESH
+        self._demands.put((route.domain, host.name), (demand, route))
         return demand
 
     def plan(self, demand: TlsDemand, route: Route, host: Host) -> TlsPlan | None:

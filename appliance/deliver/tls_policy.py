@@ -12,16 +12,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
 
-import trio
-
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
+from appliance.concurrency.ttl_cache import TtlCache
+from appliance.config.settings import RelayTls
 from appliance.deliver.dane import usable
 from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
 from appliance.deliver.policy_fetch import NoPolicy
-from appliance.deliver.route import Host, Relay, RelayTls, Route
-from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
+from appliance.deliver.route import Host, Relay, Route
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.system.shortage import Shortage
 
 POLICIES = 10_000  # domains remembered
@@ -89,26 +88,23 @@ def _dane_demand(records: tuple[Tlsa, ...], domain: str, host: str) -> TlsDemand
 
 
 _Announced = tuple[str, str]  # a domain and the id of its policy
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     id: str
     policy: Policy
-    until: float  # Trio's clock
 
 
 class TlsPolicies:
     """Finds and remembers what domains demand; `fetch` gives the text of a domain's policy or raises `NoPolicy`."""
 
-    def __init__(self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]]) -> None:
+    def __init__(self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]], remembered: int = POLICIES) -> None:
         self._resolver = resolver
         self._fetch = fetch
-        self._kept: dict[str, _Kept] = {}
-        self._failed: dict[_Announced, tuple[float, NoPolicy]] = {}  # until when, why
-        self._fetching: Joint[_Announced, Policy | NoPolicy] = Joint()
+        self._kept: TtlCache[str, _Kept] = TtlCache(remembered, LEAST_AGE)
+        self._failed: TtlCache[_Announced, NoPolicy] = TtlCache(remembered, RETRY_AFTER)
+        self._fetching: SingleFlight[_Announced, Policy | NoPolicy] = SingleFlight()
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
         """What a connection to this host of this route must fulfil."""
@@ -128,15 +124,14 @@ class TlsPolicies:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 return TlsDemand(Level.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.public}")
             return None
         return _dane_demand(answer.records, route.domain, host.name) if answer.authentic else None
 
     async def policy(self, domain: str) -> Policy | NoPolicy:
         """The MTA-STS policy of a domain that is in force now, or why there is none."""
-        kept = self._kept.get(domain)
-        known = kept if kept is not None and trio.current_time() < kept.until else None
+        known = self._kept.get(domain)
         announced = await self._announced(domain)
         if known is not None and announced in (known.id, None):
             return known.policy
@@ -154,23 +149,13 @@ class TlsPolicies:
             return None
 
     async def _fetch_and_keep(self, domain: str, announced: str) -> Policy | NoPolicy:
-        until, fault = self._failed.get((domain, announced), (0.0, None))
-        if fault is not None and trio.current_time() < until:
+        if (fault := self._failed.get((domain, announced))) is not None:
             return fault
         try:
             policy = read_policy(await self._fetch(domain))
         except (NoPolicy, BadPolicy) as failed:
             fault = NoPolicy(f"the one announced is of no use: {failed}")
-            _keep(self._failed, (domain, announced), (trio.current_time() + RETRY_AFTER, fault))
+            self._failed.put((domain, announced), fault)
             return fault
-        until = trio.current_time() + max(policy.max_age, LEAST_AGE)
-        _keep(self._kept, domain, _Kept(announced, policy, until))
+        self._kept.put(domain, _Kept(announced, policy), max(policy.max_age, LEAST_AGE))
         return policy
-
-
-def _keep(kept: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Put it last, and forget the first when there are too many."""
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > POLICIES:
-        del kept[next(iter(kept))]

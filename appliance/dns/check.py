@@ -1,4 +1,4 @@
-"""In charge of asking DNS whether the records a domain needs are published as they should be."""
+"""Checks in DNS whether the records that a sending domain needs are published and right: DKIM, SPF and DMARC."""
 
 import re
 from collections.abc import Callable, Coroutine, Iterable
@@ -10,47 +10,47 @@ from typing import Any
 import trio
 
 from appliance.dns import spf
-from appliance.dns.records import DnsRecord, Kind, spf_term
-from appliance.dns.resolver import Fault, LookupFailed, Resolver
+from appliance.dns.records import DnsRecord, RecordKind, spf_term
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.net.address_policy import Address
 
 
-class Status(StrEnum):
-    """What DNS shows of a record."""
+class RecordStatus(StrEnum):
+    """Whether DNS has a record as it should be."""
 
     OK = "ok"
     MISSING = "missing"
     DIFFERS = "differs"
-    UNKNOWN = "unknown"  # DNS could not be asked
+    UNKNOWN = "unknown"  # the lookup failed
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A record, what DNS shows in its place, and what is wrong with that."""
+class CheckedRecord:
+    """A record, what DNS has in its place, and what is wrong with that."""
 
     record: DnsRecord
-    status: Status
+    status: RecordStatus
     found: tuple[str, ...] = ()
     note: str = ""
-    spoiled: bool = False  # an SPF record that receivers give up on, whatever is put into it
+    permerror: bool = False  # an SPF record that is a permanent error to receivers, whatever is added to it
 
 
 async def check(
     resolver: Resolver, sending_host: str, wanted: Iterable[DnsRecord], *, for_operator: bool = False
-) -> list[Checked]:
-    """Each record as DNS shows it now, in the order given; all are asked for at once.
+) -> list[CheckedRecord]:
+    """Each record as DNS has it now, in the order given; all are looked up at once.
 
-    An operator is told what each resolver did, a customer only that there was no answer.
+    Operators see what each resolver did, customers only that there was no answer.
     """
     wanted = list(wanted)
-    checked: dict[DnsRecord, Checked] = {}
+    checked: dict[DnsRecord, CheckedRecord] = {}
 
     async def check_one(record: DnsRecord) -> None:
         try:
             checked[record] = await _CHECKS[record.kind](resolver, sending_host, record)
         except LookupFailed as failed:
             note = failed.text if for_operator else failed.public
-            checked[record] = Checked(record, Status.UNKNOWN, note=note)
+            checked[record] = CheckedRecord(record, RecordStatus.UNKNOWN, note=note)
 
     async with trio.open_nursery() as nursery:
         for record in wanted:
@@ -59,17 +59,17 @@ async def check(
 
 
 async def _texts(resolver: Resolver, name: str) -> tuple[str, ...]:
-    """The texts at a name, none when DNS says that there are none."""
+    """The TXT records of a name, none when DNS has none."""
     try:
         return (await resolver.txt(name)).records
     except LookupFailed as failed:
-        if failed.fault is Fault.TEMPORARY:
+        if failed.fault is DnsFault.TEMPORARY:
             raise
         return ()
 
 
-def tags(text: str) -> dict[str, str]:
-    """The tags of a DKIM or DMARC record, RFC 6376 3.2; space within a value means nothing."""
+def read_tags(text: str) -> dict[str, str]:
+    """The tags of a DKIM or DMARC record, RFC 6376 3.2; whitespace in a value is ignored."""
     pairs = (part.partition("=") for part in text.split(";") if "=" in part)
     return {name.strip(): "".join(value.split()) for name, _, value in pairs}
 
@@ -77,18 +77,20 @@ def tags(text: str) -> dict[str, str]:
 # ---- DKIM
 
 
-async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> Checked:
+async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
     found = await _texts(resolver, record.name)
     if not found:
-        return Checked(record, Status.MISSING)
+        return CheckedRecord(record, RecordStatus.MISSING)
     if len(found) > 1:
-        return Checked(record, Status.DIFFERS, found, "there must be one record of this name")
+        return CheckedRecord(record, RecordStatus.DIFFERS, found, "there must be one record of this name")
     same = _key_of(found[0]) == _key_of(record.value)
-    return Checked(record, Status.OK if same else Status.DIFFERS, found, "" if same else "it is another key")
+    return CheckedRecord(
+        record, RecordStatus.OK if same else RecordStatus.DIFFERS, found, "" if same else "it is another key"
+    )
 
 
 def _key_of(text: str) -> tuple[str, str]:
-    read = tags(text)
+    read = read_tags(text)
     return read.get("k", "rsa"), read.get("p", "")
 
 
@@ -98,46 +100,54 @@ POLICIES = ("none", "quarantine", "reject")
 _DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
 
 
-async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked:
-    """Any policy will do, also that of a domain above, which counts where the domain has none (RFC 7489 6.6.3)."""
+async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+    """Any policy is right, also that of a parent domain, which counts where the domain has none (RFC 7489 6.6.3)."""
     labels = record.name.removeprefix("_dmarc.").split(".")
     for at in range(max(1, len(labels) - 1)):
         name = "_dmarc." + ".".join(labels[at:])
         found = tuple(text for text in await _texts(resolver, name) if _DMARC.match(text))
         if len(found) > 1:
-            return Checked(record, Status.DIFFERS, found, f"{name} has more than one DMARC record, so none counts")
-        if found and tags(found[0]).get("p", "").lower() not in POLICIES:
-            return Checked(record, Status.DIFFERS, found, f"it names no policy: p= must be {' or '.join(POLICIES)}")
+            return CheckedRecord(
+                record, RecordStatus.DIFFERS, found, f"{name} has more than one DMARC record, so none counts"
+            )
+        if found and read_tags(found[0]).get("p", "").lower() not in POLICIES:
+            return CheckedRecord(
+                record, RecordStatus.DIFFERS, found, f"it names no policy: p= must be {' or '.join(POLICIES)}"
+            )
         if found:
-            return Checked(record, Status.OK, found, "" if at == 0 else f"by {name}")
-    return Checked(record, Status.MISSING)
+            return CheckedRecord(record, RecordStatus.OK, found, "" if at == 0 else f"by {name}")
+    return CheckedRecord(record, RecordStatus.MISSING)
 
 
 # ---- SPF
 
 
-async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checked:
+async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> CheckedRecord:
     found = tuple(text for text in await _texts(resolver, record.name) if spf.is_spf(text))
     if not found:
-        return Checked(record, Status.MISSING)
+        return CheckedRecord(record, RecordStatus.MISSING)
     if len(found) > 1:
-        return Checked(record, Status.DIFFERS, found, "more than one SPF record: receivers take that for none")
+        return CheckedRecord(
+            record, RecordStatus.DIFFERS, found, "more than one SPF record: receivers take that for none"
+        )
     addresses = await addresses_of(resolver, host)
     if not addresses:
-        return Checked(record, Status.DIFFERS, found, f"{host} has no address in DNS, so nothing lets it in")
+        return CheckedRecord(
+            record, RecordStatus.DIFFERS, found, f"{host} has no address in DNS, so nothing lets it in"
+        )
     try:
-        refused = [each for each in addresses if not await spf.lets_in(resolver, record.name, found[0], each)]
-    except spf.Unusable as reason:
-        return Checked(record, Status.DIFFERS, found, f"receivers give up on it: {reason}", spoiled=True)
+        refused = [each for each in addresses if not await spf.permits(resolver, record.name, found[0], each)]
+    except spf.SpfPermError as reason:
+        return CheckedRecord(record, RecordStatus.DIFFERS, found, f"receivers give up on it: {reason}", permerror=True)
     if not refused:
-        return Checked(record, Status.OK, found)
+        return CheckedRecord(record, RecordStatus.OK, found)
     source = "" if len(refused) == len(addresses) else f" from {', '.join(map(str, refused))}"
     note = f"it does not let {host} send{source}: put {spf_term(host)} into it"
-    return Checked(record, Status.DIFFERS, found, note)
+    return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
 
 
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
-    """All addresses of a host, or the address that it is; raises LookupFailed when nobody can say."""
+    """All addresses of a host, or the address that it is; raises LookupFailed for a temporary failure."""
     try:
         return [ip_address(host)]
     except ValueError:
@@ -147,10 +157,14 @@ async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
         try:
             found += (await ask(host)).records
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 raise
     return found
 
 
-_Check = Callable[[Resolver, str, DnsRecord], Coroutine[Any, Any, Checked]]
-_CHECKS: dict[Kind, _Check] = {Kind.DKIM: _check_dkim, Kind.SPF: _check_spf, Kind.DMARC: _check_dmarc}
+_Check = Callable[[Resolver, str, DnsRecord], Coroutine[Any, Any, CheckedRecord]]
+_CHECKS: dict[RecordKind, _Check] = {
+    RecordKind.DKIM: _check_dkim,
+    RecordKind.SPF: _check_spf,
+    RecordKind.DMARC: _check_dmarc,
+}

@@ -1,19 +1,19 @@
-"""In charge of the addresses behind a host's name, of both families, in the order to try them."""
+"""Looks up the addresses of a host, of both families, in the order to try them."""
 
 from itertools import chain, zip_longest
 
 import trio
 
-from appliance.dns.resolver import Fault, LookupFailed, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.net.address_policy import Address
 
-OTHER_FAMILY = 1.0  # seconds to wait for the second answer once the first is here: some servers never give it
+OTHER_FAMILY_TIMEOUT = 1.0  # seconds for the second answer once the first is there: some servers never send it
 
 _Family = tuple[tuple[Address, ...], bool]  # addresses, and whether they are authentic
 
 
 async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, ...], bool]:
-    """The addresses of a host, IPv6 and IPv4 in turn, and whether all are authentic; one family is enough."""
+    """The addresses of a host, IPv6 and IPv4 alternating, and whether all are authentic; one family is enough."""
     answers: dict[int, _Family] = {}
     failures: list[LookupFailed] = []
 
@@ -24,7 +24,7 @@ async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, 
         except LookupFailed as failed:
             failures.append(failed)
 
-    if resolver.remembers_addresses(name):  # two tasks would cost ten times what the answers do
+    if resolver.remembers_addresses(name):  # two tasks would cost ten times as much
         await ask(6)
         await ask(4)
     else:
@@ -33,12 +33,12 @@ async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, 
             async def ask_with_limit(version: int) -> None:
                 await ask(version)
                 if version in answers:
-                    nursery.cancel_scope.deadline = trio.current_time() + OTHER_FAMILY
+                    nursery.cancel_scope.deadline = trio.current_time() + OTHER_FAMILY_TIMEOUT
 
             for version in (6, 4):
                 nursery.start_soon(ask_with_limit, version)
     if not answers:
-        raise next((failed for failed in failures if failed.fault is Fault.TEMPORARY), failures[0])
+        raise next((failed for failed in failures if failed.fault is DnsFault.TEMPORARY), failures[0])
     families = [answers[version][0] for version in (6, 4) if version in answers]
-    in_turn = (address for address in chain.from_iterable(zip_longest(*families)) if address is not None)
-    return tuple(in_turn), all(authentic for _, authentic in answers.values())
+    alternating = (address for address in chain.from_iterable(zip_longest(*families)) if address is not None)
+    return tuple(alternating), all(authentic for _, authentic in answers.values())

@@ -1,8 +1,8 @@
-"""In charge of DNS: the questions mail asks, answered in our own types, cached as long as their owners allow.
+"""The DNS resolver: lookups that mail needs, with answers in our own types, cached for their TTL.
 
-dnspython reads and writes the packets; none of its names leave this file. It is used below its own resolver class,
-because that one counts by the wall clock (a jump of which could stretch a wait to days), gives a query no number of
-tries, and does not share one query between tasks that ask the same thing.
+dnspython reads and writes the packets; none of its names leave this file. Its own resolver class is not used: it
+measures time by the wall clock (a jump could stretch a wait to days), has no limit on tries, and does not share one
+query between tasks that look up the same name.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,43 +24,46 @@ import dns.rdatatype
 import dns.resolver
 import trio
 
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import DNS_PORT, Endpoint
-from appliance.errors import in_words
+from appliance.errors import error_text
 from appliance.system.shortage import lack_behind
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
-TRIES = 3  # for one question, going round the resolvers
-RETRY_PAUSE = 0.1  # seconds before the same resolver is asked again
-NO_ANSWER = "the DNS gave no usable answer in time"  # to customers, whatever a resolver did
-TTL_LIMIT = 3600  # seconds; longer, and a corrected record would be news to us too late
-NEGATIVE_TTL_LIMIT = 300  # seconds; a domain that has just been set up should not bounce for an hour (RFC 2308 5)
+QUERY_TRIES = 3  # for one question, going round the resolvers
+QUERY_RETRY_PAUSE = 0.1  # seconds before the same resolver is asked again
+NO_ANSWER = "the DNS gave no usable answer in time"  # what customers see
+TTL_LIMIT = 3600  # seconds; so that a corrected record is seen within an hour
+NEGATIVE_TTL_LIMIT = 300  # seconds; a domain just set up should not bounce for an hour (RFC 2308 5)
 FAILURE_TTL = 1  # second: the least that RFC 9520 3.2 asks for
 CACHE_SIZE = 10_000  # answers; a few megabytes
-ALIAS_LIMIT = 8  # CNAMEs followed for one question; a longer chain is taken for a loop
+ALIAS_LIMIT = 8  # CNAMEs followed in one lookup; a longer chain is taken for a loop
 UDP_PAYLOAD = 1232  # bytes that pass any network without fragments (DNS flag day 2020)
 
-# dnspython's own timeouts look at the wall clock. This bound, on Trio's, stands over one UDP and one TCP exchange.
+# dnspython's own timeouts use the wall clock. This bound, on Trio's clock, is for one UDP and one TCP exchange.
 _EXCHANGE_LIMIT = 2 * QUERY_TIMEOUT + 1
 
-_NO_EDNS = (dns.rcode.FORMERR, dns.rcode.NOTIMP, dns.rcode.BADVERS)  # says a server without it, RFC 6891 6.1.3, 7
+_NO_EDNS = (dns.rcode.FORMERR, dns.rcode.NOTIMP, dns.rcode.BADVERS)  # from a server without EDNS, RFC 6891 6.1.3, 7
 
 
-class Fault(StrEnum):
+class DnsFault(StrEnum):
     """Why there is no answer."""
 
     NXDOMAIN = "nxdomain"  # the name does not exist
     NODATA = "nodata"  # the name exists, with no record of this kind
-    TEMPORARY = "temporary"  # nobody could say: SERVFAIL, REFUSED, silence, a broken packet, a loop of CNAMEs
+    TEMPORARY = "temporary"  # SERVFAIL, REFUSED, no reply, a broken packet, a loop of CNAMEs
 
 
 class LookupFailed(Exception):
-    """A question without records; `authentic` as in `Answer`, for the two faults that are themselves answers.
+    """A lookup without records; `authentic` as in `DnsAnswer`, for NXDOMAIN and NODATA.
 
-    `text` is for the operator and may name a resolver; `public` is the same for customers, without that.
+    `text` is for the operator and may name a resolver; `public` is for customers and does not.
     """
 
-    def __init__(self, fault: Fault, text: str, *, public: str = "", ttl: float = 0, authentic: bool = False) -> None:
+    def __init__(
+        self, fault: DnsFault, text: str, *, public: str = "", ttl: float = 0, authentic: bool = False
+    ) -> None:
         super().__init__(text)
         self.public = public or text
         self.fault = fault
@@ -69,22 +72,21 @@ class LookupFailed(Exception):
         self.authentic = authentic
 
     def again(self) -> "LookupFailed":
-        """The same failure for another asker: an exception collects the traceback of whoever raises it."""
+        """A copy to raise: an exception object collects the traceback of every place that raises it."""
         return LookupFailed(self.fault, self.text, public=self.public, ttl=self.ttl, authentic=self.authentic)
 
 
 class NotAsked(LookupFailed):
-    """A question that this machine could not even ask, being short of descriptors or the like; says nothing of a name.
+    """A lookup that this machine could not make for want of descriptors or the like; says nothing about the name.
 
-    Whoever may not take it for an answer waits, see `shortage`; to all others it is a temporary failure.
+    Delivery and webhooks wait and repeat it, see `shortage`; for all others it is a temporary failure.
     """
 
     def __init__(self, lack: str) -> None:
-        super().__init__(Fault.TEMPORARY, f"the resolver could not be asked: {lack}", public=NO_ANSWER)
+        super().__init__(DnsFault.TEMPORARY, f"the resolver could not be asked: {lack}", public=NO_ANSWER)
         self.lack = lack
 
     def again(self) -> "NotAsked":
-        """The same for another asker."""
         return NotAsked(self.lack)
 
 
@@ -110,47 +112,47 @@ Record = TypeVar("Record", Mx, IPv4Address, IPv6Address, str, Tlsa, covariant=Tr
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[Record]):
-    """The records of a name; `authentic` when a validator that we trust vouches for them (DNSSEC)."""
+class DnsAnswer(Generic[Record]):
+    """The records of a name; `authentic` when a trusted validator has verified them (DNSSEC)."""
 
     records: tuple[Record, ...]
-    ttl: float  # seconds it may be kept from when it was fetched
+    ttl: float  # seconds
     authentic: bool
 
 
 class Resolver(Protocol):
-    """Whom to ask. Each question gives one record or more, or raises `LookupFailed`."""
+    """Makes lookups. Each returns one record or more, or raises `LookupFailed`."""
 
-    async def mx(self, name: str) -> Answer[Mx]:
+    async def mx(self, name: str) -> DnsAnswer[Mx]:
         """The mail exchangers of a domain, in no order."""
 
-    async def ipv4(self, name: str) -> Answer[IPv4Address]:
+    async def ipv4(self, name: str) -> DnsAnswer[IPv4Address]:
         """The IPv4 addresses of a host."""
 
-    async def ipv6(self, name: str) -> Answer[IPv6Address]:
+    async def ipv6(self, name: str) -> DnsAnswer[IPv6Address]:
         """The IPv6 addresses of a host."""
 
-    async def txt(self, name: str) -> Answer[str]:
-        """The texts at a name, each joined from its strings."""
+    async def txt(self, name: str) -> DnsAnswer[str]:
+        """The TXT records of a name, each joined from its strings."""
 
-    async def tlsa(self, name: str) -> Answer[Tlsa]:
+    async def tlsa(self, name: str) -> DnsAnswer[Tlsa]:
         """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
 
-    async def ptr(self, name: str) -> Answer[str]:
+    async def ptr(self, name: str) -> DnsAnswer[str]:
         """The host names at a name such as `1.2.0.192.in-addr.arpa`."""
 
     def remembers_addresses(self, name: str) -> bool:
-        """Whether both questions for a host's addresses would be answered from memory, without any wait."""
+        """Whether both families of a host's addresses are cached."""
 
 
-# ---- pure: from dnspython's types to ours
+# ---- from dnspython's types to ours; no I/O
 
 
 def _host(name: dns.name.Name) -> str:
     return "" if name == dns.name.root else name.to_text(omit_final_dot=True).lower()
 
 
-# What is made of each kind of record. Text is for reading; what is not UTF-8 cannot be anything we look for.
+# One converter for each type of record. What is not UTF-8 is of no use here.
 READERS: dict[str, Callable[[Any], Any]] = {
     "MX": lambda record: Mx(record.preference, _host(record.exchange)),
     "A": lambda record: IPv4Address(record.address),
@@ -162,17 +164,17 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _dns_name(name: str) -> dns.name.Name:
-    """The name for a query, or the failure that there can be none. Taken literally: a backslash is no escape here."""
+    """The name for a query, taken literally: a backslash is no escape. LookupFailed for an impossible name."""
     try:
         return dns.name.Name([label.encode("ascii") for label in name.rstrip(".").split(".")] + [b""])
     except (dns.exception.DNSException, UnicodeEncodeError):
-        raise LookupFailed(Fault.NXDOMAIN, f"{name!a} cannot be a domain name") from None
+        raise LookupFailed(DnsFault.NXDOMAIN, f"{name!a} cannot be a domain name") from None
 
 
 def _question(name: dns.name.Name, kind: str, *, edns: bool, validated: bool) -> dns.message.QueryMessage:
-    """The query to send. To a validator it says that the AD bit is understood and signatures are welcome.
+    """The query to send, to a validator with the AD and DO bits.
 
-    RFC 6840 5.7 asks for the first; some validators answer with AD only if DO is set, too.
+    RFC 6840 5.7 asks for AD; some validators answer with AD only if DO is set, too.
     """
     query = dns.message.make_query(name, kind)
     query.use_edns(0 if edns else False, payload=UDP_PAYLOAD)
@@ -184,44 +186,44 @@ def _question(name: dns.name.Name, kind: str, *, edns: bool, validated: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class _Alias:
-    """An answer that ends in a CNAME whose target still has to be asked for."""
+    """An answer that ends in a CNAME whose target still has to be looked up."""
 
     target: dns.name.Name
     ttl: float
     authentic: bool
 
 
-def _read(reply: dns.message.QueryMessage, kind: str, *, validated: bool) -> Answer[Any] | _Alias:
-    """What a reply says, or the failure that it is."""
+def _read(reply: dns.message.QueryMessage, kind: str, *, validated: bool) -> DnsAnswer[Any] | _Alias:
+    """The answer in a reply; raises LookupFailed if there is none."""
     name = _host(reply.question[0].name) if reply.question else "?"
     rcode = reply.rcode()
     if rcode not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
-        raise LookupFailed(Fault.TEMPORARY, f"the resolver answered {dns.rcode.to_text(rcode)} for {kind} of {name}")
+        raise LookupFailed(DnsFault.TEMPORARY, f"the resolver answered {dns.rcode.to_text(rcode)} for {kind} of {name}")
     chain = _chain(reply, name)
     authentic = validated and bool(reply.flags & dns.flags.AD)
     if chain.answer is not None:
         records = tuple(READERS[kind](record) for record in chain.answer)
-        return Answer(records, min(chain.minimum_ttl, TTL_LIMIT), authentic)
+        return DnsAnswer(records, min(chain.minimum_ttl, TTL_LIMIT), authentic)
     ttl = min(chain.minimum_ttl, NEGATIVE_TTL_LIMIT)
     if rcode == dns.rcode.NXDOMAIN:
-        raise LookupFailed(Fault.NXDOMAIN, f"{name} does not exist", ttl=ttl, authentic=authentic)
+        raise LookupFailed(DnsFault.NXDOMAIN, f"{name} does not exist", ttl=ttl, authentic=authentic)
     if chain.cnames and not reply.authority:
         return _Alias(chain.canonical_name, min(chain.minimum_ttl, TTL_LIMIT), authentic)
-    raise LookupFailed(Fault.NODATA, f"{name} has no {kind} record", ttl=ttl, authentic=authentic)
+    raise LookupFailed(DnsFault.NODATA, f"{name} has no {kind} record", ttl=ttl, authentic=authentic)
 
 
 def _chain(reply: dns.message.QueryMessage, name: str) -> dns.message.ChainingResult:
-    """The CNAMEs of a reply followed to their end."""
+    """The CNAMEs of a reply, followed to the end."""
     try:
         return reply.resolve_chaining()
     except dns.message.ChainTooLong:
-        raise LookupFailed(Fault.TEMPORARY, f"{name} is a loop of CNAME records") from None
+        raise LookupFailed(DnsFault.TEMPORARY, f"{name} is a loop of CNAME records") from None
     except dns.exception.DNSException as cause:  # such as records in a reply that says there is no such name
-        raise LookupFailed(Fault.TEMPORARY, f"the answer for {name} contradicts itself") from cause
+        raise LookupFailed(DnsFault.TEMPORARY, f"the answer for {name} contradicts itself") from cause
 
 
 def all_loopback(servers: Sequence[Endpoint]) -> bool:
-    """Whether every resolver is on this machine: only then can nobody on the way set the AD bit (RFC 7672 2.1.3)."""
+    """Whether every resolver is on this machine, so that no attacker between can set the AD bit (RFC 7672 2.1.3)."""
     return all(ip_address(server.host).is_loopback for server in servers)
 
 
@@ -240,53 +242,46 @@ def system_resolvers() -> tuple[Endpoint, ...]:
 
 
 _Key = tuple[str, str]  # name and kind
-_Result = Answer[Any] | LookupFailed
+_Result = DnsAnswer[Any] | LookupFailed
 
 
 class DnsResolver:
-    """Asks the given resolvers, or the system's, and remembers."""
+    """Queries the given resolvers, or the system's, and caches the answers."""
 
-    def __init__(self, servers: Sequence[Endpoint] = ()) -> None:
+    def __init__(self, servers: Sequence[Endpoint] = (), cache_size: int = CACHE_SIZE) -> None:
         self._servers = tuple(servers) or system_resolvers()
         self._validated = all_loopback(self._servers)
         self._backend = dns.asyncbackend.get_backend("trio")
-        self._kept: dict[_Key, tuple[float, _Result]] = {}  # until when, what; that unused for longest first
-        self._asking: Joint[_Key, _Result] = Joint()
+        self._cache: TtlCache[_Key, _Result] = TtlCache(cache_size, TTL_LIMIT)
+        self._running: SingleFlight[_Key, _Result] = SingleFlight()
 
-    async def mx(self, name: str) -> Answer[Mx]:
-        """The mail exchangers of a domain, in no order."""
+    async def mx(self, name: str) -> DnsAnswer[Mx]:
         return await self._lookup(name, "MX")
 
-    async def ipv4(self, name: str) -> Answer[IPv4Address]:
-        """The IPv4 addresses of a host."""
+    async def ipv4(self, name: str) -> DnsAnswer[IPv4Address]:
         return await self._lookup(name, "A")
 
-    async def ipv6(self, name: str) -> Answer[IPv6Address]:
-        """The IPv6 addresses of a host."""
+    async def ipv6(self, name: str) -> DnsAnswer[IPv6Address]:
         return await self._lookup(name, "AAAA")
 
-    async def txt(self, name: str) -> Answer[str]:
-        """The texts at a name, each joined from its strings."""
+    async def txt(self, name: str) -> DnsAnswer[str]:
         return await self._lookup(name, "TXT")
 
-    async def tlsa(self, name: str) -> Answer[Tlsa]:
-        """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
+    async def tlsa(self, name: str) -> DnsAnswer[Tlsa]:
         return await self._lookup(name, "TLSA")
 
-    async def ptr(self, name: str) -> Answer[str]:
-        """The host names at a name such as `1.2.0.192.in-addr.arpa`."""
+    async def ptr(self, name: str) -> DnsAnswer[str]:
         return await self._lookup(name, "PTR")
 
     def remembers_addresses(self, name: str) -> bool:
-        """Whether both questions for a host's addresses would be answered from memory, without any wait."""
-        host, now = name.rstrip(".").lower(), trio.current_time()
-        return all((kept := self._kept.get((host, kind))) and now < kept[0] for kind in ("AAAA", "A"))
+        host = name.rstrip(".").lower()
+        return (host, "AAAA") in self._cache and (host, "A") in self._cache
 
-    async def _lookup(self, name: str, kind: str) -> Answer[Any]:
+    async def _lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
         key = (name.rstrip(".").lower(), kind)
-        result = self._recall(key)
+        result = self._cache.get(key)
         if result is None:
-            result = await self._asking.run(key, partial(self._ask, key))
+            result = await self._running.run(key, partial(self._ask, key))
         if isinstance(result, LookupFailed):
             raise result.again()
         return result
@@ -297,25 +292,12 @@ class DnsResolver:
         except LookupFailed as failed:
             result = failed.again()
         if not isinstance(result, NotAsked):
-            self._keep(key, result)
+            temporary = isinstance(result, LookupFailed) and result.fault is DnsFault.TEMPORARY
+            self._cache.put(key, result, FAILURE_TTL if temporary else result.ttl)
         return result
 
-    def _recall(self, key: _Key) -> _Result | None:
-        kept = self._kept.pop(key, None)
-        if kept is None or kept[0] <= trio.current_time():
-            return None
-        self._kept[key] = kept
-        return kept[1]
-
-    def _keep(self, key: _Key, result: _Result) -> None:
-        temporary = isinstance(result, LookupFailed) and result.fault is Fault.TEMPORARY
-        self._kept.pop(key, None)
-        self._kept[key] = (trio.current_time() + (FAILURE_TTL if temporary else result.ttl), result)
-        if len(self._kept) > CACHE_SIZE:
-            del self._kept[next(iter(self._kept))]
-
-    async def _follow(self, name: str, kind: str) -> Answer[Any]:
-        """Ask, and go on asking where the answer stops at a CNAME (resolvers follow them, mere forwarders may not)."""
+    async def _follow(self, name: str, kind: str) -> DnsAnswer[Any]:
+        """Query, and follow a CNAME where the answer ends with one (resolvers follow them, mere forwarders may not)."""
         target, ttl, authentic = _dns_name(name), float(TTL_LIMIT), True
         for _ in range(ALIAS_LIMIT):
             try:
@@ -324,24 +306,24 @@ class DnsResolver:
                 failed.authentic = failed.authentic and authentic
                 raise
             ttl, authentic = min(ttl, found.ttl), authentic and found.authentic
-            if isinstance(found, Answer):
-                return Answer(found.records, ttl, authentic)
+            if isinstance(found, DnsAnswer):
+                return DnsAnswer(found.records, ttl, authentic)
             target = found.target
-        raise LookupFailed(Fault.TEMPORARY, f"{name} is a loop of CNAME records")
+        raise LookupFailed(DnsFault.TEMPORARY, f"{name} is a loop of CNAME records")
 
-    async def _try(self, name: dns.name.Name, kind: str) -> Answer[Any] | _Alias:
-        """One question, up to `TRIES` times, each time to the next resolver."""
-        edns, failure = True, LookupFailed(Fault.TEMPORARY, "no resolver was asked")
-        for number in range(TRIES):
+    async def _try(self, name: dns.name.Name, kind: str) -> DnsAnswer[Any] | _Alias:
+        """One query, up to `QUERY_TRIES` times, each time to the next resolver."""
+        edns, failure = True, LookupFailed(DnsFault.TEMPORARY, "no resolver was asked")
+        for number in range(QUERY_TRIES):
             if number >= len(self._servers):
-                await trio.sleep(RETRY_PAUSE)
+                await trio.sleep(QUERY_RETRY_PAUSE)
             query = _question(name, kind, edns=edns, validated=self._validated)
             try:
                 reply = await self._exchange(query, self._servers[number % len(self._servers)])
                 edns = edns and reply.rcode() not in _NO_EDNS
                 return _read(reply, kind, validated=self._validated)
             except LookupFailed as failed:
-                if failed.fault is not Fault.TEMPORARY or isinstance(failed, NotAsked):
+                if failed.fault is not DnsFault.TEMPORARY or isinstance(failed, NotAsked):
                     raise
                 failure = failed
         raise failure
@@ -349,7 +331,7 @@ class DnsResolver:
     async def _exchange(self, query: dns.message.QueryMessage, server: Endpoint) -> dns.message.QueryMessage:
         """Send a query and read its reply, over TCP when UDP was too small; any fault on the way is temporary.
 
-        Packets that are no reply to this query are passed over rather than believed: anybody may send them.
+        Packets that are no reply to this query are ignored: any host may send them.
         """
         asked = f"{server} for {query.question[0].to_text()}"
         try:
@@ -364,12 +346,12 @@ class DnsResolver:
                     backend=self._backend,
                 )
         except (dns.exception.Timeout, trio.TooSlowError) as cause:
-            raise LookupFailed(Fault.TEMPORARY, f"no answer from {asked}", public=NO_ANSWER) from cause
-        except Exception as cause:  # whatever a hostile packet can provoke in a parser, or a socket can report
+            raise LookupFailed(DnsFault.TEMPORARY, f"no answer from {asked}", public=NO_ANSWER) from cause
+        except Exception as cause:  # whatever a hostile packet causes in a parser, or a socket reports
             if (lack := lack_behind(cause)) is not None:
                 raise NotAsked(lack) from cause
-            text = f"no usable answer from {asked}: {in_words(cause)}"
-            raise LookupFailed(Fault.TEMPORARY, text, public=NO_ANSWER) from cause
+            text = f"no usable answer from {asked}: {error_text(cause)}"
+            raise LookupFailed(DnsFault.TEMPORARY, text, public=NO_ANSWER) from cause
         if not isinstance(reply, dns.message.QueryMessage) or reply.flags & dns.flags.TC:
-            raise LookupFailed(Fault.TEMPORARY, f"no usable answer from {asked}", public=NO_ANSWER)
+            raise LookupFailed(DnsFault.TEMPORARY, f"no usable answer from {asked}", public=NO_ANSWER)
         return reply

@@ -1,6 +1,6 @@
-"""In charge of what an SPF record says of an address, found out as receivers do it (RFC 7208).
+"""Whether an SPF record permits an address, evaluated as receivers do it (RFC 7208).
 
-Macros are not expanded: a term with one lets nobody in here, because what it says depends on the single message.
+Macros are not expanded: a term with one matches no address here, because it depends on the single message.
 """
 
 import re
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import TypeVar
 
-from appliance.dns.resolver import Answer, Fault, LookupFailed, Mx, Resolver
+from appliance.dns.resolver import DnsAnswer, DnsFault, LookupFailed, Mx, Resolver
 from appliance.net.address_policy import Address, Network
 
-LOOKUPS = 10  # terms that ask DNS, RFC 7208 4.6.4
-VOIDS = 2  # of them may find nothing
-EXCHANGERS = 10  # hosts behind one `mx`
-SHOWN = 80  # characters of a term in a complaint
+SPF_LOOKUPS = 10  # terms that need a DNS lookup, RFC 7208 4.6.4
+SPF_VOID_LOOKUPS = 2  # of them may find nothing
+SPF_EXCHANGERS = 10  # hosts of one `mx`
+SHOWN_CHARACTERS = 80  # of a term in an error text
 
 PASS, NEUTRAL = "+", "?"
 
@@ -28,26 +28,26 @@ _TAKE_LENGTH = {"a", "mx", "ip4", "ip6"}
 _MECHANISMS = _NEED_VALUE | {"all", "a", "mx", "ptr"}
 
 
-class Unusable(Exception):
-    """Receivers give up on the record (permerror), so it lets nobody in; the text says why."""
+class SpfPermError(Exception):
+    """A permanent error (RFC 7208 2.6.7): receivers ignore the record; the text says why."""
 
 
 def is_spf(text: str) -> bool:
-    """Whether a TXT record is one of SPF's."""
+    """Whether a TXT record is an SPF record."""
     return text.lower() == "v=spf1" or text.lower().startswith("v=spf1 ")
 
 
-async def lets_in(resolver: Resolver, domain: str, text: str, address: Address) -> bool:
-    """Whether the domain's record `text` lets this address send; raises Unusable, or LookupFailed if nobody can say."""
-    return await _Question(resolver, address).judge(domain, text) == PASS
+async def permits(resolver: Resolver, domain: str, text: str, address: Address) -> bool:
+    """Whether the domain's record `text` permits this address; raises SpfPermError, or LookupFailed."""
+    return await _Evaluation(resolver, address).evaluate(domain, text) == PASS
 
 
-# ---- reading a record
+# ---- parsing
 
 
 @dataclass(frozen=True, slots=True)
 class _Directive:
-    """`sign` is what holds if it matches; `prefixes` are the lengths for IPv4 and IPv6."""
+    """`sign` is the qualifier; `prefixes` are the prefix lengths for IPv4 and IPv6."""
 
     sign: str
     mechanism: str
@@ -57,13 +57,13 @@ class _Directive:
 
 
 def _read(text: str) -> tuple[list[_Directive], str]:
-    """The directives, and the name of a redirect; a fault anywhere spoils all of it (RFC 7208 4.6)."""
+    """The directives, and the name of a redirect; any fault makes the whole record an error (RFC 7208 4.6)."""
     directives, redirect = [], ""
     for term in text.lower().split()[1:]:
         if modifier := _MODIFIER.fullmatch(term):
             if modifier[1] == "redirect":
                 if redirect or not modifier[2].strip("."):
-                    raise Unusable(f"redirect is there twice, or without a name: {_short(term)}")
+                    raise SpfPermError(f"redirect is there twice, or without a name: {_short(term)}")
                 redirect = modifier[2].rstrip(".")
             continue
         directives.append(_directive(term))
@@ -73,18 +73,18 @@ def _read(text: str) -> tuple[list[_Directive], str]:
 def _directive(term: str) -> _Directive:
     read = _DIRECTIVE.fullmatch(term)
     if read is None or not _is_in_order(read):
-        raise Unusable(f"{_short(term)} is no term of SPF")
+        raise SpfPermError(f"{_short(term)} is no term of SPF")
     mechanism, value = read[2], (read[3] or "").rstrip(".")
     prefixes = int(read[4] or 32), int(read[5] or 128)
     if mechanism in ("ip4", "ip6"):
         return _Directive(read[1] or PASS, mechanism, value, (32, 128), _network(term, mechanism, read[3], read[4]))
     if prefixes[0] > 32 or prefixes[1] > 128:
-        raise Unusable(f"{_short(term)} has a length that no network has")
+        raise SpfPermError(f"{_short(term)} has a length that no network has")
     return _Directive(read[1] or PASS, mechanism, value, prefixes)
 
 
 def _is_in_order(read: re.Match[str]) -> bool:
-    """Whether a mechanism has what it needs, and nothing that it does not take."""
+    """Whether a mechanism has the arguments that it needs, and no others."""
     mechanism, value, length = read[2], read[3], read[4] or read[5]
     if length and mechanism not in _TAKE_LENGTH and "%" not in read[0]:
         return False
@@ -94,32 +94,32 @@ def _is_in_order(read: re.Match[str]) -> bool:
 
 
 def _short(text: str) -> str:
-    """Somebody else's text within a sentence of ours."""
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+    """Foreign text for an error message."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…")
 
 
 def _network(term: str, mechanism: str, address: str, length: str | None) -> Network:
     try:
         network = ip_network(address if length is None else f"{address}/{length}", strict=False)
     except ValueError:
-        raise Unusable(f"{_short(term)} is no network") from None
+        raise SpfPermError(f"{_short(term)} is no network") from None
     if f"ip{network.version}" != mechanism:
-        raise Unusable(f"{_short(term)} must be ip{network.version}")
+        raise SpfPermError(f"{_short(term)} must be ip{network.version}")
     return network
 
 
-# ---- asking it
+# ---- evaluation
 
 
-class _Question:
-    """One address, and what may still be asked about it."""
+class _Evaluation:
+    """The evaluation of one address, and its count of lookups."""
 
     def __init__(self, resolver: Resolver, address: Address) -> None:
         self._resolver, self._address = resolver, address
         self._lookups = self._voids = 0
 
-    async def judge(self, domain: str, text: str) -> str:
-        """The sign of the first directive that matches."""
+    async def evaluate(self, domain: str, text: str) -> str:
+        """The qualifier of the first directive that matches."""
         directives, redirect = _read(text)
         for each in directives:
             if await self._matches(domain, each):
@@ -127,7 +127,7 @@ class _Question:
         if not redirect:
             return NEUTRAL
         self._count()
-        return NEUTRAL if "%" in redirect else await self.judge(redirect, await self._record(redirect))
+        return NEUTRAL if "%" in redirect else await self.evaluate(redirect, await self._record(redirect))
 
     async def _matches(self, domain: str, each: _Directive) -> bool:
         if each.mechanism == "all":
@@ -139,24 +139,24 @@ class _Question:
         if "%" in name or each.mechanism == "ptr":
             return False
         if each.mechanism == "include":
-            return await self.judge(name, await self._record(name)) == PASS
+            return await self.evaluate(name, await self._record(name)) == PASS
         if each.mechanism == "exists":
             return bool(await self._found(self._resolver.ipv4, name))
         if each.mechanism == "mx":
-            return await self._leads_from_exchangers(name, each)
-        return await self._leads(name, each)
+            return await self._matches_exchangers(name, each)
+        return await self._matches_host(name, each)
 
-    async def _leads_from_exchangers(self, name: str, each: _Directive) -> bool:
+    async def _matches_exchangers(self, name: str, each: _Directive) -> bool:
         exchangers = await self._found(self._resolver.mx, name)
-        if len(exchangers) > EXCHANGERS:
-            raise Unusable(f"{_short(name)} has more than {EXCHANGERS} mail exchangers")
+        if len(exchangers) > SPF_EXCHANGERS:
+            raise SpfPermError(f"{_short(name)} has more than {SPF_EXCHANGERS} mail exchangers")
         for exchanger in exchangers:
-            if exchanger.host and await self._leads(exchanger.host, each):
+            if exchanger.host and await self._matches_host(exchanger.host, each):
                 return True
         return False
 
-    async def _leads(self, host: str, each: _Directive) -> bool:
-        """Whether the name leads to the address, or to the network around it."""
+    async def _matches_host(self, host: str, each: _Directive) -> bool:
+        """Whether the host has the address, or one in the same network."""
         found: tuple[Address, ...]
         if self._address.version == 4:
             found, length = await self._found(self._resolver.ipv4, host), each.prefixes[0]
@@ -168,21 +168,21 @@ class _Question:
         records = [text for text in await self._found(self._resolver.txt, domain) if is_spf(text)]
         if len(records) != 1:
             count = "several SPF records" if records else "no SPF record"
-            raise Unusable(f"it leads to {_short(domain)}, which has {count}")
+            raise SpfPermError(f"it leads to {_short(domain)}, which has {count}")
         return records[0]
 
-    async def _found(self, ask: Callable[[str], Awaitable[Answer[T]]], name: str) -> tuple[T, ...]:
+    async def _found(self, ask: Callable[[str], Awaitable[DnsAnswer[T]]], name: str) -> tuple[T, ...]:
         try:
             return (await ask(name)).records
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 raise
         self._voids += 1
-        if self._voids > VOIDS:
-            raise Unusable(f"more than {VOIDS} of its names lead nowhere, {_short(name)} too")
+        if self._voids > SPF_VOID_LOOKUPS:
+            raise SpfPermError(f"more than {SPF_VOID_LOOKUPS} of its names lead nowhere, {_short(name)} too")
         return ()
 
     def _count(self) -> None:
         self._lookups += 1
-        if self._lookups > LOOKUPS:
-            raise Unusable(f"receivers would have to ask DNS more than {LOOKUPS} times")
+        if self._lookups > SPF_LOOKUPS:
+            raise SpfPermError(f"receivers would have to ask DNS more than {SPF_LOOKUPS} times")

@@ -13,8 +13,8 @@ from appliance.doctor.facts import (
 )
 from appliance.doctor.finding import Finding, fault, ok, warning
 from appliance.store.pools import EVERY
+from appliance.times import SECOND
 
-SECOND = 1_000_000  # microseconds
 AHEAD = 60 * SECOND  # that a message may be ahead of the clock: it was set by a little meanwhile
 SOON = timedelta(days=14)  # a certificate that ends within this should have been renewed
 MIB = 1024 * 1024

@@ -14,11 +14,12 @@ import trio
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from appliance.acme.files import Drawer
-from appliance.config.load import Config, Endpoint
+from appliance.acme.files import AcmeFiles
+from appliance.config.settings import Config
+from appliance.config.values import Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
-from appliance.errors import in_words
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.errors import error_text
+from appliance.keys.keyfile import KEY_FILE
 from appliance.net.listeners import bind_error
 from appliance.store import FILE_NAME as DATABASE
 from appliance.tls.certificate import tls_context
@@ -49,7 +50,7 @@ def disk(config: Config) -> DiskFacts:
 
 def open_to_others(data_dir: Path) -> tuple[Path, ...]:
     """What of ours other users could read."""
-    files = (data_dir, data_dir / DATABASE, data_dir / KEY)
+    files = (data_dir, data_dir / DATABASE, data_dir / KEY_FILE)
     return tuple(each for each in files if each.exists() and each.stat().st_mode & 0o077)
 
 
@@ -72,7 +73,7 @@ def certificate(section: str, chain: Path | None, key: Path | None) -> Certifica
 def _reason(error: OSError | ValueError) -> str:
     """In plain words: the libraries' own say which line of them has found it."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-        return in_words(error)
+        return error_text(error)
     return "they do not fit together, are not PEM, or the key is encrypted"
 
 
@@ -89,15 +90,15 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
 
 def by_acme(config: Config) -> AcmeFacts:
     """The certificate that ACME keeps, and what is written down beside it."""
-    drawer = Drawer(acme_directory(config))
-    facts = AcmeFacts(drawer.certificate, config.acme.names, config.acme.renew_before)
+    files = AcmeFiles(acme_directory(config))
+    facts = AcmeFacts(files.certificate, config.acme.names, config.acme.renew_before)
     try:
-        drawer.certificate.open("rb").close()
+        files.certificate.open("rb").close()
     except FileNotFoundError:
         pass
     except OSError as error:
-        return replace(facts, trouble=in_words(error))
-    state, held = drawer.state(), drawer.held()
+        return replace(facts, trouble=error_text(error))
+    state, held = files.state(), files.held()
     told = replace(
         facts,
         failures=state.failures,
@@ -105,7 +106,7 @@ def by_acme(config: Config) -> AcmeFacts:
         advice=state.advice,
         next_try=max(state.next_try, state.not_before),
     )
-    if held is None or held.own:
+    if held is None or held.self_signed:
         return told
     begins, ends = (datetime.fromtimestamp(moment, UTC) for moment in (held.not_before, held.not_after))
     return replace(told, names=held.names, not_before=begins, not_after=ends)
@@ -127,7 +128,7 @@ async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFac
         trouble = f"no answer within {ANSWER_TIMEOUT:.0f} s"
         return ListenerFacts(key, str(address), answers=False, trouble=trouble, exposed=exposed)
     except OSError as error:
-        return ListenerFacts(key, str(address), answers=False, trouble=in_words(error), exposed=exposed)
+        return ListenerFacts(key, str(address), answers=False, trouble=error_text(error), exposed=exposed)
     return ListenerFacts(key, str(address), answers=True, exposed=exposed)
 
 

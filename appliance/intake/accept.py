@@ -9,7 +9,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from appliance.concurrency.workers import Turns, Workers
+from appliance.concurrency.wake import Wake
+from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.values import Share
 from appliance.errors import Code, Refused
 from appliance.intake.quota import Quota
@@ -21,17 +22,18 @@ from appliance.message.request import SendRequest, fingerprint
 from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
 from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.store.new_mail import Inbox
 from appliance.system.free_space import FreeSpace
-from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
+from appliance.times import HOUR, SECOND
 
 T = TypeVar("T")
 
 LARGE = 1024 * 1024  # bytes of a message of which memory is to hold one only
-KEY_LIFETIME = 24 * 3600 * 1_000_000  # microseconds, by the interface
+KEY_LIFETIME = 24 * HOUR  # by the interface
 
 _ENCODER = msgspec.json.Encoder()
 # Asking an enum for a member takes ten times as long as asking a module.
@@ -114,7 +116,7 @@ class FrontDoor:
         self._hostname = hostname
         self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
-        self._large = Turns(1, rest=0.0)
+        self._large = FairQueue(1, rest=0.0)
         self.workers = Workers()
 
     def check_open(self, caller: Caller) -> None:
@@ -239,7 +241,7 @@ class FrontDoor:
             write,
             submission,
             message_id=message_id,
-            now_seconds=now // 1_000_000,
+            now_seconds=now // SECOND,
             hostname=self._hostname,
             secure=secure,
         )
@@ -324,7 +326,7 @@ class FrontDoor:
         ACCEPT_SECONDS.add(perf_counter() - began)
         ACCEPTED.add(new.source)
         RECIPIENTS.add(new.source, len(new.recipients))
-        if TRAIL.keep:
+        if MESSAGE_LOG.keep:
             _note(new)
 
     def _turn(self, caller: Caller, size: int) -> AbstractAsyncContextManager[object]:
@@ -350,7 +352,7 @@ class FrontDoor:
 
 
 def _note(new: NewMessage) -> None:
-    TRAIL.note(
+    MESSAGE_LOG.note(
         "accepted",
         message_id=new.id,
         request_id=new.request_id,
@@ -367,7 +369,7 @@ def _build(
     drafted = draft(request, template)
     _check_domain(caller, drafted.sender, "from")
     header_id = f"{message_id.removeprefix('msg_')}@{drafted.sender.domain}"
-    seconds = now // 1_000_000
+    seconds = now // SECOND
     return drafted, compose(drafted, message_id=header_id, date_seconds=seconds, text_from_html=text_from_html)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, Guesses
 from appliance.model.mail import Caller
@@ -24,8 +25,11 @@ class Credentials:
     store: Store
     outside: Outside
     guesses: Guesses
-    _found: dict[str, tuple[Caller, bytes, int]] = field(default_factory=dict)
+    _found: TtlCache[str, tuple[Caller, bytes]] = field(init=False)
     _used: dict[str, int] = field(default_factory=dict)  # by idempotency scope: when, as far as it is not on disk yet
+
+    def __post_init__(self) -> None:
+        self._found = TtlCache(CACHED, CACHED_FOR, self.outside.now)
 
     def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
         """Who this is, as the store has it now."""
@@ -37,14 +41,12 @@ class Credentials:
 
     def caller(self, username: str, password_sha256: bytes) -> Caller | None:
         """Who this is, as the store had it half a second ago at most: for a session that asks for every message."""
-        known, now = self._found.get(username), self.outside.now()
-        if known is not None and 0 <= now - known[2] < CACHED_FOR and hmac.compare_digest(password_sha256, known[1]):
+        known = self._found.get(username)
+        if known is not None and hmac.compare_digest(password_sha256, known[1]):
             return known[0]
         caller = self.look_up(username, password_sha256)
         if caller is not None:
-            if len(self._found) >= CACHED:
-                self._found.clear()
-            self._found[username] = (caller, password_sha256, now)
+            self._found.put(username, (caller, password_sha256))
         return caller
 
     def forget(self) -> None:

@@ -35,15 +35,13 @@ from typing import TypeVar
 from appliance.errors import Code, Refused
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
+from appliance.times import DAY, MINUTE, SECOND
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 FAILURE_DELAY = 1.0  # seconds before any "no"
 
-SECOND = 1_000_000  # microseconds
-MINUTE = 60 * SECOND
-DAY = 24 * 60 * MINUTE
 PER_NETWORK = ((10, MINUTE), (50, DAY))
 PER_KNOWN_NETWORK = (10, MINUTE)
 PER_ACCOUNT = 10  # failures in ACCOUNT_WINDOW, by one network or by all

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from appliance.errors import Code, Refused
 from appliance.outside import Outside
+from appliance.times import SECOND
 
 BUCKETS = 10_000  # kept at most; the longest unused go first, and those are full again anyway
 
@@ -25,7 +26,7 @@ class RequestRate:
             return
         now, burst = self.outside.now(), 2.0 * self.per_second if self.burst is None else self.burst
         tokens, then = self._buckets.pop(credential, (burst, now))
-        tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * self.per_second)
+        tokens = min(burst, tokens + max(0, now - then) / SECOND * self.per_second)
         allowed = tokens >= 1
         self._buckets[credential] = (tokens - 1 if allowed else tokens, now)
         if len(self._buckets) > BUCKETS:

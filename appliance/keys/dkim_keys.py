@@ -1,9 +1,12 @@
-"""In charge of the keys a domain signs with: made when first needed, sealed in the store, replaced on rotation."""
+"""The DKIM keys of all domains: generated when first needed, stored sealed, replaced on rotation."""
 
+import time
 from dataclasses import dataclass, field
+from math import inf
 
 import trio
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.keys.keyfile import derive
 from appliance.keys.sealing import seal, unseal
 from appliance.message import dkim_keys
@@ -11,31 +14,34 @@ from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import StoredDkimKey
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.times import SECOND
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
-OPENED = 2_000  # keys held ready in memory
-THREADS = 2  # in which keys are made and read
+OPEN_KEYS = 2_000  # unsealed keys in memory
+KEY_THREADS = 2  # in which keys are generated and parsed
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The signing keys of all domains; `key` is the installation's."""
+    """The DKIM keys of all domains; `key` is the installation's."""
 
     store: Store
     outside: Outside
     key: bytes
-    _opened: dict[bytes, SigningKey] = field(default_factory=dict, repr=False)
-    _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS), repr=False)
+    _opened: TtlCache[bytes, SigningKey] = field(
+        default_factory=lambda: TtlCache(OPEN_KEYS, inf, time.monotonic), repr=False
+    )
+    _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(KEY_THREADS), repr=False)
 
     async def in_use(self, account_id: str, domain: str) -> list[SigningKey]:
-        """The keys that sign for a domain now; a domain without any gets its own first."""
+        """The keys that sign for a domain; a domain without any gets new ones."""
         stored = [key for key in self.store.dkim_keys.of(account_id, domain) if key.retired_at is None]
         if not stored:
             stored = await self.rotate(account_id, domain)
         return [await self._open(account_id, domain, key) for key in stored]
 
     async def known(self, account_id: str, domain: str, *, rotate: bool = False) -> list[StoredDkimKey]:
-        """All keys of a domain, retired ones too, of which some sign: new ones if it had none, or on rotation."""
+        """All keys of a domain, retired ones included; new ones are made if none signs, or on rotation."""
         stored = self.store.dkim_keys.of(account_id, domain)
         if rotate or all(key.retired_at is not None for key in stored):
             await self.rotate(account_id, domain)
@@ -43,15 +49,15 @@ class SigningKeys:
         return stored
 
     async def rotate(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        """New keys for a domain. The old ones sign no more; their records must stay published for some days."""
-        taken = self.store.dkim_keys.selectors(domain)  # of every account: in DNS they share the domain's names
+        """New keys for a domain. The old ones are retired; their records must stay published for some days."""
+        taken = self.store.dkim_keys.selectors(domain)  # of every account, as they share the domain in DNS
         fresh = [await self._fresh(account_id, domain, algorithm, taken) for algorithm in ALGORITHMS]
         await self.store.dkim_keys.replace(account_id, domain, fresh)
         return fresh
 
     async def _fresh(self, account_id: str, domain: str, algorithm: Algorithm, taken: list[str]) -> StoredDkimKey:
         private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
-        selector = dkim_keys.selector(algorithm, self.outside.now() // 1_000_000, taken)
+        selector = dkim_keys.selector(algorithm, self.outside.now() // SECOND, taken)
         sealed = seal(_sealing_key(self.key), dkim_keys.to_der(private), _context(account_id, domain, selector))
         return StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private))
 
@@ -59,17 +65,15 @@ class SigningKeys:
         context = _context(account_id, domain, stored.selector)
         if (opened := self._opened.get(context)) is None:
             der = open_sealed(self.key, account_id, domain, stored.selector, stored.private_key)
-            # In a thread: an RSA key is checked while it is read, which takes a tenth of a second.
+            # In a thread: parsing an RSA key checks it, which takes a tenth of a second.
             private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
             opened = SigningKey(domain, stored.selector, Algorithm(stored.algorithm), private)
-            if len(self._opened) >= OPENED:
-                self._opened.clear()
-            self._opened[context] = opened
+            self._opened.put(context, opened)
         return opened
 
 
 def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
-    """A signing key out of its seal, as DER; raises SealBroken when the installation's key is another."""
+    """An unsealed signing key, as DER; raises UnsealError when the installation's key is another."""
     return unseal(_sealing_key(key), sealed, _context(account_id, domain, selector))
 
 
@@ -78,5 +82,5 @@ def _sealing_key(key: bytes) -> bytes:
 
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:
-    """What a sealed key belongs to, so that one cannot be put in the place of another."""
+    """What a sealed key belongs to: it cannot be moved to another row."""
     return f"{account_id}\0{domain}\0{selector}".encode()

@@ -1,4 +1,4 @@
-"""In charge of the one secret of the installation: a key file beside the database; other keys derive from it."""
+"""The installation's key: a file beside the database, from which all other keys are derived."""
 
 import os
 from contextlib import suppress
@@ -7,17 +7,17 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-FILE_NAME = "appliance.key"
+KEY_FILE = "appliance.key"
 KEY_BYTES = 32
 
 
 class KeyFileError(Exception):
-    """The key file is there and cannot be used; the text says what to do."""
+    """The key file exists and cannot be used; the text says what to do."""
 
 
 def load_or_create(data_dir: Path) -> bytes:
-    """The installation's key, made at the first start; readable by its owner only."""
-    path = data_dir / FILE_NAME
+    """The installation's key, generated at the first start; readable by its owner only."""
+    path = data_dir / KEY_FILE
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
         _create(path)
@@ -28,14 +28,14 @@ def load_or_create(data_dir: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Write the key whole or not at all, and never over another: either would lock us out of our own secrets."""
+    """Write the key whole or not at all, and never over another, which would make all secrets unreadable."""
     unfinished = path.with_suffix(f".{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
     with os.fdopen(descriptor, "wb") as file:
         file.write(os.urandom(KEY_BYTES))
         file.flush()
         os.fsync(file.fileno())
-    with suppress(FileExistsError):  # another process was faster: its key is the one
+    with suppress(FileExistsError):  # another process was faster: its key counts
         os.link(unfinished, path)
     unfinished.unlink()
     directory = os.open(path.parent, os.O_RDONLY)
@@ -46,5 +46,5 @@ def _create(path: Path) -> None:
 
 
 def derive(key: bytes, purpose: str) -> bytes:
-    """A key for one purpose; learning it tells nothing about the others."""
+    """A key for one purpose, independent of those for others."""
     return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)

@@ -1,6 +1,6 @@
-"""Users' passwords: what a new one must be, and Argon2id, so that a stolen database does not give them away.
+"""Users' passwords: the rules for a new one, and Argon2id hashes.
 
-Hashing for requests goes through `Hashing`: a fixed number of threads, shared fairly between the clients that wait.
+Requests hash through `PasswordHasher`: a fixed number of threads, shared fairly between the clients that wait.
 """
 
 import os
@@ -17,35 +17,41 @@ from appliance.errors import Code, Refused, invalid
 
 T = TypeVar("T")
 
-MEMORY = 19 * 1024  # KiB, with two passes and one lane: OWASP's recommendation, 34 ms here
-PASSES = 2
-LANES = 1
-LENGTH = 32
-MIN_CHARACTERS = 8  # of a new password (NIST SP 800-63B 5.1.1.1)
-MAX_BYTES = 1_024  # of a password: nobody types more, and hashing a megabyte would be work for free
+ARGON2_MEMORY = 19 * 1024  # KiB, with two passes and one lane: OWASP's recommendation, 34 ms here
+ARGON2_PASSES = 2
+ARGON2_LANES = 1
+ARGON2_LENGTH = 32
+MIN_PASSWORD_CHARACTERS = 8  # of a new password (NIST SP 800-63B 5.1.1.1)
+MAX_PASSWORD_BYTES = 1_024  # so that a request cannot make the server hash a megabyte
 
-THREADS = 2  # Argon2id takes a core and 19 MiB each
-WAITING = 100  # hashes that may wait, 34 ms each
-WAITING_OF_SHARE = 10  # of one client
+HASH_THREADS = 2  # Argon2id takes a core and 19 MiB each
+HASHES_WAITING = 100  # hashes that may wait, 34 ms each
+HASHES_WAITING_PER_CLIENT = 10  # of one client
 
 
 def check_new(password: str, name: str = "password") -> str:
-    """A password somebody chooses, if it may be one: the one rule for the API and the command line."""
-    if len(password) < MIN_CHARACTERS:
-        raise invalid(name, f"must have at least {MIN_CHARACTERS} characters")
-    if len(password.encode()) > MAX_BYTES:
-        raise invalid(name, f"must have at most {MAX_BYTES} bytes")
+    """A new password that a user chooses, checked: the rule for the API and the command line."""
+    if len(password) < MIN_PASSWORD_CHARACTERS:
+        raise invalid(name, f"must have at least {MIN_PASSWORD_CHARACTERS} characters")
+    if len(password.encode()) > MAX_PASSWORD_BYTES:
+        raise invalid(name, f"must have at most {MAX_PASSWORD_BYTES} bytes")
     return password
 
 
 def hash_password(password: str) -> str:
     """The PHC string to store. Takes tens of milliseconds: call it in a thread."""
-    kdf = Argon2id(salt=os.urandom(16), length=LENGTH, iterations=PASSES, lanes=LANES, memory_cost=MEMORY)
+    kdf = Argon2id(
+        salt=os.urandom(16),
+        length=ARGON2_LENGTH,
+        iterations=ARGON2_PASSES,
+        lanes=ARGON2_LANES,
+        memory_cost=ARGON2_MEMORY,
+    )
     return kdf.derive_phc_encoded(password.encode())
 
 
 def password_matches(password: str, stored: str) -> bool:
-    """Whether this is the password. Takes as long as hashing one."""
+    """Whether this is the password. Takes as long as hashing it."""
     try:
         Argon2id.verify_phc_encoded(password.encode(), stored)
     except InvalidKey:
@@ -54,24 +60,23 @@ def password_matches(password: str, stored: str) -> bool:
 
 
 @dataclass(slots=True)
-class Hashing:
-    """Hashes in a few threads; each client has only a few in the queue for them, so a flood delays others little."""
+class PasswordHasher:
+    """Hashes in a few threads; a client may have only a few hashes waiting, so a flood delays others little."""
 
-    _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
+    _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(HASH_THREADS))
     _shares: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
     _waiting: int = 0
 
     async def matches(self, password: str, stored: str, share: str) -> bool:
-        """Whether this is the password; `share` names the client whose turn it takes."""
+        """Whether this is the password; `share` identifies the client."""
         return await self._in_turn(share, lambda: password_matches(password, stored))
 
     async def hashed(self, password: str, share: str) -> str:
-        """The PHC string to store."""
         return await self._in_turn(share, lambda: hash_password(password))
 
     async def _in_turn(self, share: str, work: Callable[[], T]) -> T:
-        own = self._shares.setdefault(share, trio.CapacityLimiter(THREADS))
-        if self._waiting >= WAITING or own.statistics().tasks_waiting >= WAITING_OF_SHARE:
+        own = self._shares.setdefault(share, trio.CapacityLimiter(HASH_THREADS))
+        if self._waiting >= HASHES_WAITING or own.statistics().tasks_waiting >= HASHES_WAITING_PER_CLIENT:
             raise Refused(
                 Code.TEMPORARY_FAILURE, "Too many logins wait to be checked. Retry in a few seconds.", retry_after=5
             )

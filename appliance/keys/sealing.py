@@ -1,4 +1,4 @@
-"""In charge of sealing small secrets for the disk: AES-256-GCM, bound to what the secret is for."""
+"""Encrypts small secrets for the disk: AES-256-GCM, bound to the place where the secret is stored."""
 
 import os
 from typing import Final
@@ -11,29 +11,29 @@ _NONCE: Final = 12  # octets, NIST SP 800-38D 8.2.2; random ones are safe for so
 _TAG: Final = 16  # octets
 
 
-class SealBroken(Exception):
-    """What was to be unsealed is damaged, of another context, or sealed under another key; which, cannot be told."""
+class UnsealError(Exception):
+    """The sealed secret is damaged, of another context, or sealed under another key."""
 
 
 def seal(key: bytes, plaintext: bytes, context: bytes) -> bytes:
-    """The secret, unreadable without the 32-byte key. `context` names its place, say table, row and column.
+    """The secret, encrypted with the 32-byte key. `context` names its place, such as table, row and column.
 
-    A secret moved to another place does not open there. Sealing twice gives different bytes.
+    A secret moved to another place cannot be unsealed there. Sealing twice gives different bytes.
     """
     nonce = os.urandom(_NONCE)
     return _VERSION + nonce + AESGCM(_checked(key)).encrypt(nonce, plaintext, _VERSION + context)
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """The secret that `seal` was given with this key and context; else SealBroken."""
+    """The secret that `seal` was given with this key and context; else UnsealError."""
     cipher = AESGCM(_checked(key))
     if sealed[:1] != _VERSION or len(sealed) < len(_VERSION) + _NONCE + _TAG:
-        raise SealBroken("not a sealed secret of a known version")
+        raise UnsealError("not a sealed secret of a known version")
     nonce, ciphertext = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
     try:
         return cipher.decrypt(nonce, ciphertext, _VERSION + context)
     except InvalidTag as cause:
-        raise SealBroken("a sealed secret was altered, moved, or sealed under another key") from cause
+        raise UnsealError("a sealed secret was altered, moved, or sealed under another key") from cause
 
 
 def _checked(key: bytes) -> bytes:

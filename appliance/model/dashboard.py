@@ -1,4 +1,4 @@
-"""In charge of the words of the dashboard's resources: frozen records, with no behaviour of their own."""
+"""What the dashboard shows beyond the records of mail: sessions, lists, searches and statistics. Frozen records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from appliance.model.mail import MessageStatus, RecipientStatus, Source
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """A login that goes on; `generation` is that of the only cookie which renews it."""
+class LoginSession:
+    """A user's session; only the cookie of this `generation` renews it."""
 
     id: str
     user_id: str
@@ -24,7 +24,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """Which messages of an account are wanted; None: whatever they are.
+    """Which messages of an account are wanted; None: any.
 
     `recipient` and `sender` are addresses, or domains when they have no `@` but in front, in lower case.
     The domain of a recipient is in A-labels.
@@ -60,7 +60,7 @@ class ListedMessage(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MailPage:
-    """Some messages, newest first; the search goes on before `next`, unless there is nothing left to be searched."""
+    """Some messages, newest first; `next` is where the search goes on, None when it is complete."""
 
     messages: tuple[ListedMessage, ...]
     next: str | None
@@ -68,7 +68,7 @@ class MailPage:
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """What a message's page shows beside what every reader of a message is told."""
+    """What the page of a message shows beside the message's own record."""
 
     envelope_from: str
     tags: tuple[str, ...]
@@ -81,7 +81,7 @@ class MessageFacts:
 
 @dataclass(frozen=True, slots=True)
 class WaitingInPool:
-    """How much of an account's mail waits for one pool; None: for a domain that was not looked up yet."""
+    """How much of an account's mail waits for one pool; None: its domain was not looked up yet."""
 
     pool: str | None
     due: int
@@ -89,8 +89,8 @@ class WaitingInPool:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Recipients by hour (from 1970) and what became of them, deliveries by how long they took, and what waits."""
+class AccountStatistics:
+    """Recipients by hour (since 1970) and result, deliveries by how long they took, and what waits."""
 
     by_hour: Mapping[tuple[int, str], int]
     by_bucket: Mapping[int, int]

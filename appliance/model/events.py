@@ -1,13 +1,11 @@
-"""In charge of what an event says: the envelope's bytes, fixed when the result is recorded. PURE."""
-
-from datetime import UTC, datetime
-from functools import lru_cache
+"""The JSON body of a webhook event. Made when the result is recorded, so all attempts post the same bytes. No I/O."""
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Encoder
 
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType
+from appliance.times import rfc3339
 
 SUBJECT_CHARACTERS = 200  # of the subject in an event
 RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
@@ -24,7 +22,7 @@ _ENCODER = Encoder()
 
 
 class _Data(Struct, gc=False):
-    """What an event says of one recipient; what is unset is left out."""
+    """The data of one recipient; what is unset is left out."""
 
     email_id: str | UnsetType
     recipient_id: str | UnsetType
@@ -43,17 +41,6 @@ class _Envelope(Struct, gc=False):
     type: str
     created_at: str
     data: _Data
-
-
-@lru_cache(maxsize=64)  # many events share a second
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
-
-
-def rfc3339(microseconds: int) -> str:
-    """A time as the interface writes it: UTC, RFC 3339, to the millisecond."""
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return f"{_second(seconds)}.{rest // 1000:03d}Z"
 
 
 def envelope(

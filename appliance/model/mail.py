@@ -1,7 +1,7 @@
-"""In charge of the words the floors share: enums and frozen records, with no behaviour of their own.
+"""Accounts, credentials, messages, recipients and attempts, as all packages know them: enums and frozen records.
 
-The records that are made for every message are msgspec structs, frozen as the others are: to make one costs a tenth of
-what a frozen dataclass does. None of them can be part of a cycle, so the garbage collector need not know them.
+Records that are made for every message are msgspec structs: making one costs a tenth of what a frozen dataclass does.
+None of them can be part of a reference cycle, so the garbage collector need not track them.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class MessageStatus(StrEnum):
-    """Where a message stands; `queued` until every recipient is final."""
+    """The status of a message; `queued` until every recipient is final."""
 
     QUEUED = "queued"
     DELIVERED = "delivered"
@@ -20,7 +20,7 @@ class MessageStatus(StrEnum):
 
 
 class RecipientStatus(StrEnum):
-    """Where one recipient stands; `deferred` was tried and will be tried again."""
+    """The status of one recipient; `deferred` was tried and will be tried again."""
 
     QUEUED = "queued"
     DEFERRED = "deferred"
@@ -30,7 +30,7 @@ class RecipientStatus(StrEnum):
 
 
 class Billing(StrEnum):
-    """What became of a reserved credit."""
+    """The state of a reserved credit."""
 
     RESERVED = "reserved"
     SETTLED = "settled"
@@ -38,7 +38,7 @@ class Billing(StrEnum):
 
 
 class Source(StrEnum):
-    """By which door a message came in."""
+    """How a message came in."""
 
     API = "api"
     SMTP = "smtp"
@@ -79,7 +79,7 @@ class CredentialKind(StrEnum):
 
 
 class Caller(Struct, frozen=True, gc=False):
-    """An authenticated sender, as the store knew the account a moment ago."""
+    """An authenticated sender; the store's data may be half a second old."""
 
     account_id: str
     kind: CredentialKind
@@ -129,12 +129,12 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class SmtpCredential:
-    """An SMTP login; the password itself is known to nobody but its owner."""
+    """An SMTP login; of its password only a hash is stored."""
 
     username: str
     created_at: int
     revoked_at: int | None
-    name: str = ""  # what its owner calls it
+    name: str = ""  # chosen by its owner
     last_used_at: int | None = None
 
 
@@ -149,7 +149,7 @@ class ApiKey:
     test: bool
     created_at: int
     revoked_at: int | None
-    name: str = ""  # what its owner calls it
+    name: str = ""  # chosen by its owner
     last_used_at: int | None = None
 
 
@@ -190,7 +190,7 @@ class StoredTemplate:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVersion:
-    """What a template was at one time."""
+    """An earlier or the current content of a template."""
 
     version: int
     subject: str | None
@@ -234,7 +234,7 @@ class IdempotencyClaim(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class RememberedSend:
-    """An earlier 202, or 250, under the same idempotency key."""
+    """The earlier acceptance (202 or 250) under the same idempotency key."""
 
     fingerprint: bytes
     request_id: str
@@ -243,7 +243,7 @@ class RememberedSend:
 
 
 class NewMessage(Struct, frozen=True, gc=False):
-    """Everything one accepting transaction writes."""
+    """All that the transaction writes which accepts a message."""
 
     id: str
     account_id: str
@@ -257,7 +257,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     template_alias: str | None
     template_version: int | None
     mime: bytes
-    receipt: bytes | None  # the 202's fields as JSON: what a retry is told; none over SMTP, where the id is told
+    receipt: bytes | None  # the fields of the 202 as JSON, for a retry; over SMTP the id is enough
     recipients: tuple[NewRecipient, ...]
     credits: int  # to reserve: one a recipient, or 0 for a test
     created_at: int
@@ -265,7 +265,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     may_store: int | None = None  # bytes the account may keep, with this message; None: any number
 
     def __repr__(self) -> str:
-        """Only the id: what a customer wrote stays out of logs and tracebacks."""
+        """Only the id: content of messages stays out of logs and tracebacks."""
         return f"NewMessage(id={self.id!r})"
 
 
@@ -274,7 +274,7 @@ class NewMessage(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """One recipient's record."""
+    """A recipient of a stored message."""
 
     id: str
     email: str
@@ -289,7 +289,7 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message's record with all its recipients."""
+    """A stored message with all its recipients."""
 
     id: str
     status: MessageStatus
@@ -307,7 +307,7 @@ class Message:
 
 
 class DueRecipient(Struct, frozen=True, gc=False):
-    """A recipient whose next attempt has come, with what its message says about every recipient."""
+    """A recipient whose next attempt is due, with the fields of its message that delivery needs."""
 
     id: str
     message_id: str
@@ -325,7 +325,7 @@ class DueRecipient(Struct, frozen=True, gc=False):
 
 
 class Attempt(Struct, frozen=True, gc=False):
-    """One try at one recipient, and what the other side said."""
+    """One delivery attempt at one recipient, and the reply."""
 
     started_at: int
     finished_at: int
@@ -334,9 +334,9 @@ class Attempt(Struct, frozen=True, gc=False):
     pool: str | None = None
     mx_host: str | None = None
     mx_address: str | None = None
-    tls: str | None = None  # version and verification in words; None: plaintext, or no connection
-    decision: str | None = None  # what we made of it, in words
-    dialogue: str | None = None  # what was said: a JSON array of lines
+    tls: str | None = None  # version and verification; None: plaintext, or no connection
+    decision: str | None = None  # what follows from it, in words
+    dialogue: str | None = None  # the SMTP transcript: a JSON array of lines
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -347,18 +347,18 @@ class Outcome(Struct, frozen=True, gc=False):
     attempts: tuple[Attempt, ...]
     at: int
     next_attempt_at: int | None = None  # set exactly when `status` is deferred
-    note: str | None = None  # what to show as the response when no server was asked ("suppressed: …")
-    suppress: Suppression | None = None  # when the address itself is at fault
-    releases: bool = False  # the credit goes back although it failed, because nobody wants it any more
-    signature: bytes | None = None  # the message's DKIM fields, to be kept for the next attempt
+    note: str | None = None  # shown as the response when no server was asked ("suppressed: …")
+    suppress: Suppression | None = None  # set when the address itself is at fault
+    releases: bool = False  # the credit is released although it failed, because it was cancelled
+    signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
 
 
-# ---- what the operator sees of it
+# ---- a message as operators see it
 
 
 @dataclass(frozen=True, slots=True)
 class TriedRecipient:
-    """A recipient with all that was tried, and when it is tried next (None: final)."""
+    """A recipient with all its attempts, and when the next is due (None: final)."""
 
     recipient: Recipient
     domain: str
@@ -375,60 +375,3 @@ class MessageRecord:
     message: Message
     recipients: tuple[TriedRecipient, ...]
     account_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingMail:
-    """How much mail waits for a pool, or within it for one domain.
-
-    `due` is mail whose time has come: it waits for its turn. `deferred` is mail to be tried later.
-    """
-
-    pool: str | None  # None: not looked up yet
-    domain: str | None  # None: all of the pool
-    due: int
-    deferred: int
-    oldest_at: int  # when the oldest message of it was accepted
-    next_attempt_at: int | None  # of what is deferred
-
-
-@dataclass(frozen=True, slots=True)
-class AllWaiting:
-    """How much mail waits in all, by recipients, simulated mail too."""
-
-    due: int
-    deferred: int
-    oldest_at: int | None  # when the oldest message of it was accepted
-
-
-@dataclass(frozen=True, slots=True)
-class PoolHold:
-    """A pool whose mail is held, and why; one that holds itself has a time at which one message goes as a probe."""
-
-    pool: str
-    reason: str
-    held_at: int
-    probe_at: int | None = None  # None: it is the operator's, and only the operator ends it
-    probes: int = 0  # that reached a server, and were not delivered
-
-
-@dataclass(frozen=True, slots=True)
-class SlowedAccount:
-    """An account whose mail to a pool waits, because the servers there asked that of its mail."""
-
-    account_id: str
-    until: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PoolState:
-    """How a pool of the running server stands."""
-
-    pool: str
-    in_use: int
-    allowed: int
-    slowed_until: int | None
-    slowed_by: str | None
-    updated_at: int
-    slowed_accounts: tuple[SlowedAccount, ...] = ()

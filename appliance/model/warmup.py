@@ -1,11 +1,11 @@
-"""In charge of the warm-up of a new sending address: how much of it a provider may see, hour by hour. PURE.
+"""Warm-up of a new sending address: how many recipients an hour each provider pool may get from it. No I/O.
 
-Rules, for each pool and source address by itself:
+Rules, for each pool and source address:
 - on day d, counted from 0, `first_hour * growth**d` recipients may go in an hour, rounded down;
-- they are spread over the hour: what is not used gathers up to BURST of it, no more;
-- only a day on which mail went makes the address warmer, and however far the clock leaps, it is one day later;
-- a clock that was set back never lets more go, and keeps nothing back for longer than an hour;
-- after `days` days it is over, and nothing is held back any more.
+- they are spread over the hour: unused ones accumulate up to one part in BURST_PART of it;
+- only a day on which mail went counts, and however far the clock jumps ahead, it is one day later;
+- a clock that was set back never lets more go, and delays nothing for longer than an hour;
+- after `days` days it is over, and nothing is delayed any more.
 
 Recipients are counted, as providers do, and not messages. What did not reach a server is given back.
 """
@@ -15,27 +15,26 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
+from appliance.times import DAY, HOUR
 
-HOUR = 3_600_000_000  # microseconds
-DAY = 24 * HOUR
-BURST = 10  # a tenth of an hour's recipients may go at once, but always one
-MOST = 1_000_000_000  # recipients an hour: more than anybody sends
+BURST_PART = 10  # a tenth of an hour's recipients may go at once, and always one
+MAX_HOURLY = 1_000_000_000  # recipients: no limit in practice
 
 
 @lru_cache(maxsize=512)
 def _recipients(first_hour: int, growth: float, day: int) -> int:
-    return min(MOST, int(first_hour * Fraction(str(growth)) ** day))  # a float would lose one of 100 * 1.15
+    return min(MAX_HOURLY, int(first_hour * Fraction(str(growth)) ** day))  # a float would lose one of 100 * 1.15
 
 
-def hourly(settings: Warmup, day: int) -> int | None:
+def hourly_limit(settings: WarmupSettings, day: int) -> int | None:
     """How many recipients may go in an hour of this day; None when it is over."""
     return None if day >= settings.days else _recipients(settings.first_hour, settings.growth, day)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How far the warm-up of one address has come at one pool."""
+class WarmupPace:
+    """The progress of the warm-up of one address at one pool."""
 
     pool: str
     source: str
@@ -44,36 +43,35 @@ class Pace:
     sent: int  # recipients on that day
     hour_at: int  # when the hour began that is counted
     used: int  # recipients in that hour
-    rested_at: int  # when a burst may go again, if nothing goes until then
+    rested_at: int  # when a full burst is available again, if nothing goes until then
 
-    def at(self, now: int) -> "Pace":
-        """The same at another time: in another hour, on another day. Whoever asks in vain keeps it, too.
+    def at(self, now: int) -> "WarmupPace":
+        """The progress at another time, in another hour or on another day.
 
-        Else the hour of a clock that was set back would begin anew with every question.
+        To be kept even if nothing goes: else the hour of a clock that was set back would restart with every call.
         """
         if self.day_at <= now < self.day_at + DAY and self.hour_at <= now < self.hour_at + HOUR:
             return self
         return self._on_day(now)._in_hour(now)
 
-    def room(self, settings: Warmup, now: int) -> int | None:
+    def room(self, settings: WarmupSettings, now: int) -> int | None:
         """How many recipients may go at this moment; None: as many as there are."""
         here = self.at(now)
-        most = hourly(settings, here.day)
+        most = hourly_limit(settings, here.day)
         if most is None:
             return None
         missing = -(-here._rest(most, now) * most // HOUR)
         return max(0, min(_burst(most) - missing, most - here.used))
 
-    def take(self, settings: Warmup, now: int, count: int) -> "Pace":
-        """So many go."""
+    def take(self, settings: WarmupSettings, now: int, count: int) -> "WarmupPace":
         here = self.at(now)
-        most = hourly(settings, here.day)
+        most = hourly_limit(settings, here.day)
         rested_at = now if most is None else now + here._rest(most, now) + count * HOUR // most
         return replace(here, sent=here.sent + count, used=here.used + count, rested_at=rested_at)
 
-    def give_back(self, settings: Warmup, taken_at: int, count: int) -> "Pace":
-        """So many of those taken at that time did not go after all."""
-        most = hourly(settings, self.day)
+    def give_back(self, settings: WarmupSettings, taken_at: int, count: int) -> "WarmupPace":
+        """So many of those taken at that time did not go."""
+        most = hourly_limit(settings, self.day)
         return replace(
             self,
             sent=max(0, self.sent - count) if taken_at >= self.day_at else self.sent,
@@ -81,27 +79,27 @@ class Pace:
             rested_at=self.rested_at - (0 if most is None else count * HOUR // most),
         )
 
-    def next_at(self, settings: Warmup, now: int) -> int:
+    def next_at(self, settings: WarmupSettings, now: int) -> int:
         """When at least one may go; `now` if that is already so."""
         here = self.at(now)
-        most = hourly(settings, here.day)
+        most = hourly_limit(settings, here.day)
         if most is None:
             return now
         paced = now + here._rest(most, now) - (_burst(most) - 1) * HOUR // most
         return max(now, paced, here.hour_at + HOUR if here.used >= most else now)
 
-    def told(self, settings: Warmup, now: int) -> "Warming | None":
-        """It in plain numbers, as it is now; None when it is over or has never begun."""
+    def status(self, settings: WarmupSettings, now: int) -> "WarmupStatus | None":
+        """The numbers to show; None when the warm-up is over or has not begun."""
         here = self.at(now)
-        most = hourly(settings, here.day)
+        most = hourly_limit(settings, here.day)
         if most is None or not (here.day or here.sent):
             return None
         next_at = self.next_at(settings, now)
-        return Warming(
+        return WarmupStatus(
             self.pool, self.source, here.day + 1, settings.days, most, here.used, next_at if next_at > now else None
         )
 
-    def _on_day(self, now: int) -> "Pace":
+    def _on_day(self, now: int) -> "WarmupPace":
         if now < self.day_at:  # the clock was ahead
             return replace(self, day_at=now)
         if now < self.day_at + DAY:
@@ -109,20 +107,20 @@ class Pace:
         begun = self.day_at + DAY if now < self.day_at + 2 * DAY else now
         return replace(self, day=self.day + (1 if self.sent else 0), day_at=begun, sent=0)
 
-    def _in_hour(self, now: int) -> "Pace":
+    def _in_hour(self, now: int) -> "WarmupPace":
         if now < self.hour_at:
             return replace(self, hour_at=now, rested_at=min(self.rested_at, now + HOUR))
         passed = (now - self.hour_at) // HOUR
         return replace(self, hour_at=self.hour_at + passed * HOUR, used=0) if passed else self
 
     def _rest(self, most: int, now: int) -> int:
-        """How long until a burst may go again: never longer than one takes to gather, whatever the clock did."""
+        """How long until a full burst is available: at most the time in which one accumulates."""
         return min(max(0, self.rested_at - now), _burst(most) * HOUR // most)
 
 
 @dataclass(frozen=True, slots=True)
-class Warming:
-    """A warm-up as people are told of it; days are counted from 1."""
+class WarmupStatus:
+    """A warm-up as it is shown; days are counted from 1."""
 
     pool: str
     source: str
@@ -133,22 +131,22 @@ class Warming:
     next_at: int | None  # when more may go; None: now
 
 
-def begin(pool: str, source: str, now: int) -> Pace:
-    """An address that this pool has not seen yet."""
-    return Pace(pool, source, 0, now, 0, now, 0, now)
+def begin(pool: str, source: str, now: int) -> WarmupPace:
+    """The pace of an address that is new to this pool."""
+    return WarmupPace(pool, source, 0, now, 0, now, 0, now)
 
 
-def all_told(settings: Warmup, paces: Iterable[Pace], now: int) -> Iterator[Warming]:
-    """Those that are under way, of the addresses that it is for."""
+def statuses(settings: WarmupSettings, paces: Iterable[WarmupPace], now: int) -> Iterator[WarmupStatus]:
+    """The warm-ups that are under way, of the addresses that the settings name."""
     for pace in paces:
-        if is_for(settings, pace.source) and (told := pace.told(settings, now)) is not None:
-            yield told
+        if applies_to(settings, pace.source) and (status := pace.status(settings, now)) is not None:
+            yield status
 
 
-def is_for(settings: Warmup, source: str) -> bool:
-    """Whether an address is to be warmed up: all are, unless the settings name some."""
+def applies_to(settings: WarmupSettings, source: str) -> bool:
+    """Whether warm-up applies to an address: to all, unless the settings name some."""
     return not settings.addresses or any(source == str(address) for address in settings.addresses)
 
 
 def _burst(most: int) -> int:
-    return max(1, most // BURST)
+    return max(1, most // BURST_PART)

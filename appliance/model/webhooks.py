@@ -1,13 +1,15 @@
-"""In charge of the words for webhooks that the floors share: frozen records, with no behaviour of their own."""
+"""Webhooks, their posts and the history of deliveries, as all packages know them: enums and frozen records."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from msgspec import Struct
 
+EXCERPT_BYTES = 2048  # of a body in the history of deliveries, by the interface
+
 
 class EventType(StrEnum):
-    """What a webhook may ask for."""
+    """The events a webhook can subscribe to."""
 
     DELIVERED = "email.delivered"
     BOUNCED = "email.bounced"
@@ -15,7 +17,7 @@ class EventType(StrEnum):
 
 
 class Trigger(StrEnum):
-    """Why something is posted."""
+    """Why an event is posted."""
 
     EVENT = "event"
     PING = "ping"
@@ -23,7 +25,7 @@ class Trigger(StrEnum):
 
 
 class PostStatus(StrEnum):
-    """Where a post stands; `pending` until it is answered with a 2xx or given up."""
+    """The status of a post; `pending` until it is answered with a 2xx or given up."""
 
     PENDING = "pending"
     SUCCESS = "success"
@@ -32,7 +34,7 @@ class PostStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where an account wants its events."""
+    """The webhook of an account."""
 
     id: str
     account_id: str
@@ -48,8 +50,8 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookSettings:
-    """What an account says of its webhook."""
+class WebhookOptions:
+    """The fields of a webhook that its account sets."""
 
     url: str
     events: tuple[EventType, ...]
@@ -65,8 +67,8 @@ class SealedSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """One post of one event, as the history shows it."""
+class WebhookDelivery:
+    """One post of one event, as the history of deliveries shows it."""
 
     id: str
     event_id: str
@@ -88,14 +90,14 @@ class Delivery:
 
 
 class Lane(Struct, frozen=True, order=True, gc=False):
-    """One webhook's posts of one cause, which are begun in order."""
+    """One webhook's posts of one trigger, which begin in order."""
 
     webhook_id: str
     trigger: Trigger
 
 
 class DuePost(Struct, frozen=True, gc=False):
-    """A post whose next attempt has come."""
+    """A post whose next attempt is due."""
 
     lane: Lane
     id: str
@@ -107,7 +109,7 @@ class DuePost(Struct, frozen=True, gc=False):
 
 
 class PostResult(Struct, frozen=True, gc=False):
-    """What came of one attempt."""
+    """The result of one attempt."""
 
     post: DuePost
     status: PostStatus
@@ -118,3 +120,11 @@ class PostResult(Struct, frozen=True, gc=False):
     duration_ms: int
     attempted_at: int
     next_attempt_at: int | None  # set exactly when `status` is pending
+
+
+def excerpt(body: bytes) -> str:
+    """The beginning of a body, as the history of deliveries shows it; what is not UTF-8 becomes U+FFFD."""
+    text = body[:EXCERPT_BYTES].decode("utf-8", "replace")
+    if len(body) >= EXCERPT_BYTES:  # perhaps cut within a character
+        text = text.removesuffix("\ufffd")
+    return text.encode()[:EXCERPT_BYTES].decode("utf-8", "ignore")

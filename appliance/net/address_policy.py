@@ -1,14 +1,14 @@
-"""In charge of which addresses may be dialled: none that leads back into the operator's own networks. PURE.
+"""Which addresses may be dialled: none that leads back into the operator's own networks (SSRF). No I/O.
 
 Also which network a client belongs to, for every limit that is counted by client (`client_network`).
 
-Whoever publishes an MX record or names a webhook chooses where this machine connects to. So an address is checked just
-before it is dialled, and the very address that was checked is the one dialled.
+The owner of an MX record or of a webhook chooses where this machine connects to. So every address is checked just
+before it is dialled, and the checked address itself is dialled.
 
-An address is refused when it is one of the machine's own or stands in the tables below. An allow-list of networks
-admits it again, in the form in which it is dialled: `127.0.0.0/8` admits `127.0.0.1` but not `::ffff:127.0.0.1`, for
-whoever writes that means to slip past somebody's list. An IPv6 address that carries an IPv4 address is refused for its
-form; where a list admits the form (a NAT64 prefix, say), the IPv4 address inside has to pass on its own as well.
+An address is refused when it is one of the machine's own or listed in the tables below. An allow-list of networks
+admits it again, in the form in which it is dialled: `127.0.0.0/8` admits `127.0.0.1` but not `::ffff:127.0.0.1`, which
+is a common way around such lists. An IPv6 address that embeds an IPv4 address is refused for its form; where a list
+admits the form (a NAT64 prefix, say), the embedded IPv4 address has to pass as well.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -20,8 +20,8 @@ Network = IPv4Network | IPv6Network
 
 # The IANA special-purpose registry (RFC 6890) and what it lacks: multicast (RFC 5771), class E (RFC 1112 4), the
 # 6to4 relays (RFC 7526), and one cloud's host service, which answers on an address that looks public. Python's own
-# `is_global` is not asked: it says yes to multicast, to 192.88.99.1 and to most of the carrying forms below. The first
-# row that holds an address names the reason, so narrow rows stand above wide ones.
+# `is_global` is not used: it is true for multicast, 192.88.99.1 and most of the embedding forms below. The first row
+# that contains an address names the reason, so narrow rows come before wide ones.
 _REFUSED_V4 = (
     ("0.0.0.0/32", "the unspecified address"),
     ("0.0.0.0/8", "an address of this network"),  # RFC 791 3.2
@@ -62,7 +62,7 @@ _REFUSED_V6 = (
     ("fec0::/10", "a site-local address"),  # RFC 3879
     ("ff00::/8", "a multicast address"),  # RFC 4291 2.7
 )
-_GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")  # RFC 4291 2.4; IANA has handed out nothing else
+_GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")  # RFC 4291 2.4; IANA has assigned nothing else
 
 
 def _last_32(bits: int) -> tuple[int, ...]:
@@ -74,12 +74,12 @@ def _after_16(bits: int) -> tuple[int, ...]:
 
 
 def _server_and_client(bits: int) -> tuple[int, ...]:
-    return (bits >> 64 & 0xFFFFFFFF, ~bits & 0xFFFFFFFF)  # RFC 4380 4: the client's stands there inverted
+    return (bits >> 64 & 0xFFFFFFFF, ~bits & 0xFFFFFFFF)  # RFC 4380 4: the client's is inverted
 
 
-# Where an IPv6 address carries IPv4 addresses. RFC 8215 leaves open where in its prefix they stand; the last 32 bits
-# are what translators use by far the most, and any other layout leaves zeros there, which are refused.
-_CARRYING: tuple[tuple[IPv6Network, Callable[[int], tuple[int, ...]]], ...] = (
+# Where an IPv6 address embeds IPv4 addresses. RFC 8215 leaves the position in its prefix open; most translators use the
+# last 32 bits, and any other layout leaves zeros there, which are refused.
+_EMBEDDING: tuple[tuple[IPv6Network, Callable[[int], tuple[int, ...]]], ...] = (
     (IPv6Network("::/96"), _last_32),
     (IPv6Network("::ffff:0:0/96"), _last_32),
     (IPv6Network("::ffff:0:0:0/96"), _last_32),
@@ -88,14 +88,14 @@ _CARRYING: tuple[tuple[IPv6Network, Callable[[int], tuple[int, ...]]], ...] = (
     (IPv6Network("2001::/32"), _server_and_client),
     (IPv6Network("2002::/16"), _after_16),
 )
-_NO_CARRIERS = (IPv6Address("::"), IPv6Address("::1"))  # in ::/96, yet IPv6's own
+_NOT_EMBEDDING = (IPv6Address("::"), IPv6Address("::1"))  # in ::/96, yet IPv6's own
 
 _ROWS_V4 = tuple((IPv4Network(network), reason) for network, reason in _REFUSED_V4)
 _ROWS_V6 = tuple((IPv6Network(network), reason) for network, reason in _REFUSED_V6)
 
 
 def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Address] = ()) -> str | None:
-    """Why this address may not be dialled, in words; None when it may.
+    """Why this address may not be dialled; None when it may.
 
     `own` are the addresses of this machine. `allowed` admits even those: a test, or a second server on the same
     machine, is reached that way.
@@ -103,14 +103,14 @@ def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Ad
     address, allowed = _without_zone(address), tuple(allowed)
     if not is_allowed(address, allowed) and (reason := _reason(address, own)):
         return f"{address} is {reason}"
-    for inside in _carried(address):
+    for inside in _embedded(address):
         if reason := refusal(inside, allowed, own):
             return f"{address} carries an IPv4 address: {reason}"
     return None
 
 
 def is_allowed(address: Address, allowed: Iterable[Network]) -> bool:
-    """Whether an allow-list names this address, in this very form."""
+    """Whether an allow-list contains this address, in this form."""
     address = _without_zone(address)
     return any(address in network for network in allowed)
 
@@ -124,26 +124,26 @@ def _reason(address: Address, own: Container[Address]) -> str | None:
     return "an address of this machine" if address in own else None
 
 
-def _carried(address: Address) -> tuple[IPv4Address, ...]:
-    if isinstance(address, IPv4Address) or address in _NO_CARRIERS:
+def _embedded(address: Address) -> tuple[IPv4Address, ...]:
+    if isinstance(address, IPv4Address) or address in _NOT_EMBEDDING:
         return ()
-    for network, read in _CARRYING:
+    for network, read in _EMBEDDING:
         if address in network:
             return tuple(IPv4Address(bits) for bits in read(int(address)))
     return ()
 
 
 def _without_zone(address: Address) -> Address:
-    """`fe80::1%eth0` without its zone, which would make it unequal to every address in a set."""
+    """`fe80::1%eth0` without its zone, with which it would equal no address in a set."""
     return IPv6Address(int(address)) if isinstance(address, IPv6Address) and address.scope_id else address
 
 
 @lru_cache(maxsize=4_096)
 def client_network(address: str) -> str:
-    """What a client is counted by: its IPv4 address, also one that IPv6 carries, or the /64 of a public IPv6 address.
+    """What a client is counted by: its IPv4 address, also an IPv4-mapped one, or the /64 of a public IPv6 address.
 
-    One IPv6 client has a whole /64 to choose addresses from (RFC 6177, RFC 8981). Within the operator's own networks
-    each machine counts for itself, for there one /64 is a whole site.
+    One IPv6 client has a whole /64 to choose addresses from (RFC 6177, RFC 8981). In private networks each address
+    counts by itself, as one /64 is a whole site there.
     """
     parsed = _parsed(address)
     if isinstance(parsed, IPv4Address) or not parsed.is_global:
@@ -153,7 +153,7 @@ def client_network(address: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def site_of(address: str) -> str:
-    """What one attacker can easily have as a whole: an IPv4 /24 or an IPv6 /48."""
+    """The range that one attacker can easily own: an IPv4 /24 or an IPv6 /48."""
     parsed = _parsed(address)
     return str(ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
 

@@ -1,14 +1,14 @@
-"""Connection tables: how many connections a listener has, in all, by client network and by credential.
+"""Connection limits of a listener: in all, by client network, by credential and by account.
 
-A table that is full stays open to new clients: a connection whose client keeps it waiting without having authenticated
-is closed for a new one, the one that waits longest first, and a share of the table is kept for networks from which
-clients have authenticated lately. One that has authenticated and waits for its client gives way to such networks only,
-and after all others; in the middle of a request or a message it is never closed. No account has more than half of the
-table.
+A full table still admits new clients: the unauthenticated connection that has waited longest for its client is closed
+for a new one, and a share of the table is reserved for networks from which clients have authenticated lately. An
+authenticated connection between two requests gives way to such networks only, and after all others; during a request or
+a message a connection is never closed. No account has more than half of the table.
 """
 
 import errno
 import ipaddress
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,38 +18,62 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from appliance.config.load import Network
+from appliance.concurrency.ttl_cache import TtlCache
+from appliance.config.values import Network
 from appliance.net.address_policy import client_network
-from appliance.net.known_networks import KnownNetworks
 from appliance.telemetry.log import get_logger
 
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-NO_ROOM_PAUSE = 0.1  # seconds
-RESERVED_PART = 4  # one place in so many is for known networks, once there are any
-# For each so many places of the table, one connection may wait until its network has a place: in all, of one network.
-QUEUED_PART = 2
-ACCOUNT_PART = 2  # one account has one place in so many at most
-QUEUED_PART_OF_NETWORK = 8
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+ACCEPT_PAUSE = 0.1  # seconds
+# Parts of the table: one connection in so many
+RESERVED_PART = 4  # is reserved for known networks, once there are any
+ACCOUNT_PART = 2  # may belong to one account
+QUEUED_PART = 2  # more may wait until their networks have fewer connections
+NETWORK_QUEUED_PART = 8  # of these, of one network
 
-log = get_logger("door")
+NETWORKS_KNOWN = 10_000  # those unseen for longest are forgotten first
+KNOWN_FOR = 24 * 60 * 60.0  # seconds since a client there authenticated
+
+log = get_logger("connections")
 
 
-class GivesWay(Protocol):
+class KnownNetworks:
+    """Networks from which a client has authenticated within the last day; shared by HTTP and SMTP.
+
+    In memory: after a restart a network is known with its first authenticated request.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seen: TtlCache[str, bool] = TtlCache(NETWORKS_KNOWN, KNOWN_FOR, clock)
+
+    def note(self, address: str) -> None:
+        """A client has authenticated from this address."""
+        self._seen.put(client_network(address), True)
+
+    def __contains__(self, network: str) -> bool:
+        return network in self._seen
+
+    def __bool__(self) -> bool:
+        """Whether there is one at all."""
+        return len(self._seen) > 0
+
+
+class Evictable(Protocol):
     """A connection in a table."""
 
     def give_way(self) -> None:
-        """End at once: the place is another's already."""
+        """Close at once; the connection is no longer counted."""
 
 
-Connection = TypeVar("Connection", bound=GivesWay)
+Connection = TypeVar("Connection", bound=Evictable)
 
 
 class _Rank(IntEnum):
-    """Of the connections that wait for their clients, those of lower rank give way first."""
+    """Of the connections that wait for their clients, those of lower rank are closed first."""
 
     UNKNOWN = 0  # not authenticated, from a network that is not known
     KNOWN = 1  # not authenticated, from a known network
-    AUTHENTICATED = 2  # authenticated, and between two requests or messages; gives way to known networks only
+    AUTHENTICATED = 2  # authenticated, between two requests or messages; closed for known networks only
 
 
 @dataclass(slots=True)
@@ -58,16 +82,16 @@ class _Entry:
     unknown: bool  # its network, and it has not authenticated
     credential: str | None = None
     account: str = ""  # of the credential
-    rank: _Rank | None = None  # None: in the middle of something
+    rank: _Rank | None = None  # None: during a request or message
 
 
 @dataclass(slots=True)
-class Doorkeeper(Generic[Connection]):
-    """One listener's table."""
+class ConnectionTable(Generic[Connection]):
+    """The connections of one listener."""
 
     most: int
-    most_per_address: int  # connections of one network that have not authenticated, or all where that is never told
-    trusted: tuple[Network, ...] = ()  # proxies, which bring many clients each
+    most_per_address: int  # unauthenticated connections of one network; all where logins are not reported
+    trusted: tuple[Network, ...] = ()  # proxies, which stand for many clients each
     known: KnownNetworks = field(default_factory=KnownNetworks)
     open: dict[Connection, _Entry] = field(default_factory=dict)
     by_address: Counter[str] = field(default_factory=Counter)  # by network, those without a credential
@@ -81,7 +105,7 @@ class Doorkeeper(Generic[Connection]):
     _queued: int = 0
 
     def admits(self, address: str) -> bool:
-        """Whether one more connection from this address may come in; for it another may have to give way."""
+        """Whether one more connection from this address is accepted; another may be closed for it."""
         return not self.is_crowded(address) and self._make_room(address)
 
     def is_crowded(self, address: str) -> bool:
@@ -89,10 +113,10 @@ class Doorkeeper(Generic[Connection]):
         return self.by_address[client_network(address)] >= self.most_per_address and not self._is_trusted(address)
 
     async def queue(self, address: str, patience: float) -> bool:
-        """Wait until an address that is crowded has a place; False when it had none in time, or too many wait."""
+        """Wait until a crowded address may connect; False when that took too long, or too many wait."""
         network = client_network(address)
         of_network = len(self._queues.get(network) or ())
-        if self._queued >= self.most // QUEUED_PART or of_network >= self.most // QUEUED_PART_OF_NETWORK:
+        if self._queued >= self.most // QUEUED_PART or of_network >= self.most // NETWORK_QUEUED_PART:
             return False
         self._queued += 1
         try:
@@ -128,11 +152,11 @@ class Doorkeeper(Generic[Connection]):
         return False
 
     def _reserved(self) -> int:
-        return self.most // RESERVED_PART if self.known.any else 0
+        return self.most // RESERVED_PART if self.known else 0
 
     @contextmanager
     def inside(self, connection: Connection, address: str) -> Iterator[None]:
-        """Count a connection for as long as it lasts; it begins by waiting for its client."""
+        """Count a connection while it is open; it begins by waiting for its client."""
         network, unknown = client_network(address), self._is_unknown(address)
         self.open[connection] = _Entry(network, unknown)
         self.by_address[network] += 1
@@ -144,7 +168,7 @@ class Doorkeeper(Generic[Connection]):
             self.leave(connection)
 
     def waits(self, connection: Connection, *, authenticated: bool = False) -> None:
-        """The connection waits for its client: it may have to give way. Its place among those who wait stays."""
+        """The connection waits for its client, and may be closed for another; its position in the order stays."""
         entry = self.open.get(connection)
         if entry is None:
             return
@@ -157,13 +181,13 @@ class Doorkeeper(Generic[Connection]):
             self._move(connection, entry, rank)
 
     def works(self, connection: Connection) -> None:
-        """The connection is in the middle of something, and does not give way."""
+        """The connection is busy with a request or message, and is not closed for another."""
         entry = self.open.get(connection)
         if entry is not None and entry.rank is not None:
             self._move(connection, entry, None)
 
     def transacts(self, connection: Connection, *, busy: bool) -> None:
-        """A connection that counts by its credential has a message under way, or has none any more."""
+        """A logged-in connection has begun or ended a message."""
         entry = self.open.get(connection)
         if entry is not None and entry.credential is not None:
             self._move(connection, entry, None if busy else _Rank.AUTHENTICATED)
@@ -187,7 +211,7 @@ class Doorkeeper(Generic[Connection]):
         return True
 
     def leave(self, connection: Connection) -> None:
-        """Count a connection no longer whose client has said goodbye: it may be back before this one is quite gone."""
+        """Stop counting a connection; its client has quit, and may reconnect before it is closed."""
         entry = self.open.pop(connection, None)
         if entry is not None:
             self._recognise(entry)
@@ -206,7 +230,7 @@ class Doorkeeper(Generic[Connection]):
         entry.unknown = False
 
     def _count_off(self, entry: _Entry) -> None:
-        """Take a place out of the count it is in, and let in who waits for that."""
+        """Stop counting an entry, and wake a connection that waits for it."""
         if entry.credential is not None:
             _decrease(self.by_credential, entry.credential)
             _decrease(self.by_account, entry.account)
@@ -222,12 +246,12 @@ def _decrease(counter: Counter[str], name: str) -> None:
         del counter[name]
 
 
-async def accept_forever(
+async def accept_connections(
     listener: trio.abc.Listener[Any], connected: Callable[[Any], Any], connections: trio.Nursery
 ) -> None:
-    """Accept for ever, and wait out a descriptor table that is full.
+    """Accept until cancelled; without free descriptors, pause and log that once.
 
-    As trio.serve_listeners does, which would write a traceback to the log ten times a second until there is room.
+    trio.serve_listeners would log a traceback ten times a second.
     """
     full = False
     async with listener:
@@ -235,12 +259,12 @@ async def accept_forever(
             try:
                 stream = await listener.accept()
             except OSError as error:
-                if error.errno not in NO_ROOM:
+                if error.errno not in NO_DESCRIPTORS:
                     raise
                 if not full:
                     log.warning("no more connections can be opened", reason=error.strerror)
                 full = True
-                await trio.sleep(NO_ROOM_PAUSE)
+                await trio.sleep(ACCEPT_PAUSE)
             else:
                 full = False
                 connections.start_soon(connected, stream)

@@ -1,11 +1,10 @@
-"""In charge of waiting until a socket can be read, for less than Trio takes for it.
+"""Waits until a socket is watch, with fewer system calls than Trio: the fast path of `socket_stream`.
 
-Trio tells the system before every wait which socket it is for, and takes that back afterwards. Here each socket is made
-known once, in an epoll of our own that tells of edges, and a single task waits for that epoll through Trio's.
+Trio registers a socket with epoll before every wait and unregisters it afterwards. Here each socket is registered once,
+in an epoll of our own, and a single task waits for that epoll through Trio.
 
-An edge is news: something came that was not there before. Whoever has read all there was waits for the next one; who
-has not must read on first, for there will be none. That less came than was asked for tells that it was all, but for
-TCP's urgent bytes: a read ends before one, whatever is behind it.
+Edge-triggered: epoll reports only new data. Drain the socket before waiting again, or the wake-up is lost. A read that
+returns less than was asked for has drained it, except for TCP's urgent bytes: a read ends before one.
 """
 
 import select
@@ -15,29 +14,29 @@ import outcome
 import trio
 
 _EDGES = select.EPOLLIN | select.EPOLLPRI | select.EPOLLRDHUP | select.EPOLLET
-_OVER = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-_MOST = 256  # edges heard at once; the others are still there the next time
+_CLOSED = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_EVENTS_AT_ONCE = 256  # further ones are reported the next time
 
 
-class Readable:
-    """One socket, for one task at a time. To be closed before the socket is."""
+class ReadWatch:
+    """Watches one socket for one task at a time. Close it before the socket."""
 
-    __slots__ = ("_ear", "_news", "_task", "fd", "over", "urgent")
+    __slots__ = ("_pending", "_poller", "_task", "closed", "fd", "urgent")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.over = False  # the other side has closed: what is left can be read without a wait, and there is no more
-        self.urgent = False  # there was an urgent byte: from then on a short read tells nothing
-        self._news = False  # something came while nobody waited
+        self.closed = False  # by the peer: the rest can be read without waiting
+        self.urgent = False  # an urgent byte came: from then on a short read says nothing
+        self._pending = False  # an event came while no task waited
         self._task: trio.lowlevel.Task | None = None
-        self._ear = _this_run_s_ear()
-        self._ear.add(self)
+        self._poller = _current_poller()
+        self._poller.add(self)
 
     async def wait(self) -> None:
-        """Return once something may have come since the last time."""
-        if self._news:
+        """Return once data may have come since the last time."""
+        if self._pending:
             await trio.lowlevel.checkpoint()
-            self._news = False  # not before: who is cancelled there has read nothing
+            self._pending = False  # not earlier: a task cancelled at the checkpoint has read nothing
             return
         if self._task is not None:
             raise trio.BusyResourceError("another task is already reading from this socket")
@@ -48,61 +47,61 @@ class Readable:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def hear(self, events: int) -> None:
-        """An edge."""
-        if events & _OVER:
-            self.over = True
+    def notify(self, events: int) -> None:
+        """Called with the events of epoll."""
+        if events & _CLOSED:
+            self.closed = True
         if events & select.EPOLLPRI:
             self.urgent = True
         if self._task is None:
-            self._news = True
+            self._pending = True
         else:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
     def close(self) -> None:
-        """Hear of it no more; who waits is told that it is closed."""
-        self._ear.remove(self)
+        """Stop watching; a waiting task gets ClosedResourceError."""
+        self._poller.remove(self)
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task, outcome.Error(trio.ClosedResourceError("this socket was closed")))
 
 
-class _Ear:
-    """The epoll, and whose each of its sockets is."""
+class _Poller:
+    """The epoll of one Trio run, and the watch of each of its sockets."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._sockets: dict[int, Readable] = {}
+        self._sockets: dict[int, ReadWatch] = {}
 
-    def add(self, readable: Readable) -> None:
-        self._epoll.register(readable.fd, _EDGES)
-        self._sockets[readable.fd] = readable
+    def add(self, watch: ReadWatch) -> None:
+        self._epoll.register(watch.fd, _EDGES)
+        self._sockets[watch.fd] = watch
 
-    def remove(self, readable: Readable) -> None:
-        if self._sockets.get(readable.fd) is readable:
-            del self._sockets[readable.fd]
-            with suppress(OSError, ValueError):  # the socket, or at the end the epoll, may be closed by now
-                self._epoll.unregister(readable.fd)
+    def remove(self, watch: ReadWatch) -> None:
+        if self._sockets.get(watch.fd) is watch:
+            del self._sockets[watch.fd]
+            with suppress(OSError, ValueError):  # the socket, or at the end the epoll, may already be closed
+                self._epoll.unregister(watch.fd)
 
-    async def listen(self) -> None:
-        """Wake whoever waits, for as long as Trio runs."""
+    async def run(self) -> None:
+        """Wake the waiting tasks, as long as Trio runs."""
         with self._epoll:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-                for fd, events in self._epoll.poll(0, _MOST):
-                    if (readable := self._sockets.get(fd)) is not None:
-                        readable.hear(events)
+                for fd, events in self._epoll.poll(0, _EVENTS_AT_ONCE):
+                    if (watch := self._sockets.get(fd)) is not None:
+                        watch.notify(events)
 
 
-_ear: trio.lowlevel.RunVar[_Ear] = trio.lowlevel.RunVar("ear")
+_poller: trio.lowlevel.RunVar[_Poller] = trio.lowlevel.RunVar("epoll poller")
 
 
-def _this_run_s_ear() -> _Ear:
+def _current_poller() -> _Poller:
     try:
-        return _ear.get()
+        return _poller.get()
     except LookupError:
-        ear = _Ear()
-        _ear.set(ear)
-        trio.lowlevel.spawn_system_task(ear.listen, name="readable")
-        return ear
+        poller = _Poller()
+        _poller.set(poller)
+        trio.lowlevel.spawn_system_task(poller.run, name="epoll poller")
+        return poller

@@ -1,6 +1,6 @@
-"""In charge of one HTTP/1.1 request and its answer on an open connection, by h11, and of how much of it is read.
+"""One HTTP/1.1 request and its response on an open connection, by h11, with a limit on what is read.
 
-For what is asked now and then: a policy, a certificate. Webhooks, of which there are many, have a quicker reader.
+For rare requests: MTA-STS policies and ACME. Webhooks have a faster reader of their own.
 """
 
 from collections.abc import Iterable
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 import h11
 import trio
 
-HEADER_LIMIT = 16 * 1024  # bytes
+HEADER_BYTES = 16 * 1024  # bytes
 
 
-class BadAnswer(Exception):
-    """What came is no good HTTP, with the reason in words."""
+class BadResponse(Exception):
+    """The response is not valid HTTP, or not acceptable; the text is the reason."""
 
 
-class ClosedEarly(BadAnswer):
-    """The connection ended before the answer did."""
+class ClosedEarly(BadResponse):
+    """The connection ended before the response did."""
 
 
-class TooLong(BadAnswer):
+class TooLong(BadResponse):
     """The body is longer than the caller reads."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer whose body has not been read yet."""
+class HttpResponse:
+    """A response whose body has not been read yet."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]  # names in lower case
@@ -38,7 +38,7 @@ class Answer:
         return [value for each, value in self.headers if each == name]
 
     async def body(self, limit: int) -> bytes:
-        """The body, all of it; raises `TooLong` when it has more bytes than the limit."""
+        """The whole body; raises `TooLong` when it has more bytes than the limit."""
         body = b""
         while not isinstance(event := await _next(self._stream, self._http), h11.EndOfMessage):
             if isinstance(event, h11.Data):
@@ -50,11 +50,11 @@ class Answer:
         return body
 
 
-async def ask(
+async def send_request(
     stream: trio.abc.Stream, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes = b""
-) -> Answer:
-    """Send a request, the only one on this connection, and read its answer up to the body; raises `BadAnswer`."""
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_LIMIT)
+) -> HttpResponse:
+    """Send a request, the only one on this connection, and read the response up to its body; raises `BadResponse`."""
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_BYTES)
     framing = [("Content-Length", str(len(body)))] if body else []
     fields = [*headers, *framing, ("Accept-Encoding", "identity"), ("Connection", "close")]
     request = http.send(h11.Request(method=method, target=target, headers=fields)) or b""
@@ -64,7 +64,7 @@ async def ask(
     while True:
         event = await _next(stream, http)
         if isinstance(event, h11.Response):
-            return Answer(event.status_code, tuple(event.headers), stream, http)
+            return HttpResponse(event.status_code, tuple(event.headers), stream, http)
         if not isinstance(event, h11.InformationalResponse):
             raise ClosedEarly("the connection was closed early")
 
@@ -72,7 +72,7 @@ async def ask(
 async def _next(stream: trio.abc.Stream, http: h11.Connection) -> object:
     try:
         while (event := http.next_event()) is h11.NEED_DATA:
-            http.receive_data(bytes(await stream.receive_some(HEADER_LIMIT)))
+            http.receive_data(bytes(await stream.receive_some(HEADER_BYTES)))
     except h11.RemoteProtocolError as fault:
-        raise BadAnswer(str(fault)) from fault
+        raise BadResponse(str(fault)) from fault
     return event

@@ -1,4 +1,4 @@
-"""In charge of HTTP for listeners that have little to say: a request is its head, an answer ends the connection."""
+"""Minimal HTTP for the challenge server and /metrics: one request without a body, one response, then close."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -7,56 +7,55 @@ from typing import NamedTuple
 
 import trio
 
-from appliance.net.connection_limits import Doorkeeper
+from appliance.net.connection_limits import ConnectionTable
 
 HEAD_BYTES = 8 * 1024
-PLAIN = "text/plain; charset=utf-8"
+PLAIN_TEXT = "text/plain; charset=utf-8"
 
 # RFC 9112 3: a method, an absolute path with or without a query, and a version.
 _FIRST_LINE = re.compile(rb"([A-Z]+) (/[\x21-\x7e]*) HTTP/1\.[01]\r\n")
 
 
 class Request(NamedTuple):
-    """What was asked for."""
+    """The request line."""
 
     method: str
     target: str
 
 
 @dataclass(slots=True, eq=False)
-class Visit:
-    """One connection, from its request to the end of its answer."""
+class ShortConnection:
+    """A connection for one request and its response."""
 
     scope: trio.CancelScope
 
     def give_way(self) -> None:
-        """End it for another."""
         self.scope.cancel()
 
 
 async def answer_one(
     stream: trio.SocketStream,
-    door: Doorkeeper[Visit],
+    connections: ConnectionTable[ShortConnection],
     patience: float,
     answer: Callable[[bytes], Awaitable[bytes]],
 ) -> None:
-    """One request by its head, and its whole answer; a client that comes when it is full or is slow gets none."""
+    """Answer one request; a client gets none when the table is full or when it is too slow."""
     try:
         address = str(stream.socket.getpeername()[0])
-        if not door.admits(address):
+        if not connections.admits(address):
             await trio.aclose_forcefully(stream)
             return
-        visit = Visit(trio.CancelScope())
-        with door.inside(visit, address):
+        connection = ShortConnection(trio.CancelScope())
+        with connections.inside(connection, address):
             async with stream:
-                with trio.move_on_after(patience), visit.scope:
+                with trio.move_on_after(patience), connection.scope:
                     await stream.send_all(await answer(await read_head(stream)))
     except (OSError, trio.BrokenResourceError):
         await trio.aclose_forcefully(stream)
 
 
 async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
-    """What a client sends, up to the end of its head, or as much as is taken of one."""
+    """What a client sends, up to the end of the head or `HEAD_BYTES`."""
     head = b""
     while b"\r\n\r\n" not in head and len(head) < HEAD_BYTES:
         more = await stream.receive_some(HEAD_BYTES - len(head))
@@ -67,13 +66,13 @@ async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
 
 
 def read_request(head: bytes) -> Request | None:
-    """The request that this is the head of; None when it is none."""
+    """The request line of a head; None when it is no complete request."""
     found = _FIRST_LINE.match(head)
     return Request(found[1].decode(), found[2].decode()) if found and b"\r\n\r\n" in head else None
 
 
-def response(status: str, text: str, more: str = "", *, kind: str = PLAIN, whole: bool = True) -> bytes:
-    """A whole answer; `more` are further header lines, and without `whole` it has no body, as for HEAD."""
+def response(status: str, text: str, more: str = "", *, kind: str = PLAIN_TEXT, whole: bool = True) -> bytes:
+    """A whole response; `more` are further header lines, and without `whole` it has no body, as for HEAD."""
     body = text.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
     return f"{head}{more}\r\n".encode() + (body if whole else b"")

@@ -1,8 +1,9 @@
-"""In charge of the addresses to listen on: which there are by the settings, and whether one could be had now."""
+"""The addresses to listen on, by the settings, and whether the system would allow it. For `doctor` and the CLI."""
 
 import socket
 
-from appliance.config.load import Config, Endpoint
+from appliance.config.settings import Config
+from appliance.config.values import Endpoint
 
 
 def binds(config: Config) -> list[tuple[str, Endpoint]]:
@@ -18,7 +19,7 @@ def binds(config: Config) -> list[tuple[str, Endpoint]]:
 
 
 def bind_error(address: Endpoint) -> int | None:
-    """What the operating system says against listening there; None: nothing."""
+    """The errno of listening there; None when it is possible."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,21 +1,21 @@
-"""In charge of which addresses are this machine's own, and which mail leaves from: now, not as it was at the start."""
+"""Which addresses are this machine's own, and which one a connection leaves from. Always current, never cached."""
 
 import errno
 import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-# What the system says of an address that it does not have, or of a family that it does not speak.
-_NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.EACCES)
-NOBODYS = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))  # RFC 5737, RFC 3849: on no machine
+# errnos of bind(2) for an address, or a family, that this machine does not have
+_NOT_LOCAL = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.EACCES)
+UNASSIGNED = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))  # for documentation, RFC 5737, RFC 3849
 
 
 @dataclass(frozen=True, slots=True)
-class OwnAddresses:
-    """A container of the machine's addresses, to be asked with `in`; `further` are those it has behind a NAT.
+class LocalAddresses:
+    """The machine's addresses, to be used with `in`; `further` are its public ones behind a NAT.
 
-    The system is asked each time whether a socket could be bound to the address: some microseconds, and interfaces
-    that come and go need no watching. Rejected: a list at the start, which the next DHCP lease makes wrong.
+    Tries each time to bind a socket to the address: it costs microseconds, and interfaces that come and go need no
+    watching. Rejected: a list made at the start, which the next DHCP lease makes wrong.
     """
 
     further: frozenset[IPv4Address | IPv6Address] = frozenset()
@@ -28,8 +28,8 @@ class OwnAddresses:
         return _binds(address)
 
 
-def leaving_from(target: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address | None:
-    """The address that a packet to `target` would leave from, None when there is no way there; none is sent."""
+def source_address(target: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address | None:
+    """The address that a packet to `target` would leave from, None without a route; no packet is sent."""
     try:
         with socket.socket(_family(target), socket.SOCK_DGRAM) as probe:
             probe.connect((str(target), 9))
@@ -43,8 +43,8 @@ def _family(address: IPv4Address | IPv6Address) -> socket.AddressFamily:
 
 
 def _binds_anything(address: IPv4Address | IPv6Address) -> bool:
-    """Whether the system would bind to any address (ip_nonlocal_bind), so that asking it says nothing."""
-    return any(_binds(nobodys) for nobodys in NOBODYS if nobodys.version == address.version)
+    """Whether the system binds to foreign addresses too (ip_nonlocal_bind), so that the test says nothing."""
+    return any(_binds(foreign) for foreign in UNASSIGNED if foreign.version == address.version)
 
 
 def _binds(address: IPv4Address | IPv6Address) -> bool:
@@ -52,7 +52,7 @@ def _binds(address: IPv4Address | IPv6Address) -> bool:
         with socket.socket(_family(address), socket.SOCK_DGRAM) as asked:
             asked.bind((str(address), 0))
     except OSError as fault:
-        if fault.errno in _NOT_OURS:
+        if fault.errno in _NOT_LOCAL:
             return False
         raise
     return True

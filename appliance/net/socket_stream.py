@@ -1,8 +1,8 @@
-"""In charge of the price of a small write or read on a socket.
+"""A faster socket stream for small writes and reads, as in SMTP and HTTP.
 
-`SocketStream.send_all` visits the scheduler after every write, and `receive_some` tries to read what cannot have come
-yet. SMTP and HTTP are writes of a few hundred bytes, each followed by a wait for the other side, so the visit is made
-there anyway. Measured over loopback: 107 µs of CPU for two writes and two reads on Trio's stream, 68 µs so.
+Trio's `SocketStream` makes a checkpoint after every write, and tries to read before data can have come. Here a short
+write is one system call, as the wait for the peer that follows is a checkpoint anyway. Measured over loopback: 107 µs
+of CPU for two writes and two reads on Trio's stream, 68 µs here.
 """
 
 import os
@@ -10,21 +10,21 @@ import select
 
 import trio
 
-from appliance.net.epoll import Readable
+from appliance.net.epoll import ReadWatch
 
-QUICK_BYTES = 64 * 1024  # a longer write does visit the scheduler, so that nobody is kept waiting for it
+ONE_WRITE_BYTES = 64 * 1024  # a longer write makes checkpoints, so that other tasks run
 
 
-class QuickStream(trio.abc.Stream):
-    """A SocketStream whose short writes are one system call. Not for two writers, or two readers, at once."""
+class FastSocketStream(trio.abc.Stream):
+    """A SocketStream whose short writes are one system call. For one writer and one reader at a time."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        self._readable: Readable | None = None  # from the first time on that something is to be received
-        self._all_read = True  # whatever had come, and then there was no more
+        self._watch: ReadWatch | None = None  # from the first read on
+        self._drained = True  # the socket was drained
 
     def send_now(self, data: bytes | bytearray | memoryview) -> int:
-        """Send what can be sent without waiting; how many bytes that was."""
+        """Send what can be sent without waiting; returns how many bytes."""
         try:
             return os.write(self._stream.socket.fileno(), data)
         except BlockingIOError:
@@ -33,37 +33,37 @@ class QuickStream(trio.abc.Stream):
             raise trio.BrokenResourceError from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send; a checkpoint only when it cannot be done at once."""
-        sent = self.send_now(data) if 0 < len(data) <= QUICK_BYTES else 0
+        """Send; a checkpoint only if it cannot be done at once."""
+        sent = self.send_now(data) if 0 < len(data) <= ONE_WRITE_BYTES else 0
         if sent < len(data):
             await self._stream.send_all(memoryview(data)[sent:])
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Receive, after a wait where all was read before; nothing when the other side has closed."""
-        if (readable := self._readable) is None:
-            readable = self._make_known()
-        most = max_bytes or QUICK_BYTES
+        """Receive; waits first if the socket was drained. b"" when the peer has closed."""
+        if (watch := self._watch) is None:
+            watch = self._start_watch()
+        most = max_bytes or ONE_WRITE_BYTES
         while True:
-            if self._all_read and not readable.over:
-                await readable.wait()
+            if self._drained and not watch.closed:
+                await watch.wait()
             else:
                 await trio.lowlevel.checkpoint()
             try:
                 data = os.read(self._fd(), most)
             except BlockingIOError:
-                self._all_read, readable.over = True, False
+                self._drained, watch.closed = True, False
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError from error
-            self._all_read = len(data) < most and not readable.urgent
+            self._drained = len(data) < most and not watch.urgent
             return data
 
-    def _make_known(self) -> Readable:
+    def _start_watch(self) -> ReadWatch:
         try:
-            self._readable = Readable(self._fd())
-        except OSError as error:  # no more files or watches: this connection's end, as it is with Trio's stream
+            self._watch = ReadWatch(self._fd())
+        except OSError as error:  # no more descriptors or watches, which breaks Trio's stream as well
             raise trio.BrokenResourceError from error
-        return self._readable
+        return self._watch
 
     def _fd(self) -> int:
         fd = self._stream.socket.fileno()
@@ -72,23 +72,21 @@ class QuickStream(trio.abc.Stream):
         return fd
 
     def has_come(self) -> bool:
-        """Whether there is something to receive, and be it that the other side has closed."""
+        """Whether there is something to receive, including the peer's close."""
         look = select.poll()
         look.register(self._stream.socket.fileno(), select.POLLIN)
         return bool(look.poll(0))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """As the stream does."""
         await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Close the socket."""
-        if self._readable is not None:
-            self._readable.close()
-            self._readable = None
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         await self._stream.aclose()
 
 
-def quick(stream: trio.abc.Stream) -> trio.abc.Stream:
-    """The stream, quicker if it is a plain socket."""
-    return QuickStream(stream) if type(stream) is trio.SocketStream else stream
+def faster(stream: trio.abc.Stream) -> trio.abc.Stream:
+    """The stream, or a faster one if it is a plain socket."""
+    return FastSocketStream(stream) if type(stream) is trio.SocketStream else stream

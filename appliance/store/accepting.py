@@ -15,12 +15,13 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
-from appliance.store.accounts import DAY, ledger_line, write_ledger
+from appliance.store.accounts import ledger_line, write_ledger
 from appliance.store.batch import busy
 from appliance.store.body_parts import are_there, head_of, refer
 from appliance.store.queue import record
 from appliance.store.sql import Many, Row, run
 from appliance.store.stored_bytes import of_message, over_quota
+from appliance.times import DAY, SECOND
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key is as good as none, whether or not the janitor has come by.
@@ -215,7 +216,7 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
             Code.WARMUP_LIMITED,
             f"The account may send to {standing.daily_cap} recipients a day (UTC) while it warms up,"
             f" and has sent to {sent_today} today. Retry tomorrow.",
-            retry_after=-((new.created_at % DAY - DAY) // 1_000_000),  # rounded up
+            retry_after=-((new.created_at % DAY - DAY) // SECOND),  # rounded up
         )
     if standing.balance is not None and standing.balance < new.credits:
         return Refused(

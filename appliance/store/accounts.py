@@ -10,8 +10,8 @@ from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.engine import Engine, statement
 from appliance.store.sql import NEWEST, Many, Row, first, rows, run
+from appliance.times import DAY
 
-DAY = 86_400_000_000  # microseconds
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
 
 _INSERT_ACCOUNT = """

@@ -8,9 +8,10 @@ from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.slices import Slice, timed
 from appliance.store.sql import changed, rows
+from appliance.times import DAY
 
 SLICE = 500  # rows a transaction
-WEBHOOK_LOG = 7 * 24 * 60 * 60 * 1_000_000  # microseconds, by the interface
+WEBHOOK_LOG = 7 * DAY  # by the interface
 
 _EXPIRED_KEYS = """
 DELETE FROM idempotency_keys WHERE (scope, key) IN

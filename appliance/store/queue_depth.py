@@ -9,6 +9,7 @@ import apsw
 from appliance.store.connection import open_reader
 from appliance.store.space import usage
 from appliance.store.sql import rows
+from appliance.times import SECOND
 
 LIMIT = 1.0  # seconds; a million recipients take a tenth of that
 LOOK_EVERY = 100_000  # steps of SQLite's machine between two looks at the time
@@ -52,4 +53,4 @@ def read_depth(path: Path, now: int) -> Depth | None:
         connection.close()
     due, waiting = sum(row[0] for row in found), sum(row[1] for row in found)
     first = min((row[2] for row in found if row[2] is not None), default=now)
-    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, held, used.free_pages * used.page_size)
+    return Depth(due, waiting - due, max(0, now - first) / SECOND, held, used.free_pages * used.page_size)

@@ -19,13 +19,14 @@ from appliance.store.body_parts import loosen
 from appliance.store.engine import Engine
 from appliance.store.slices import Slice, timed
 from appliance.store.sql import Many, Row, gathered
-from appliance.store.statistics import HOUR, counted_all_before
+from appliance.store.statistics import counted_all_before
 from appliance.store.stored_bytes import bodies, give_back, of_record
+from appliance.times import HOUR, MINUTE
 
 LOOK = 1_000  # rows looked at beside the writer at once, at most
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
 PAGE = 4_096  # bytes; what is deleted is weighed by how many pages that may touch
-RECEIPT = 24 * HOUR + 60_000_000  # microseconds for which a request can be repeated, and a little more
+RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
 
 # When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
 _FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,

@@ -6,7 +6,7 @@ from typing import Any
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model.webhooks import EventType, SealedSecret, Webhook, WebhookSettings
+from appliance.model.webhooks import EventType, SealedSecret, Webhook, WebhookOptions
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows
@@ -56,7 +56,7 @@ class Webhooks:
         return None if row is None else _webhook(row)
 
     async def save(
-        self, account_id: str, settings: WebhookSettings, new_id: str, new_secret: SealedSecret
+        self, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
     ) -> tuple[Webhook, bool]:
         """Change the account's webhook, or make one with this id and secret; with whether it was made."""
         row = {

@@ -19,7 +19,7 @@ import trio
 import trio_asyncio
 from aiosmtpd.smtp import SMTP
 
-from appliance.config.load import Smtp
+from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, Refused
 from appliance.message.addresses import Address
 from appliance.submission import limits, replies
@@ -62,7 +62,7 @@ class Session(SMTP):
         loop: asyncio.AbstractEventLoop,
         dialogue: Dialogue,
         deeds: Deeds,
-        settings: Smtp,
+        settings: SmtpSettings,
         certificate: Certificate,
         address: str,
     ) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import trio
 
-from appliance.config.load import Endpoint
+from appliance.config.values import Endpoint
 
 BACKLOG: Final = 1_024  # connections that may wait to be accepted
 IN_A_ROW: Final = 32  # accepted before anybody else has a turn

@@ -13,13 +13,14 @@ from typing import Any
 import trio
 import trio_asyncio
 
-from appliance.config.load import Config, Endpoint
 from appliance.config.reload import LiveSettings
+from appliance.config.settings import Config
+from appliance.config.values import Endpoint
 from appliance.intake.services import Entrance
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
-from appliance.net.connection_limits import Doorkeeper, accept_forever
+from appliance.net.connection_limits import ConnectionTable, accept_connections
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies
@@ -33,7 +34,7 @@ from appliance.submission.loop import prepare
 from appliance.submission.protocol import Dialogue
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import smtp_files
 
@@ -71,11 +72,11 @@ class Submission:
         self._entrance = entrance
         self._certificate = shown
         self._room = Room(memory.for_messages(smtp.message_memory * COPIES) // COPIES)
-        self.doorkeeper: Doorkeeper[Session] = Doorkeeper(
+        self.table: ConnectionTable[Session] = ConnectionTable(
             smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
         )
-        OPEN["smtp"] = lambda: len(self.doorkeeper.open)
-        table = self.doorkeeper
+        OPEN_CONNECTIONS["smtp"] = lambda: len(self.table.open)
+        table = self.table
         self._deeds = Deeds(
             self._submit, entrance.credentials.wrong_guess, self._read_recipient, table.leave, table.transacts
         )
@@ -87,7 +88,7 @@ class Submission:
         def put_in_place() -> None:
             show()
             self._settings = smtp = config.smtp
-            self.doorkeeper.most, self.doorkeeper.most_per_address = (
+            self.table.most, self.table.most_per_address = (
                 smtp.max_connections,
                 smtp.max_connections_per_address,
             )
@@ -101,10 +102,10 @@ class Submission:
         except OSError:  # gone already
             client.close()
             return
-        if self.doorkeeper.is_crowded(address):
+        if self.table.is_crowded(address):
             # A pool of a mail library opens all its connections at once; each soon counts for its credential instead.
-            await self.doorkeeper.queue(address, QUEUE_PATIENCE)
-        if not self.doorkeeper.admits(address):
+            await self.table.queue(address, QUEUE_PATIENCE)
+        if not self.table.admits(address):
             with suppress(OSError), client:
                 if not secure:
                     client.send(replies.CROWDED)
@@ -121,7 +122,7 @@ class Submission:
         house = _House(self._entrance, lambda caller: self._admit(session, address, caller))
         dialogue = Dialogue(self._hostname, house, self._room, secure=secure, plaintext_login=may_be_plain)
         session = Session(loop, dialogue, self._deeds, self._settings, self._certificate, address)
-        with self.doorkeeper.inside(session, address):
+        with self.table.inside(session, address):
             if not secure:
                 _attach(loop, session, client)
             elif not await session.shake_hands(client):
@@ -131,7 +132,7 @@ class Submission:
     def _admit(self, session: Session, address: str, caller: Caller) -> bool:
         """Count a session that has logged in by its credential, no longer by its address."""
         most = self._settings.max_connections_per_credential
-        if not self.doorkeeper.logged_in(session, caller.account_id, caller.idempotency_scope, most):
+        if not self.table.logged_in(session, caller.account_id, caller.idempotency_scope, most):
             return False
         self._entrance.known.note(address)
         return True
@@ -170,23 +171,23 @@ async def serve(
         task_status.started([])
         return
     shown = certificate.of_settings(config)
-    EXPIRIES["smtp"] = lambda: shown.expires
+    CERTIFICATE_EXPIRIES["smtp"] = lambda: shown.expires
     submission = Submission(config, outside, entrance, shown)
     if live is not None:
         live.join(submission.adopt)
     async with trio_asyncio.open_loop() as loop, trio.open_nursery() as helpers:
         prepare(loop)
         helpers.start_soon(shown.watch)
-        helpers.start_soon(_watch, submission.doorkeeper.open)
+        helpers.start_soon(_watch, submission.table.open)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener, url in listeners:
                     connected = partial(submission.connected, loop, url.startswith("smtps:"))
-                    accepting.start_soon(accept_forever, listener, connected, connections)
+                    accepting.start_soon(accept_connections, listener, connected, connections)
                 task_status.started([url for _, url in listeners])
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
-            for session in list(submission.doorkeeper.open):
+            for session in list(submission.table.open):
                 session.stop()
             connections.cancel_scope.deadline = trio.current_time() + config.server.shutdown_timeout * CONNECTIONS_PART
         helpers.cancel_scope.cancel()

@@ -1,40 +1,40 @@
-"""In charge of noticing that the wall clock was set: against Trio's clock, which nobody can set."""
+"""Notices that the wall clock was set, by comparing it with Trio's clock, which is monotonic."""
 
 from dataclasses import dataclass, field
 
 import trio
 
 from appliance.outside import Outside
+from appliance.times import SECOND
 
-LOOK_EVERY = 2.0  # seconds between two looks
-SLACK = 10.0  # seconds by which the two may come apart between two looks: small corrections set no clock
+CHECK_INTERVAL = 2.0  # seconds
+JUMP_TOLERANCE = 10.0  # seconds of difference between two checks that are taken for a small correction
 
 
 @dataclass(slots=True)
-class SetClock:
-    """Remembers how far the two clocks were apart at the last look."""
+class ClockJumps:
+    """Remembers the difference between the two clocks at the last check."""
 
     outside: Outside
-    _apart: float = field(init=False)
+    _last: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look for the first time."""
-        self._apart = self._now_apart()
+        self._last = self._difference()
 
-    def was_set_by(self) -> float:
-        """By how many seconds the clock was set since the last look, to the past if negative; 0.0 if it was not."""
-        before, self._apart = self._apart, self._now_apart()
-        seconds = self._apart - before
-        return seconds if abs(seconds) > SLACK else 0.0
+    def jump(self) -> float:
+        """By how many seconds the clock was set since the last check, negative if back; 0.0 if it was not."""
+        before, self._last = self._last, self._difference()
+        seconds = self._last - before
+        return seconds if abs(seconds) > JUMP_TOLERANCE else 0.0
 
-    def _now_apart(self) -> float:
-        return self.outside.now() / 1_000_000 - trio.current_time()
+    def _difference(self) -> float:
+        return self.outside.now() / SECOND - trio.current_time()
 
     async def wait(self, seconds: float) -> float:
-        """Return after so long, or when the clock was set: by how many seconds, as above."""
+        """Return 0.0 after so long, or as soon as the clock was set: by how many seconds."""
         until = trio.current_time() + seconds
         while (left := until - trio.current_time()) > 0:
-            await trio.sleep(min(LOOK_EVERY, left))
-            if by := self.was_set_by():
+            await trio.sleep(min(CHECK_INTERVAL, left))
+            if by := self.jump():
                 return by
         return 0.0

@@ -1,4 +1,4 @@
-"""In charge of noticing a disk that fills up, before a write has to fail."""
+"""Free disk space against a watermark, so that new mail is refused before writes begin to fail."""
 
 import os
 from dataclasses import dataclass, field
@@ -6,34 +6,35 @@ from pathlib import Path
 
 from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
+from appliance.times import SECOND
 
-LOOK_EVERY = 1_000_000  # microseconds; a look costs a system call, and disks do not fill up faster than this margin
+CHECK_INTERVAL = SECOND  # a check costs a system call; the watermark leaves room for what a second brings
 
 log = get_logger("disk")
 
 
 @dataclass(slots=True)
 class FreeSpace:
-    """The free space where the database lies, against the operator's watermark."""
+    """The free space of the database's file system, against the operator's watermark."""
 
     directory: Path
     min_bytes: int  # 0: the watermark is off
     min_percent: float
     outside: Outside
-    _looked_at: int = field(default=-LOOK_EVERY)
+    _checked_at: int = field(default=-CHECK_INTERVAL)
     _low: bool = field(default=False)
 
     def low(self) -> bool:
-        """Whether new mail has to be refused for now; the log has a line when that begins and when it ends."""
+        """Whether new mail has to be refused; the log says when that begins and ends."""
         if self.min_bytes == 0 and not self._low:
             return False
         now = self.outside.now()
-        if not 0 <= now - self._looked_at < LOOK_EVERY:
-            self._looked_at = now
-            self._look()
+        if not 0 <= now - self._checked_at < CHECK_INTERVAL:
+            self._checked_at = now
+            self._check()
         return self._low
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         facts = os.statvfs(self.directory)
         free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
         needed = max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0

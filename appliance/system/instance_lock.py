@@ -1,8 +1,8 @@
-"""One server on a data directory: two would deliver the same mail twice.
+"""Lets only one server run on a data directory: two would deliver the same mail twice.
 
 The lock is on the directory itself, which cannot be deleted while it holds files and whose replacement is another
-directory; a lock file alone locks nothing once it is deleted. The lock file is held as well: earlier versions know only
-that, and so does a file system that cannot lock directories.
+directory; a lock file alone locks nothing once it is deleted. The lock file is locked as well, for earlier versions and
+for file systems that cannot lock directories.
 """
 
 import errno
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-FILE_NAME = "appliance.lock"
+LOCK_FILE = "appliance.lock"
 NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
 
 
-TRIES = 4  # a look by `is_running` lasts for microseconds, and must not be taken for a server
-PAUSE = 0.05  # seconds between two of them
+LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not be taken for a server
+LOCK_PAUSE = 0.05  # seconds between two tries
 
 
 class AlreadyRunning(Exception):
@@ -27,10 +27,10 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def only_server(data_dir: Path) -> Iterator[None]:
-    """Hold the directory's locks; the system lets go of them when the process ends, however it ends."""
+    """Hold the directory's locks; the system releases them when the process ends, however it ends."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as held:
-        for path, flags in ((data_dir, os.O_RDONLY), (data_dir / FILE_NAME, os.O_RDWR | os.O_CREAT)):
+        for path, flags in ((data_dir, os.O_RDONLY), (data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)):
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
             held.callback(os.close, descriptor)
             if not _locked(descriptor):
@@ -39,10 +39,10 @@ def only_server(data_dir: Path) -> Iterator[None]:
 
 
 def _locked(descriptor: int) -> bool:
-    for _ in range(TRIES):
+    for _ in range(LOCK_TRIES):
         if _try(descriptor, fcntl.LOCK_EX):
             return True
-        time.sleep(PAUSE)
+        time.sleep(LOCK_PAUSE)
     return False
 
 
@@ -58,8 +58,8 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 def is_running(data_dir: Path) -> bool:
-    """Whether a server runs on this directory now; nothing is created to find out."""
-    return any(_is_locked(path) for path in (data_dir, data_dir / FILE_NAME))
+    """Whether a server runs on this directory now; creates nothing."""
+    return any(_is_locked(path) for path in (data_dir, data_dir / LOCK_FILE))
 
 
 def _is_locked(path: Path) -> bool:

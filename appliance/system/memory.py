@@ -1,8 +1,8 @@
-"""How much memory messages on their way in may take, given what the system allows this process.
+"""How much memory incoming messages may take, given what the system allows this process.
 
-The settings bound it from above. Where the process may have less (a limit on its address space, a control group, a
-small machine), messages may have less: one that finds no room is answered 503 or 451 and sent again, whereas a process
-that finds none fails in the middle of anything.
+The settings are the upper bound. Where the process may have less (a limit on its address space, a control group, a
+small machine), messages get less: a client is then answered 503 or 451 and retries, whereas a process without memory
+fails anywhere.
 """
 
 import os
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1024 * 1024
-# What all else takes while mail comes in: one large message being composed (five times its size), threads with their
-# stacks and heaps, SQLite's cache, deliveries. Address space goes in larger pieces than memory is used.
+# Memory for all else: one large message being composed (five times its size), threads with their
+# stacks and heaps, SQLite's cache, deliveries. Address space is reserved in larger pieces than are used.
 RESERVED = 128 * MIB
 RESERVED_ADDRESSES = 160 * MIB
-LEAST = 8 * MIB  # with which one message at a time still comes in
+LEAST = 8 * MIB  # enough for one message at a time
 PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Where Linux tells about a process and its control groups; other places in tests."""
+    """Where Linux describes a process and its control groups; a parameter for tests."""
 
     process: Path = Path("/proc/self")
     groups: Path = Path("/sys/fs/cgroup")
@@ -30,18 +30,18 @@ class System:
 
 
 def for_messages(wanted: int, system: System | None = None) -> int:
-    """How much HTTP, and again SMTP, may hold in messages: `wanted`, or half of what there is if that is less."""
-    room = min(_rooms(system or System()))
-    return min(wanted, max(LEAST, room // 2))
+    """The bytes of messages for HTTP, and again for SMTP: `wanted`, or half of what is available if that is less."""
+    available = min(_available(system or System()))
+    return min(wanted, max(LEAST, available // 2))
 
 
 def is_address_space_limited() -> bool:
-    """Whether address space is scarce: then it is not to be spent on what is only set aside."""
+    """Whether address space is limited, so that none should be reserved without need."""
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
-def _rooms(system: System) -> Iterator[int]:
-    """What each limit leaves to messages; below zero where it leaves none."""
+def _available(system: System) -> Iterator[int]:
+    """What each limit leaves for messages; below zero where it leaves nothing."""
     addresses, resident, data = _sizes(system)
     for kind, used, reserved in (
         (resource.RLIMIT_AS, addresses, RESERVED_ADDRESSES),
@@ -56,7 +56,7 @@ def _rooms(system: System) -> Iterator[int]:
 
 
 def _sizes(system: System) -> tuple[int, int, int]:
-    """Address space, resident memory and data of the process (proc_pid_statm(5)); nothing where that is not told."""
+    """Address space, resident memory and data of the process (proc_pid_statm(5)); zeros where that cannot be read."""
     try:
         words = (system.process / "statm").read_text().split()
     except OSError:
@@ -65,7 +65,7 @@ def _sizes(system: System) -> tuple[int, int, int]:
 
 
 def _group_limits(system: System) -> Iterator[int]:
-    """The memory limits of the process's control group and of all that it is in (cgroups(7)), version 2 and 1."""
+    """The memory limits of the process's control group and its parents (cgroups(7)), version 2 and 1."""
     try:
         lines = (system.process / "cgroup").read_text().splitlines()
     except OSError:
@@ -83,8 +83,8 @@ def _limits_along(group: Path, path: str, file: str) -> Iterator[int]:
     for part in ("", *Path(path.lstrip("/")).parts):
         group /= part
         try:
-            told = (group / file).read_text().strip()
+            text = (group / file).read_text().strip()
         except OSError:
             continue  # the root group has none
-        if told.isdigit():  # and not "max"
-            yield int(told)
+        if text.isdigit():  # and not "max"
+            yield int(text)

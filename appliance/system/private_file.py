@@ -1,11 +1,11 @@
-"""In charge of writing a small file that only its owner may read: all of it or nothing, and on disk."""
+"""Writes a small file that only its owner may read: whole or not at all, and synced to disk."""
 
 import os
 from pathlib import Path
 
 
 def write(file: Path, content: bytes) -> None:
-    """Put this in the place of the file, whether or not there is one."""
+    """Create or replace the file."""
     draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""In charge of the log: one line per event on stderr, text for people, JSON for machines, and no secret in either."""
+"""The log: one line per event on stderr, as text on a terminal and as JSON elsewhere, never with a secret."""
 
 import io
 import json as jsonlib
@@ -14,30 +14,27 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TextIO, cast
 
-import msgspec
-
 from appliance.telemetry.log_writer import LogWriter
 
 ROOT = "appliance"
 REDACTED = "[redacted]"
-LAST_LINES = 1.5  # seconds that the log's reader has at the end to take what it has not read
+FLUSH_TIMEOUT = 1.5  # seconds that the log's reader has at the end of the process to read the last lines
 TRACEBACK_LIMIT = 16_000  # characters; an exception group of a thousand tasks must not fill the disk
 
-# By name: what such a field holds is nobody's business; its id, size or hint may be shown.
+# Fields that are secret by their name; their id, size or hint may be shown.
 _SECRET_NAME = re.compile(
     r"(?!.*_(?:ids?|hint|size|bytes|count)$).*(?:password|passwd|secret|key|token|authorization|cookie|body)",
     re.IGNORECASE | re.DOTALL,
 )
-# By look: our own secrets and the credentials of a request, wherever they got into a text.
+# Credentials within a text: those that this program issues, and those of an Authorization header.
 _SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 _RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
 _NEEDS_QUOTES = re.compile(r"[\s\"\\=]|^$")
-_quick_json = msgspec.json.Encoder().encode
 _json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was built by _clean, as a tree
 
 
 class Log:
-    """A part's own log: an event is a few constant words, all that varies goes into fields."""
+    """The log of one part of the program: an event is a few constant words, all that varies goes into fields."""
 
     __slots__ = ("_logger",)
 
@@ -46,23 +43,22 @@ class Log:
 
     @property
     def name(self) -> str:
-        """Whose log it is."""
         return self._logger.name
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """For whoever debugs this program."""
+        """For developers of this program."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """As it should be, and worth knowing."""
+        """The normal course of things."""
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Not as it should be, and handled."""
+        """Trouble that was handled."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, /, **fields: object) -> None:
-        """Somebody should do something about it."""
+        """Trouble that the operator should see to."""
         self._write(logging.ERROR, event, fields)
 
     def exception(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
@@ -72,7 +68,7 @@ class Log:
     def _write(self, level: int, event: str, fields: dict[str, object], error: BaseException | None = None) -> None:
         if not self._logger.isEnabledFor(level):
             return
-        # Made here, because Logger.info would first walk the stack for a file and a line that nobody prints.
+        # Made here, because Logger.info would first walk the stack for a file and a line that are not printed.
         caught = (type(error), error, error.__traceback__) if error is not None else None
         record = logging.LogRecord(self._logger.name, level, "", 0, event, (), caught)
         record.fields = fields
@@ -86,12 +82,11 @@ def get_logger(name: str) -> Log:
 
 def redacted(text: str) -> str:
     """The text without anything that looks like a credential."""
-    return _SECRET_TEXT.sub(rf"\1{REDACTED}", text) if _may_tell(text.lower()) else text
-
-
-def _may_tell(lower: str) -> bool:
-    """Almost no text holds a credential, and these four looks cost a fifth of the regular expression."""
-    return "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower
+    lower = text.lower()
+    # Almost no text holds a credential, and these four searches cost a fifth of the regular expression.
+    if "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower:
+        return _SECRET_TEXT.sub(rf"\1{REDACTED}", text)
+    return text
 
 
 @lru_cache(maxsize=1024)
@@ -117,9 +112,12 @@ def _clean(name: str, value: object) -> Any:
     return redacted(str(value))
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    given: Mapping[str, object] = getattr(record, "fields", {})
+def _cleaned(given: Mapping[str, object]) -> dict[str, Any]:
     return {(f"{name}_" if name in _RESERVED else name): _clean(name, value) for name, value in given.items()}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return _cleaned(getattr(record, "fields", {}))
 
 
 def _traceback(record: logging.LogRecord) -> str:
@@ -130,12 +128,11 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 def _escaped(text: str) -> str:
-    """The text on one line: whatever ends a line or drives a terminal is spelled out."""
+    """The text on one line: what ends a line or controls a terminal is escaped."""
     return text if text.isprintable() else _json(text)[1:-1]
 
 
-# Remembered, because a busy server writes hundreds of lines in the same second.
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # a busy server writes hundreds of lines in the same second
 def _utc_second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
@@ -145,21 +142,22 @@ def _local_second(seconds: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
+def json_line(at: float, level: str, logger: str, event: str, fields: dict[str, Any]) -> str:
+    """One event as JSON, without the line's end; `at` is seconds since 1970, and the fields hold no secrets."""
+    seconds = int(at)
+    ts = f"{_utc_second(seconds)}.{int((at - seconds) * 1000):03}Z"
+    return _json({"ts": ts, "level": level, "logger": logger, "event": redacted(event), **fields})
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, in ASCII, so that no character can end the line early."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line without its end."""
-        line = {
-            "ts": f"{_utc_second(int(record.created))}.{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": redacted(record.getMessage()),
-            **_fields(record),
-        }
-        if trace := _traceback(record):
-            line["traceback"] = trace
-        return _json(line)
+        fields, trace = _fields(record), _traceback(record)
+        if trace:
+            fields["traceback"] = trace
+        return json_line(record.created, record.levelname.lower(), record.name, record.getMessage(), fields)
 
 
 class TextFormatter(logging.Formatter):
@@ -186,32 +184,18 @@ def _shown(value: Any) -> str:
 
 
 def write_many(log: Log, events: list[tuple[float, str, dict[str, Any]]]) -> None:
-    """Write lines of events that happened at these times (seconds since 1970), as JSON all in one go."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, _Lines) and isinstance(handler.formatter, JsonFormatter):
-            handler.write("".join(f"{_quick_line(log.name, *each)}\n" for each in events), len(events))
+    """Write events of the level "info" that happened at these times (seconds since 1970); JSON in a single write."""
+    for handler in _handlers():
+        if isinstance(handler.formatter, JsonFormatter):
+            lines = [f"{json_line(at, 'info', log.name, event, _cleaned(fields))}\n" for at, event, fields in events]
+            handler.write("".join(lines), len(lines))
             return
     for _, event, fields in events:
         log.info(event, **fields)
 
 
-def _quick_line(name: str, at: float, event: str, fields: dict[str, Any]) -> str:
-    """What JsonFormatter would say, for fields that are numbers and texts, none of them secret by name."""
-    seconds = int(at)
-    ts = f"{_utc_second(seconds)}.{int((at - seconds) * 1000):03}Z"
-    line = {"ts": ts, "level": "info", "logger": name, "event": event, **fields}
-    made = msgspec.json.format(_quick_json(line), indent=0)  # with spaces, as the other writes it
-    # A server's reply may hold anything. The encoder takes a third of the time of the other, but leaves it as it is.
-    if not made.isascii() or _may_tell(made.decode("ascii").lower()):
-        return _json({key: _clean(key, value) for key, value in line.items()})
-    return made.decode("ascii")
-
-
 class _Lines(logging.Handler):
-    """Ours, so that a second `setup` finds the first one's.
-
-    Lines for a descriptor go through a LogWriter: that may block. A stream without one is memory, and is written here.
-    """
+    """Writes to a descriptor through a LogWriter, as that may block; to a stream without one (memory) directly."""
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__()
@@ -221,14 +205,13 @@ class _Lines(logging.Handler):
         self._stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one event."""
         try:
             self.write(self.format(record) + "\n")
         except Exception:
             self.handleError(record)
 
     def write(self, text: str, lines: int = 1) -> None:
-        """Write lines that are made already; what cannot be written is lost, as any line is."""
+        """Write whole lines; those that cannot be written are lost."""
         if self.writer is not None:
             self.writer.put(text, lines)
             return
@@ -236,7 +219,6 @@ class _Lines(logging.Handler):
             self._stream.write(text)
 
     def close(self) -> None:
-        """End the writer's thread."""
         if self.writer is not None:
             self.writer.close()
         super().close()
@@ -255,19 +237,17 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 class _Stderr(io.TextIOBase):
-    """Stands for sys.stderr while the server runs: what Python itself reports there must not block either."""
+    """Replaces sys.stderr while the server runs, so that what Python itself reports there does not block either."""
 
     def __init__(self, writer: LogWriter, fileno: int) -> None:
         super().__init__()
         self._writer, self._fileno = writer, fileno
 
     def write(self, text: str) -> int:
-        """Have it written in its turn."""
         self._writer.put(text)
         return len(text)
 
     def fileno(self) -> int:
-        """Of the real one."""
         return self._fileno
 
 
@@ -291,7 +271,7 @@ def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | 
     logging.captureWarnings(True)
     # A line that cannot be written (a closed pipe) is lost; logging's own complaint would be many, unredacted lines.
     logging.raiseExceptions = False
-    # Nobody prints these, and finding them out takes half the time of making a record.
+    # These are not printed, and finding them out takes half the time of making a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
@@ -303,8 +283,8 @@ def _handlers() -> list[_Lines]:
 def unblocked_stderr() -> Iterator[None]:
     """Log to stderr without ever waiting for its reader, and end with every line written.
 
-    At the end a reader that does not read gets some time. After that stderr leads nowhere: what is still to be said,
-    such as why the program ends, would otherwise keep it from ending.
+    At the end a reader that does not read gets `FLUSH_TIMEOUT`. After that stderr is /dev/null: writing why the program
+    ends would otherwise keep it from ending.
     """
     for number in (0, 1, 2):  # a closed one would be given to the next file that is opened, which may be the database
         with suppress(OSError):
@@ -328,7 +308,7 @@ def unblocked_stderr() -> Iterator[None]:
 def flush() -> None:
     """Wait for the log's reader, but not for long; a reader that is stuck loses what it has not read."""
     for handler in _handlers():
-        if handler.descriptor is None or handler.writer is None or handler.writer.flush(LAST_LINES):
+        if handler.descriptor is None or handler.writer is None or handler.writer.flush(FLUSH_TIMEOUT):
             continue
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, handler.descriptor)

@@ -1,8 +1,8 @@
 """Writes log lines to a file descriptor from a thread of its own, so that no caller ever waits for the log's reader.
 
-A pipe that is not read, a terminal stopped by Ctrl-S or a hung journal blocks `write(2)` for as long as it likes. Here
-that blocks only this thread. Lines wait in a buffer bounded in characters and in number; a line that finds it full is
-dropped and counted, and one line tells how many once the reader goes on. Lines are written in the order given.
+A pipe that is not read, a terminal stopped by Ctrl-S or a hung journal blocks `write(2)` indefinitely. Here that blocks
+only this thread. Lines wait in a buffer bounded in characters and in number; when it is full they are dropped and
+counted, and one line says how many once the reader goes on. Lines are written in the order given.
 """
 
 import os
@@ -14,16 +14,16 @@ from collections.abc import Callable
 
 from appliance.telemetry.metrics import LOG_DROPPED
 
-MOST_CHARACTERS = 4 * 1024 * 1024  # that wait: several seconds of a busy server's log
-MOST_LINES = 20_000
-PAUSE = 0.05  # seconds between two writes: under load they are shared, for each switches threads twice
-POLL = 0.005  # seconds between two looks whether all is written
+BUFFER_CHARACTERS = 4 * 1024 * 1024  # several seconds of a busy server's log
+BUFFER_LINES = 20_000
+WRITE_INTERVAL = 0.05  # seconds between two writes: each switches threads twice, so under load lines share one
+FLUSH_POLL = 0.005  # seconds between two looks whether all is written
 
-Notice = Callable[[int], str]  # the line that tells how many were dropped
+Notice = Callable[[int], str]  # the line that says how many were dropped
 
 
 class LogWriter:
-    """A bounded buffer before a descriptor, and the daemon thread that empties it."""
+    """A bounded buffer, and the daemon thread that writes it to a descriptor."""
 
     def __init__(self, descriptor: int, notice: Notice) -> None:
         self._descriptor, self._notice = descriptor, notice
@@ -31,16 +31,16 @@ class LogWriter:
         self._lock, self._wake = threading.RLock(), queue.SimpleQueue[None]()
         self._waiting: list[str] = []
         self._characters = self._lines = 0
-        self._untold = 0  # of the dropped, those that no line has told of yet
+        self._unreported = 0  # dropped lines that no notice has counted yet
         self._failing = False  # whether the last write failed
         self._closed = threading.Event()
         self._idle = True
         threading.Thread(target=self._run, name="log-writer", daemon=True).start()
 
     def put(self, text: str, lines: int = 1) -> None:
-        """Have whole lines written, or dropped and counted; never waits."""
+        """Queue whole lines to be written, or drop and count them; never waits."""
         with self._lock:
-            if self._characters + len(text) > MOST_CHARACTERS or self._lines + lines > MOST_LINES:
+            if self._characters + len(text) > BUFFER_CHARACTERS or self._lines + lines > BUFFER_LINES:
                 self._drop(lines)
                 return
             self._waiting.append(text)
@@ -54,7 +54,7 @@ class LogWriter:
         """Wait until all is written, for this long at most; whether it is."""
         deadline = time.monotonic() + seconds
         while not self._idle and time.monotonic() < deadline:
-            self._closed.wait(POLL)
+            self._closed.wait(FLUSH_POLL)
         return self._idle
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class LogWriter:
 
     def _drop(self, lines: int) -> None:
         LOG_DROPPED.add("", lines)
-        self._untold += lines
+        self._unreported += lines
 
     # ---- on the thread
 
@@ -72,19 +72,19 @@ class LogWriter:
         while not self._closed.is_set():
             self._wake.get()
             while self._write_waiting():
-                self._closed.wait(PAUSE)
+                self._closed.wait(WRITE_INTERVAL)
 
     def _write_waiting(self) -> bool:
         """Write all that waits; False when there is nothing. It counts against the bounds until it is written."""
         with self._lock:
             taken, lines, characters = self._waiting, self._lines, self._characters
-            if not taken and (self._failing or not self._untold):
+            if not taken and (self._failing or not self._unreported):
                 self._idle = True
                 return False
             self._waiting = []
-            if self._untold:  # where the dropped lines would stand
-                taken.insert(0 if self._failing else len(taken), self._notice(self._untold))
-            told, self._untold = self._untold, 0
+            if self._unreported:  # where the dropped lines would stand
+                taken.insert(0 if self._failing else len(taken), self._notice(self._unreported))
+            reported, self._unreported = self._unreported, 0
         try:
             write_all(self._descriptor, "".join(taken).encode("utf-8", "backslashreplace"))
             self._failing = False
@@ -92,7 +92,7 @@ class LogWriter:
             self._failing = True
             with self._lock:
                 self._drop(lines)
-                self._untold += told
+                self._unreported += reported
         with self._lock:
             self._lines -= lines
             self._characters -= characters

@@ -1,49 +1,42 @@
-"""In charge of the trail of each message through the log: one line for each step, all with its id.
+"""The log lines of each message, from acceptance to webhook: one for each step, all with the message's id.
 
-A line of the log costs as much as signing a message. So a step is only noted on its way, and the lines are written a
-moment later, many at once.
+A line costs as much as signing a message. So a step is only noted when it happens, and the lines are written every
+tenth of a second, many in one write.
 """
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
 from appliance.telemetry.log import get_logger, write_many
 
 WRITE_EVERY = 0.1  # seconds
-MOST = 10_000  # notes that wait; what finds no room is counted, not kept
+NOTES_WAITING = 10_000  # more are counted, not kept
 
 log = get_logger("mail")
 
 
-class Note(NamedTuple):
-    """One step of one message."""
+class MessageLog:
+    """Notes that wait to be written; none are kept unless `keep` is set."""
 
-    at: float  # seconds since 1970
-    event: str
-    fields: dict[str, Any]
-
-
-class Trail:
-    """Notes that wait to be written; none are taken before `keep` is set."""
-
-    def __init__(self) -> None:
+    def __init__(self, size: int = NOTES_WAITING) -> None:
         self.keep = False
-        self._notes: list[Note] = []
+        self._size = size
+        self._notes: list[tuple[float, str, dict[str, Any]]] = []  # seconds since 1970, event, fields
         self._lost = 0
 
     def note(self, event: str, **fields: Any) -> None:
         """A step of a message; the first field is its `message_id`."""
         if not self.keep:
             return
-        if len(self._notes) < MOST:
-            self._notes.append(Note(time.time(), event, fields))
+        if len(self._notes) < self._size:
+            self._notes.append((time.time(), event, fields))
         else:
             self._lost += 1
 
     async def run(self) -> None:
-        """Write what is noted, for ever."""
+        """Write what is noted, until cancelled."""
         while True:
             await trio.sleep(WRITE_EVERY)
             self.write()
@@ -52,10 +45,10 @@ class Trail:
         """Write what is noted."""
         notes, self._notes = self._notes, []
         if notes:
-            write_many(log, [(note.at, note.event, note.fields) for note in notes])
+            write_many(log, notes)
         if self._lost:
             lost, self._lost = self._lost, 0
             log.warning("lines about messages were lost: too many at once", lines=lost)
 
 
-TRAIL = Trail()
+MESSAGE_LOG = MessageLog()

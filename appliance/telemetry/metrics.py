@@ -1,23 +1,40 @@
-"""In charge of what is counted while the program works: cheap enough for the way of every message.
+"""Counters and histograms of the running program; `metrics/` turns them into a page for Prometheus.
 
-A count is one entry of a dict, a measurement one search in a short tuple and two additions: well under a microsecond.
-Nothing here is locked: each of these is changed by one thread only. `metrics/` turns them into a page for Prometheus.
+Cheap enough for every message: counting changes one entry of a dict, measuring is one search in a short tuple and two
+additions. Nothing here is locked: each of these is changed by one thread only.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from appliance.model.warmup import Warming
+from appliance.model.warmup import WarmupStatus
 
-# Seconds, from a fast commit to a server that lets one wait.
-LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-# Seconds, from the moment to the two days after which mail is given up.
-DELIVERY_TIMES: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0, 172800.0)
-BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
+# Seconds, from a fast commit to a slow mail server.
+LATENCY_BOUNDS: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
+# Seconds, up to the two days after which mail is given up.
+DELIVERY_BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0, 172800.0)
+BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Counts:
+class Counter:
     """How often something happened, by its labels: a value for one label, a tuple of them for several."""
 
     __slots__ = ("about", "labels", "name", "values")
@@ -27,12 +44,11 @@ class Counts:
         self.values: dict[Hashable, int] = {}
 
     def add(self, key: Hashable, amount: int = 1) -> None:
-        """Count it."""
         values = self.values
         values[key] = values.get(key, 0) + amount
 
 
-class Spread:
+class Histogram:
     """How long something takes, or how large it is: how often up to each bound, and the sum."""
 
     __slots__ = ("about", "bounds", "counts", "name", "total")
@@ -43,45 +59,50 @@ class Spread:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Measure it once."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
-ACCEPTED = Counts("appliance_messages_accepted_total", ("source",), "Messages accepted: api, smtp or test.")
-RECIPIENTS = Counts("appliance_recipients_accepted_total", ("source",), "Their recipients.")
-REFUSED = Counts(
+ACCEPTED = Counter("appliance_messages_accepted_total", ("source",), "Messages accepted: api, smtp or test.")
+RECIPIENTS = Counter("appliance_recipients_accepted_total", ("source",), "Their recipients.")
+REFUSED = Counter(
     "appliance_refusals_total", ("way", "code"), "Requests and messages refused, by way in and error code."
 )
-DELIVERIES = Counts(
+DELIVERIES = Counter(
     "appliance_deliveries_total",
     ("pool", "result", "reply"),
     "Attempts at a recipient, by provider pool, what became of it, and the class of the server's reply.",
 )
-WEBHOOK_POSTS = Counts("appliance_webhook_posts_total", ("result",), "Posts to customers' servers: success or failed.")
-CLEARED = Counts(
+WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Posts to customers' servers: success or failed.")
+CLEARED = Counter(
     "appliance_cleared_total",
     ("kind",),
-    "Deleted by the janitor: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
+    "Deleted by retention: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
 )
-LOG_DROPPED = Counts("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
+LOG_DROPPED = Counter("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
 LOG_DROPPED.add("", 0)
 
-ACCEPT_SECONDS = Spread("appliance_accept_seconds", LATENCIES, "From a request that was read to its message on disk.")
-ATTEMPT_SECONDS = Spread("appliance_attempt_seconds", LATENCIES, "One attempt at a mail server, from its beginning.")
-DELIVERY_SECONDS = Spread("appliance_delivery_seconds", DELIVERY_TIMES, "From acceptance to delivery of a recipient.")
-WEBHOOK_SECONDS = Spread("appliance_webhook_post_seconds", LATENCIES, "One post to a customer's server.")
-COMMIT_SECONDS = Spread("appliance_store_commit_seconds", LATENCIES, "One commit of the store, with its sync.")
-BATCH_SIZE = Spread("appliance_store_batch_size", BATCHES, "Writes that shared one commit.")
-LOOP_LAG = Spread("appliance_event_loop_lag_seconds", LATENCIES, "How late the event loop came back to a sleeper.")
+ACCEPT_SECONDS = Histogram(
+    "appliance_accept_seconds", LATENCY_BOUNDS, "From a request that was read to its message on disk."
+)
+ATTEMPT_SECONDS = Histogram("appliance_attempt_seconds", LATENCY_BOUNDS, "One attempt at a mail server.")
+DELIVERY_SECONDS = Histogram(
+    "appliance_delivery_seconds", DELIVERY_BOUNDS, "From acceptance to delivery of a recipient."
+)
+WEBHOOK_SECONDS = Histogram("appliance_webhook_post_seconds", LATENCY_BOUNDS, "One post to a customer's server.")
+COMMIT_SECONDS = Histogram("appliance_store_commit_seconds", LATENCY_BOUNDS, "One commit of the store, with its sync.")
+BATCH_SIZE = Histogram("appliance_store_batch_size", BATCH_BOUNDS, "Writes that shared one commit.")
+LOOP_LAG = Histogram(
+    "appliance_event_loop_lag_seconds", LATENCY_BOUNDS, "How late the event loop wakes a task that sleeps."
+)
 
-COUNTS = (ACCEPTED, RECIPIENTS, REFUSED, DELIVERIES, WEBHOOK_POSTS, CLEARED, LOG_DROPPED)
-SPREADS = (ACCEPT_SECONDS, ATTEMPT_SECONDS, DELIVERY_SECONDS, WEBHOOK_SECONDS, COMMIT_SECONDS, BATCH_SIZE, LOOP_LAG)
+COUNTERS = (ACCEPTED, RECIPIENTS, REFUSED, DELIVERIES, WEBHOOK_POSTS, CLEARED, LOG_DROPPED)
+HISTOGRAMS = (ACCEPT_SECONDS, ATTEMPT_SECONDS, DELIVERY_SECONDS, WEBHOOK_SECONDS, COMMIT_SECONDS, BATCH_SIZE, LOOP_LAG)
 
-# Connections that are open right now, by whom they are with; each part puts its own count here when it starts.
-OPEN: dict[str, Callable[[], int]] = {}
+# Open connections of each service; each service puts its own count here when it starts.
+OPEN_CONNECTIONS: dict[str, Callable[[], int]] = {}
 
-# Warm-ups of sending addresses that are under way; delivery puts its own here when it starts.
-WARMUPS: dict[str, Callable[[], Iterable[Warming]]] = {}
-# When the certificate that is shown expires, by the listener that shows it: seconds since 1970, if they can be told.
-EXPIRIES: dict[str, Callable[[], float | None]] = {}
+# Warm-ups of sending addresses that are under way; put here by delivery.
+WARMUPS: dict[str, Callable[[], Iterable[WarmupStatus]]] = {}
+# When the certificate of a listener expires: seconds since 1970, or None where that cannot be read.
+CERTIFICATE_EXPIRIES: dict[str, Callable[[], float | None]] = {}

@@ -1,4 +1,4 @@
-"""In charge of certificates that are made here: nobody trusts them, but a listener can speak TLS with them at once."""
+"""Self-signed certificates: no client trusts them, but a listener can offer TLS at once."""
 
 import datetime
 import ipaddress
@@ -12,12 +12,12 @@ from cryptography.x509.oid import NameOID
 from appliance.system import private_file
 from appliance.tls.certificate import tls_context
 
-LIFETIME = datetime.timedelta(days=3650)  # nobody trusts it, so nobody gains from a short life
+SELF_SIGNED_LIFETIME = datetime.timedelta(days=3650)  # it is not trusted anyway, so a short life would gain nothing
 RENEWED_BEFORE = datetime.timedelta(days=30)
 
 
 def is_usable(chain: Path, key: Path, hostname: str) -> bool:
-    """Whether one is there, for this name, and for a while yet."""
+    """Whether there is one for this name that does not expire soon."""
     try:
         tls_context(chain, key)
         certificate = x509.load_pem_x509_certificate(chain.read_bytes())
@@ -29,7 +29,7 @@ def is_usable(chain: Path, key: Path, hostname: str) -> bool:
 
 
 def generate(chain: Path, key: Path, hostname: str) -> None:
-    """Make a key and a certificate that it signs itself, in two files or, if they are the same, in one."""
+    """Write a key and its self-signed certificate to two files or, if they are the same, to one."""
     certificate, private = made(hostname)
     if chain == key:
         private_file.write(chain, private + certificate)
@@ -39,7 +39,7 @@ def generate(chain: Path, key: Path, hostname: str) -> None:
 
 
 def made(hostname: str) -> tuple[bytes, bytes]:
-    """A certificate, for this name and for whoever is on the same machine, and its key (PEM)."""
+    """A certificate for this name and localhost, and its key (PEM)."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostname[:64])])
     now = datetime.datetime.now(datetime.UTC)
@@ -52,7 +52,7 @@ def made(hostname: str) -> tuple[bytes, bytes]:
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))  # for clocks that are behind
-        .not_valid_after(now + LIFETIME)
+        .not_valid_after(now + SELF_SIGNED_LIFETIME)
         .add_extension(x509.SubjectAlternativeName([*hosts, *loopback]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(private, hashes.SHA256())
@@ -61,7 +61,7 @@ def made(hostname: str) -> tuple[bytes, bytes]:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as a file holds it."""
+    """A private key as unencrypted PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -1,26 +1,26 @@
-"""In charge of whose certificates are believed: the system's authorities and those that the operator adds."""
+"""TLS contexts of clients: they trust the system's authorities and those of the operator's file."""
 
 import ssl
 from pathlib import Path
 
-from appliance.config.load import Config, ConfigError
+from appliance.config.settings import Config, ConfigError
 
 
-def trusting_context(ca_file: Path | None) -> ssl.SSLContext:
-    """A context that verifies certificates and their names, by the system's roots and those of the operator's file."""
+def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
+    """A context that verifies certificates and their names."""
     context = ssl.create_default_context()
-    # The same under every Python, and as other programs have it: 3.13 refuses an authority without a key usage, which
-    # is what `openssl req -x509` makes, and older ones refuse a certificate that is trusted itself but not a root.
+    # The same under every Python, and as other programs have it: 3.13 refuses an authority without a key usage, as
+    # `openssl req -x509` makes it, and older ones refuse a certificate that is trusted itself but not a root.
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
     if ca_file is not None:
         context.load_verify_locations(ca_file)
     return context
 
 
-def operators_context(config: Config, key: str, ca_file: Path | None) -> ssl.SSLContext:
-    """The same for HTTPS; raises ConfigError, with the key that names the file, when that cannot be used."""
+def https_context(config: Config, key: str, ca_file: Path | None) -> ssl.SSLContext:
+    """The same for HTTPS; raises ConfigError, with the setting `key` of the file, when it cannot be used."""
     try:
-        context = trusting_context(ca_file)
+        context = verifying_context(ca_file)
     except (OSError, ssl.SSLError) as fault:
         raise ConfigError(str(config.source), key, f"holds no usable certificates: {fault}") from fault
     context.set_alpn_protocols(["http/1.1"])

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from appliance.errors import ANSWERS, Code, Refused
+from appliance.errors import ERROR_ANSWERS, Code, Refused
 from appliance.telemetry.metrics import REFUSED
 
 Headers = list[tuple[bytes, bytes]]
@@ -69,7 +69,7 @@ def error_answer(
         headers.append((b"retry-after", b"%d" % retry_after))
     if code is Code.UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="mail appliance", Basic realm="mail appliance"'))
-    return status or ANSWERS[code].status, headers, body
+    return status or ERROR_ANSWERS[code].status, headers, body
 
 
 class MethodNotAllowed(Refused):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import pybase64
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.model.mail import Caller, User
-from appliance.net.known_networks import KnownNetworks
+from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.access import sha256
@@ -31,22 +32,23 @@ class Authenticator:
     known: KnownNetworks
     # Header digests under a key of this process, so that the cache holds nothing worth stealing.
     _salt: bytes = field(default_factory=lambda: os.urandom(32))
-    _callers: dict[bytes, tuple[Caller, int]] = field(default_factory=dict)
+    _callers: TtlCache[bytes, Caller] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._callers = TtlCache(CACHED, CACHED_FOR, self.outside.now)
 
     async def caller(self, authorization: bytes | None, address: str) -> Caller:
         """Who may send or read messages with this header."""
         if authorization is None:
             raise Refused(Code.UNAUTHORIZED, MISSING)
         digest = hashlib.blake2b(authorization, digest_size=16, key=self._salt).digest()
-        cached = self._callers.get(digest)
-        now = self.outside.now()
-        if cached is not None and 0 <= now - cached[1] < CACHED_FOR:
-            return cached[0]
+        if (cached := self._callers.get(digest)) is not None:
+            return cached
         caller = self._look_up(authorization)
         if caller is None:
             raise await self.wrong_guess(address)
         self.known.note(address)
-        self._remember(digest, caller, now)
+        self._callers.put(digest, caller)
         return caller
 
     def forget(self) -> None:
@@ -70,11 +72,6 @@ class Authenticator:
     async def wrong_guess(self, address: str) -> Refused:
         """The answer to a wrong credential, whatever kind it was of."""
         return await self.credentials.wrong_guess(address)
-
-    def _remember(self, digest: bytes, caller: Caller, now: int) -> None:
-        if len(self._callers) >= CACHED:
-            self._callers.clear()
-        self._callers[digest] = (caller, now)
 
     def _look_up(self, authorization: bytes) -> Caller | None:
         scheme, secret = _split(authorization)

@@ -5,16 +5,15 @@ small ones, and those of clients that have not authenticated. In each, one accou
 The first bytes of a body are free of any budget, so an ordinary login or message never waits for memory.
 """
 
-from bisect import insort
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import trio
 
 from appliance.errors import Code, Refused
+from appliance.net.memory_budget import MemoryBudget
 
 # A message lives twice for a while, as it came and as what it becomes (decoded, then MIME); so it is counted twice.
 MEMORY_FACTOR = 2
@@ -36,99 +35,22 @@ class ClientGone(Exception):
     """The client closed the connection before its body was complete; there is nobody to answer."""
 
 
-class Memory:
-    """One budget, which bodies take from in steps.
-
-    When it is used up, bodies wait, and the oldest goes on first, so that bodies come to their end instead of all
-    standing half read. One at a time, the oldest that waits, may go beyond the limits: so any single body fits.
-    """
-
-    def __init__(self, total: int, part: int) -> None:
-        self._free = total
-        self._share = total // part
-        self._used_by: Counter[str] = Counter()
-        self._waiting: list[_Waiting] = []  # the oldest body first
-        self._beyond: int | None = None  # the age of the body that may go beyond the limits
-
-    def taken_by(self, owner: str) -> int:
-        """How much one owner's bodies have."""
-        return self._used_by[owner]
-
-    async def take(self, owner: str, amount: int, age: int, patience: float = WAIT) -> None:
-        """Take some more for a body; Refused when there is none within the time."""
-        waiting = _Waiting(age, owner, amount)
-        insort(self._waiting, waiting)
-        self._grant()
-        if waiting.granted.is_set():
-            return
-        try:
-            with trio.move_on_after(patience):
-                await waiting.granted.wait()
-        finally:
-            if not waiting.granted.is_set():
-                self._waiting.remove(waiting)
-        if not waiting.granted.is_set():
-            raise Refused(
-                Code.TEMPORARY_FAILURE,
-                "Too many large requests are being read right now. Retry with the same key.",
-                retry_after=2,
-            )
-
-    def give_back(self, owner: str, amount: int, age: int) -> None:
-        """Free all that a body has taken."""
-        self._free += amount
-        self._used_by[owner] -= amount
-        if not self._used_by[owner]:
-            del self._used_by[owner]
-        if self._beyond == age:
-            self._beyond = None
-        self._grant()
-
-    def _grant(self) -> None:
-        """Let those who wait have what there is, the oldest first."""
-        used_up = False
-        for waiting in list(self._waiting):
-            if waiting.age != self._beyond:
-                if used_up:
-                    continue  # younger ones must not take what an older one waits for
-                if not self._fits(waiting):
-                    if self._beyond is not None:
-                        used_up = waiting.amount > self._free
-                        continue
-                    self._beyond = waiting.age
-            self._waiting.remove(waiting)
-            self._free -= waiting.amount
-            self._used_by[waiting.owner] += waiting.amount
-            waiting.granted.set()
-
-    def _fits(self, waiting: "_Waiting") -> bool:
-        return waiting.amount <= self._free and self._used_by[waiting.owner] + waiting.amount <= self._share
-
-
-@dataclass(slots=True, order=True)
-class _Waiting:
-    age: int  # the order in which bodies began
-    owner: str = field(compare=False)
-    amount: int = field(compare=False)
-    granted: trio.Event = field(compare=False, default_factory=trio.Event)
-
-
 @dataclass(frozen=True, slots=True)
 class Owner:
     """Whose body it is, and which budgets it is counted in."""
 
     name: str
-    small: Memory
-    large: Memory
+    small: MemoryBudget
+    large: MemoryBudget
 
 
 class Budget:
     """The memory of all bodies. Large ones cannot take the part of small ones, nor strangers that of accounts."""
 
     def __init__(self, total: int) -> None:
-        self._large = Memory(total - total // SMALL_PART, ACCOUNT_PART)
-        self._small = Memory(total // SMALL_PART, ACCOUNT_PART)
-        self._anonymous = Memory(ANONYMOUS_BYTES, NETWORK_PART)
+        self._large = MemoryBudget(total - total // SMALL_PART, owner_part=ACCOUNT_PART)
+        self._small = MemoryBudget(total // SMALL_PART, owner_part=ACCOUNT_PART)
+        self._anonymous = MemoryBudget(ANONYMOUS_BYTES, owner_part=NETWORK_PART)
 
     def of_account(self, account_id: str) -> Owner:
         """A client that has authenticated."""
@@ -203,9 +125,14 @@ class RequestBody:
             await self._take(self._memory, wanted - self._taken)
             self._taken = wanted
 
-    async def _take(self, memory: Memory, amount: int) -> None:
+    async def _take(self, memory: MemoryBudget, amount: int) -> None:
         began = trio.current_time()
-        await memory.take(self._owner.name, amount, self._age, max(0.0, self._patience))
+        if not await memory.take(self._owner.name, amount, age=self._age, patience=max(0.0, self._patience)):
+            raise Refused(
+                Code.TEMPORARY_FAILURE,
+                "Too many large requests are being read right now. Retry with the same key.",
+                retry_after=2,
+            )
         self._patience -= trio.current_time() - began
 
 

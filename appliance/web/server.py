@@ -13,13 +13,12 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.config.load import Config, Http
 from appliance.config.reload import LiveSettings
-from appliance.net.connection_limits import Doorkeeper, accept_forever
-from appliance.net.known_networks import KnownNetworks
+from appliance.config.settings import Config, HttpSettings
+from appliance.net.connection_limits import ConnectionTable, KnownNetworks, accept_connections
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import http_files
@@ -49,11 +48,11 @@ async def serve(
     http = settings.http
     config = _hypercorn_config()
     context = WorkerContext(None)
-    doorkeeper: Doorkeeper[Connection] = Doorkeeper(
+    table: ConnectionTable[Connection] = ConnectionTable(
         http.max_connections, http.max_connections_per_address, http.trusted_proxies, known or KnownNetworks()
     )
     turned_away = TurnedAway(new_request_id)
-    OPEN["http"] = lambda: len(doorkeeper.open)
+    OPEN_CONNECTIONS["http"] = lambda: len(table.open)
     deadlines = _deadlines(http)
     shown = _certificate(settings)
     listeners, urls = await _listen(http, shown)
@@ -63,11 +62,11 @@ async def serve(
         address = _address(stream)
         if address is None:
             await trio.aclose_forcefully(stream)
-        elif not doorkeeper.admits(address):
+        elif not table.admits(address):
             await turned_away.answer(stream)
         else:
-            connection = Connection(app, config, context, stream, deadlines, new_request_id, doorkeeper)
-            await _guarded(connection, doorkeeper, address)
+            connection = Connection(app, config, context, stream, deadlines, new_request_id, table)
+            await _guarded(connection, table, address)
 
     def adopt(new: Config) -> Callable[[], None]:
         http, files = new.http, http_files(new)
@@ -78,30 +77,30 @@ async def serve(
             if show is not None:
                 show()
             deadlines = _deadlines(http)
-            doorkeeper.most, doorkeeper.most_per_address = http.max_connections, http.max_connections_per_address
-            doorkeeper.trusted = http.trusted_proxies
+            table.most, table.most_per_address = http.max_connections, http.max_connections_per_address
+            table.trusted = http.trusted_proxies
 
         return put_in_place
 
     if shown is not None:
-        EXPIRIES["http"] = lambda: shown.expires
+        CERTIFICATE_EXPIRIES["http"] = lambda: shown.expires
     if live is not None:
         live.join(adopt)
     async with trio.open_nursery() as lifespan_nursery:
         await lifespan_nursery.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
-        lifespan_nursery.start_soon(_watch, doorkeeper.open)
+        lifespan_nursery.start_soon(_watch, table.open)
         if shown is not None:
             lifespan_nursery.start_soon(shown.watch)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(accept_forever, listener, connected, connections)
+                    accepting.start_soon(accept_connections, listener, connected, connections)
                 task_status.started(urls)
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
             await context.terminated.set()
-            for connection in list(doorkeeper.open):
+            for connection in list(table.open):
                 connection.drain()
             connections.cancel_scope.deadline = (
                 trio.current_time() + settings.server.shutdown_timeout * CONNECTIONS_PART
@@ -110,7 +109,7 @@ async def serve(
         lifespan_nursery.cancel_scope.cancel()
 
 
-def _deadlines(http: Http) -> Deadlines:
+def _deadlines(http: HttpSettings) -> Deadlines:
     return Deadlines(http.header_timeout, http.body_timeout, http.write_timeout, http.keep_alive_timeout)
 
 
@@ -131,9 +130,9 @@ async def _watch(connections: Collection[Connection]) -> None:
             connection.end_if_due(now)
 
 
-async def _guarded(connection: Connection, doorkeeper: Doorkeeper[Connection], address: str) -> None:
+async def _guarded(connection: Connection, table: ConnectionTable[Connection], address: str) -> None:
     """Run one connection; whatever goes wrong in it ends it alone."""
-    with doorkeeper.inside(connection, address):
+    with table.inside(connection, address):
         try:
             await connection.run()
         except Exception:
@@ -163,7 +162,7 @@ class _TlsListener(trio.abc.Listener[Any]):
         await self.plain.aclose()
 
 
-async def _listen(settings: Http, shown: Certificate | None) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
+async def _listen(settings: HttpSettings, shown: Certificate | None) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
     listeners: list[trio.abc.Listener[Any]] = []
     urls = []
     for bind in settings.bind:

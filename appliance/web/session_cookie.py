@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from appliance.model.dashboard import Session
+from appliance.model.dashboard import LoginSession
+from appliance.times import SECOND
 
 NAME = "appliance_session"
 PATH = "/v1/auth"
@@ -26,9 +27,9 @@ class SessionCookies:
     key: bytes
     base_url: str
 
-    def give(self, session: Session, scheme: str) -> str:
+    def give(self, session: LoginSession, scheme: str) -> str:
         """A Set-Cookie header for the session's current generation."""
-        lifetime = (session.expires_at - session.renewed_at) // 1_000_000
+        lifetime = (session.expires_at - session.renewed_at) // SECOND
         value = f"{session.id}.{session.generation}"
         return self._header(f"{value}.{self._seal(value)}", lifetime, scheme)
 

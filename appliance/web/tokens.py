@@ -7,6 +7,7 @@ from jwt.types import Options
 
 from appliance.model.mail import Role, User
 from appliance.outside import Outside
+from appliance.times import SECOND
 
 ALGORITHM = "HS256"
 ISSUER = "mail-appliance"
@@ -38,7 +39,7 @@ class Tokens:
 
     def issue(self, user: User, session_id: str) -> tuple[str, int]:
         """A new token for this user's session, and when it expires (microseconds)."""
-        now = self.outside.now() // 1_000_000
+        now = self.outside.now() // SECOND
         claims = {
             "iss": ISSUER,
             "sub": user.id,
@@ -50,13 +51,13 @@ class Tokens:
             "epoch": user.token_epoch,
             "sid": session_id,
         }
-        return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + LIFETIME) * 1_000_000
+        return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + LIFETIME) * SECOND
 
     def read(self, token: str) -> Claims | None:
         """The claims of a token of ours that has not expired; whether its session has ended, the store knows."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
-            expires_at = int(claims["exp"]) * 1_000_000
+            expires_at = int(claims["exp"]) * SECOND
             if expires_at <= self.outside.now():
                 return None
             return Claims(

@@ -8,10 +8,9 @@ inside the operator's network only, nor the resolver that was asked.
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-import trio
-
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.attempt import NotPosted
@@ -31,9 +30,9 @@ class NotFound(NotPosted):
 
 
 _WORDS = {
-    Fault.NXDOMAIN: "{} does not exist in the DNS",
-    Fault.NODATA: "{} has no address in the DNS",
-    Fault.TEMPORARY: "{} cannot be looked up in the DNS at the moment",
+    DnsFault.NXDOMAIN: "{} does not exist in the DNS",
+    DnsFault.NODATA: "{} has no address in the DNS",
+    DnsFault.TEMPORARY: "{} cannot be looked up in the DNS at the moment",
 }
 
 
@@ -44,7 +43,7 @@ class Lookup:
     resolver: Resolver
     allowed: tuple[Network, ...] = ()
     own: Container[Address] = frozenset()
-    _verdicts: dict[Address, tuple[str | None, float]] = field(default_factory=dict)
+    _verdicts: TtlCache[Address, str] = field(default_factory=lambda: TtlCache(KEPT, FRESH))  # "": may be dialled
 
     async def addresses(self, target: Target) -> tuple[Address, ...]:
         """Every address of a target, each checked, in the order to try them; raises `NotFound` or `Shortage`."""
@@ -60,24 +59,20 @@ class Lookup:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            raise NotFound(_WORDS[failed.fault].format(host), temporary=failed.fault is Fault.TEMPORARY) from failed
+            raise NotFound(_WORDS[failed.fault].format(host), temporary=failed.fault is DnsFault.TEMPORARY) from failed
         if len(found) > ADDRESS_LIMIT:
             raise NotFound(f"{host} has over {ADDRESS_LIMIT} addresses")
         return found
 
-    def _reason(self, address: Address, host: str) -> str | None:
-        """Why this address may not be dialled; the same for a moment."""
-        now = trio.current_time()
-        known = self._verdicts.get(address)
-        if known is not None and now < known[1]:
-            return known[0]
+    def _reason(self, address: Address, host: str) -> str:
+        """Why this address may not be dialled, "" when it may; the same for a moment."""
+        if (known := self._verdicts.get(address)) is not None:
+            return known
         try:
-            reason = refusal(address, self.allowed, self.own)
+            refused = refusal(address, self.allowed, self.own)
         except OSError as fault:  # the system cannot say whether the address is our own: it is short of something
             raise_if_short(fault)
             raise NotFound(f"the addresses of {host} cannot be checked at the moment", temporary=True) from fault
-        reason = reason and reason.removeprefix(f"{address} is ")
-        if len(self._verdicts) >= KEPT:
-            self._verdicts.clear()
-        self._verdicts[address] = reason, now + FRESH
+        reason = (refused or "").removeprefix(f"{address} is ")
+        self._verdicts.put(address, reason)
         return reason

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import trio
 
-from appliance.config.load import Config
+from appliance.config.settings import Config
 from appliance.dns.resolver import DnsResolver
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside

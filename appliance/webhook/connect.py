@@ -1,12 +1,11 @@
 """In charge of a new connection to a receiver: dialled at a checked address, encrypted, its certificate verified."""
 
 import ssl
-from collections.abc import Awaitable, Callable
 
 import trio
 
 from appliance.net.address_policy import Address
-from appliance.system.shortage import raise_if_short
+from appliance.net.dial import Dial, dial_first
 from appliance.webhook.attempt import Attempt, NotPosted, Step
 from appliance.webhook.connection_pool import Connection, Place
 from appliance.webhook.limited_stream import Flooded, Transport
@@ -14,8 +13,6 @@ from appliance.webhook.url_policy import Target
 
 ADDRESSES_TRIED = 2
 FIRST_ADDRESS = 2.0  # seconds until the second is tried instead: an IPv6 that leads nowhere mostly says nothing
-
-Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
 
 
 async def connect(
@@ -39,19 +36,9 @@ async def connect(
 
 
 async def _dial(dial: Dial, target: Target, addresses: tuple[Address, ...]) -> tuple[Address, trio.abc.Stream]:
-    """The first address that answers; there is at least one."""
-    for address in addresses[:-1]:
-        with trio.move_on_after(FIRST_ADDRESS):
-            try:
-                return address, await dial(str(address), target.port)
-            except OSError as error:
-                raise_if_short(error, str(address))
-                continue
-    address = addresses[-1]
     try:
-        return address, await dial(str(address), target.port)
+        return await dial_first(dial, addresses, target.port, patience=FIRST_ADDRESS)
     except OSError as error:
-        raise_if_short(error, str(address))
         words = error.strerror or str(error)
         raise NotPosted(f"the receiver did not accept a connection to port {target.port}: {words}") from error
 

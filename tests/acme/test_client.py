@@ -10,9 +10,9 @@ import trio
 import trustme
 
 from appliance.acme.client import BODY_LIMIT, Client
-from appliance.acme.conversation import Ask, Show, Step, Steps, Wait
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import Answer
+from appliance.acme.issuance import PublishToken, SendRequest, Step, Steps, Wait
+from appliance.acme.messages import AcmeResponse
+from appliance.acme.problems import NotIssued
 from appliance.outside import Outside
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
@@ -69,9 +69,9 @@ def client(zone: Zone | None = None) -> Client:
     return Client(ZoneResolver({NAME: {"A": ["127.0.0.1"]}} if zone is None else zone), context, Outside())
 
 
-def ask(url: str, body: bytes = b"") -> Steps[Answer]:
-    """A conversation of one question."""
-    return (yield Ask("POST" if body else "GET", url, body))
+def ask(url: str, body: bytes = b"") -> Steps[AcmeResponse]:
+    """A issuance of one question."""
+    return (yield SendRequest("POST" if body else "GET", url, body))
 
 
 def answered(body: bytes = b"{}", more: str = "") -> bytes:
@@ -82,7 +82,7 @@ def answered(body: bytes = b"{}", more: str = "") -> bytes:
 async def fault(url: str, asking: Client | None = None) -> NotIssued:
     """Why an authority could not be asked."""
     with pytest.raises(NotIssued) as caught:
-        await (asking or client()).converse(ask(url), {})
+        await (asking or client()).run(ask(url), {})
     return caught.value
 
 
@@ -91,8 +91,8 @@ async def test_an_answer_is_read() -> None:
     more = "Replay-Nonce: n1\r\nLocation: https://ca.test/x\r\nRetry-After: 7\r\n"
     async with site(answered(b'{"a": 1}', more)) as made:
         url = f"https://{NAME}:{made.port}/acme/order?x=1"
-        found = await client().converse(ask(url, b'{"signed": true}'), {})
-    assert found == Answer(200, b'{"a": 1}', "n1", "https://ca.test/x", 7.0)
+        found = await client().run(ask(url, b'{"signed": true}'), {})
+    assert found == AcmeResponse(200, b'{"a": 1}', "n1", "https://ca.test/x", 7.0)
     head = made.requests[0].decode()
     assert head.startswith("POST /acme/order?x=1 HTTP/1.1\r\n")
     for line in (f"Host: {NAME}:{made.port}", "Content-Type: application/jose+json", "User-Agent: appliance/"):
@@ -143,7 +143,7 @@ async def test_the_next_address_is_tried() -> None:
     """An IPv6 address that leads nowhere is no end."""
     async with site(answered()) as made:
         zone: Zone = {NAME: {"AAAA": ["::1"], "A": ["127.0.0.1"]}}
-        assert (await client(zone).converse(ask(f"https://{NAME}:{made.port}/"), {})).status == 200
+        assert (await client(zone).run(ask(f"https://{NAME}:{made.port}/"), {})).status == 200
 
 
 async def test_nobody_there() -> None:
@@ -155,12 +155,12 @@ async def test_nobody_there() -> None:
 
 @pytest.mark.parametrize("end", ["well", "badly", "cancelled"])
 async def test_tokens_are_shown_no_longer_than_needed(end: str, autojump_clock: trio.testing.MockClock) -> None:
-    """However a conversation ends, its tokens are gone, and those of others stay."""
+    """However a issuance ends, its tokens are gone, and those of others stay."""
     shown = {"other": "x"}
     seen: list[dict[str, str]] = []
 
     def steps() -> Iterator[Step]:
-        yield Show("t", "t.print")
+        yield PublishToken("t", "t.print")
         seen.append(dict(shown))
         yield Wait(3600.0)
         if end == "badly":
@@ -168,7 +168,7 @@ async def test_tokens_are_shown_no_longer_than_needed(end: str, autojump_clock: 
 
     with trio.move_on_after(60 if end == "cancelled" else 7200):
         try:
-            await client().converse(steps(), shown)  # type: ignore[arg-type]  # an iterator is enough of one
+            await client().run(steps(), shown)  # type: ignore[arg-type]  # an iterator is enough of one
         except NotIssued:
             assert end == "badly"
     assert seen == [{"other": "x", "t": "t.print"}]

@@ -19,10 +19,10 @@ from appliance.model.dashboard import MailFilter
 from appliance.model.mail import MessageStatus, Source
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
+from appliance.times import DAY
 
 BATCH = 20_000
 ROUNDS = 5
-DAY = 86_400_000_000  # microseconds
 SPAN = 30 * DAY  # over which the messages were sent
 
 # One in a thousand failed, one in 900 waits still; every message has one recipient and, but for those, one event.

@@ -8,7 +8,7 @@ import trio
 
 from appliance.keys.keyfile import load_or_create
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.webhooks import EventType, WebhookSettings
+from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
 
@@ -45,6 +45,6 @@ async def _save_webhook(data_dir: Path, account_id: str, url: str) -> str:
     async with open_store(data_dir, outside, inline=True) as store:
         new_id = outside.identifier("whk")
         _, sealed = WebhookSecrets(load_or_create(data_dir), outside).fresh(new_id)
-        settings = WebhookSettings(url, tuple(EventType), True)
+        settings = WebhookOptions(url, tuple(EventType), True)
         webhook, _ = await store.webhooks.save(account_id, settings, new_id, sealed)
     return webhook.id

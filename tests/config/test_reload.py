@@ -1,4 +1,4 @@
-"""In charge of holding settings that change live to: all that can, or nothing, and the rest is named."""
+"""A reload changes all settings that can change, or none, and names the rest."""
 
 import re
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.load import Config, ConfigError, parse
+from appliance.config.load import parse
 from appliance.config.reload import LIVE, Changes, LiveSettings
-from appliance.config.settings import SECTIONS, settings
+from appliance.config.settings import SECTIONS, Config, ConfigError, settings
 
 FILE = Path("/etc/appliance/config.toml")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"

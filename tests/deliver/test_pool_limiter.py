@@ -5,12 +5,12 @@ from appliance.deliver.pool_limiter import (
     LONGEST_PAUSE,
     OF_ONE_ACCOUNT,
     OF_ONE_DOMAIN,
-    SECOND,
     SENDER_FAULTS,
     Gate,
     Sender,
 )
 from appliance.deliver.providers import Limits
+from appliance.times import SECOND
 
 NOW = 1_750_000_000 * SECOND
 DAY = 86_400 * SECOND

@@ -28,11 +28,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-async def prepared(store: Store) -> tuple[Signer, str]:
+async def prepared(store: Store, outside: Outside | None = None) -> tuple[Signer, str]:
     """A signer, and the account."""
     made = await store.accounts.create("demo", "demo@example.org", "hash", Role.CUSTOMER, None)
     await store.access.add_domain(made.id, "example.com", usable=True)
-    return Signer(SigningKeys(store, Outside(), KEY), Outside()), made.id
+    return Signer(SigningKeys(store, Outside(), KEY), outside or Outside()), made.id
 
 
 async def test_messages_are_signed_with_both_keys(store: Store) -> None:
@@ -99,9 +99,8 @@ async def test_signing_is_off_the_event_loop(store: Store, monkeypatch: pytest.M
 
 async def test_new_keys_are_noticed(store: Store) -> None:
     """After a rotation from the shell the new keys sign within a second."""
-    signer, account = await prepared(store)
     now = Outside().now()
-    signer.outside = Outside(now=lambda: now)
+    signer, account = await prepared(store, Outside(now=lambda: now))
     await signer.find_keys(account, "example.com")
     await SigningKeys(store, Outside(), KEY).rotate(account, "example.com")
     fresh = {key.selector for key in store.dkim_keys.of(account, "example.com") if key.retired_at is None}

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
+from appliance.concurrency.wake import Wake
 from appliance.intake.accept import Deliveries, FrontDoor
 from appliance.model.mail import Caller, CredentialKind
-from appliance.outside import Wake
 from appliance.system.free_space import FreeSpace
 from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx

@@ -13,13 +13,13 @@ from appliance.doctor.finding import Level
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.pools import EVERY
+from appliance.times import DAY
 from tests import stored_mail
 from tests.doctor.world import ADDRESS, DOMAIN, HOST, LISTED, OUTSIDE, REVERSE, World, wrong
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import FakeMx
 
 FAULT, WARNING = Level.FAULT, Level.WARNING
-DAY = 86_400_000_000  # microseconds
 
 
 def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:

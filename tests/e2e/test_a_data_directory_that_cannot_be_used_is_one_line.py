@@ -13,10 +13,9 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import pytest
 
 from appliance.cli import leaves, main
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.keys.keyfile import load_or_create
+from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.store import FILE_NAME as DATABASE
-from appliance.system.instance_lock import FILE_NAME as LOCK
+from appliance.system.instance_lock import LOCK_FILE
 from tests.fork_client import fork
 from tests.running_appliance import add_account
 
@@ -81,7 +80,7 @@ def installation(owner: int) -> Iterator[Path]:
         (directory / "mounted").mkdir()
         add_account(directory / "data", "demo")
         load_or_create(directory / "data")
-        (directory / "data" / LOCK).touch(0o600)
+        (directory / "data" / LOCK_FILE).touch(0o600)
         for path in (directory, directory / "data", *(directory / "data").iterdir()):
             os.chown(path, owner, owner)
         try:
@@ -177,9 +176,9 @@ FOR_NO_ROOT = [
     (of_root(DATABASE), "{data}/appliance.db: permission denied, it belongs to root and this runs as nobody: `chown"),
     (of_root(f"{DATABASE}-wal"), "{data}/appliance.db-wal: permission denied, it belongs to root"),
     (of_root(f"{DATABASE}-shm", 0o400), "`chown nobody {data}/appliance.db-shm`, as root"),
-    (of_root(KEY, 0o400), "{data}/appliance.key: permission denied, it belongs to root"),
-    (chmod(KEY, 0), "`chmod 400 {data}/appliance.key`"),
-    (of_root(LOCK), "{data}/appliance.lock: permission denied, it belongs to root"),
+    (of_root(KEY_FILE, 0o400), "{data}/appliance.key: permission denied, it belongs to root"),
+    (chmod(KEY_FILE, 0), "`chmod 400 {data}/appliance.key`"),
+    (of_root(LOCK_FILE), "{data}/appliance.lock: permission denied, it belongs to root"),
 ]
 
 

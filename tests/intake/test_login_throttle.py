@@ -6,19 +6,10 @@ import pytest
 
 from appliance.errors import Code, Refused
 from appliance.intake import login_throttle as guesses_module
-from appliance.intake.login_throttle import (
-    DAY,
-    FIRST_WAIT,
-    LONGEST_WAIT,
-    MINUTE,
-    PER_ACCOUNT,
-    SECOND,
-    TURN_KEPT,
-    TURNS,
-    Guesses,
-)
+from appliance.intake.login_throttle import FIRST_WAIT, LONGEST_WAIT, PER_ACCOUNT, TURN_KEPT, TURNS, Guesses
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
+from appliance.times import DAY, MINUTE, SECOND
 
 ATTACKER = "192.0.2.1"
 OWNER = "198.51.100.7"

@@ -10,8 +10,7 @@ from appliance.errors import Code, Refused
 from appliance.intake import rate_limit as rates_module
 from appliance.intake.rate_limit import RequestRate
 from appliance.outside import Outside
-
-SECOND = 1_000_000
+from appliance.times import SECOND
 
 
 @dataclass

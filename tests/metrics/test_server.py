@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.config.load import Endpoint
+from appliance.config.values import Endpoint
 from appliance.metrics import server
 from appliance.metrics.readings import KEPT, Readings
 from appliance.outside import Outside

@@ -1,4 +1,4 @@
-"""In charge of the records the floors share: nobody changes one, and none shows what a customer wrote."""
+"""The shared records: none can be changed, and none shows what a customer wrote."""
 
 from typing import Any
 

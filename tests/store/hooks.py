@@ -10,7 +10,7 @@ from appliance.model.webhooks import (
     SealedSecret,
     Trigger,
     Webhook,
-    WebhookSettings,
+    WebhookOptions,
 )
 from appliance.store import Store
 from tests.store.samples import Clock, Messages, record
@@ -21,7 +21,7 @@ SECRET = SealedSecret(b"sealed", "abcd")
 
 async def save(store: Store, account_id: str, *events: EventType, enabled: bool = True, url: str = URL) -> Webhook:
     """Save an account's webhook, which wants all events unless some are named."""
-    settings = WebhookSettings(url, events or tuple(EventType), enabled)
+    settings = WebhookOptions(url, events or tuple(EventType), enabled)
     webhook, _ = await store.webhooks.save(account_id, settings, store.webhooks.outside.identifier("whk"), SECRET)
     return webhook
 

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus, WaitingMail
+from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus
+from appliance.model.queue import WaitingMail
 from appliance.outside import Outside
 from appliance.store import Store, open_store, queue_control
 from appliance.store import in_flight as on_the_way_module
 from appliance.store.sql import rows
+from appliance.times import SECOND
 from tests import stored_mail
 
 
@@ -95,7 +97,7 @@ async def test_the_summary_adds_up_pools_and_their_domains(house: House) -> None
     assert google.oldest_at == one.oldest_at == pytest.approx(first.created_at, abs=10)
     assert one.next_attempt_at is None
     assert google.next_attempt_at == two.next_attempt_at
-    assert two.next_attempt_at == pytest.approx(tried.created_at + 300 * stored_mail.SECOND, abs=100)
+    assert two.next_attempt_at == pytest.approx(tried.created_at + 300 * SECOND, abs=100)
 
 
 async def test_the_summary_is_bounded(house: House) -> None:

@@ -8,20 +8,21 @@ import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from appliance.config import load
+from appliance.config.load import parse
+from appliance.config.settings import Config, ConfigError
 from appliance.submission.certificate import of_settings
-from appliance.tls.certificate import LOOK_EVERY, Certificate
+from appliance.tls.certificate import CHECK_INTERVAL, Certificate
 from appliance.tls.certificate_files import CERTIFICATE
 from appliance.tls.self_signed import generate
 
 
-def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> load.Config:
+def settings(directory: Path, smtp: str = "", hostname: str = "mail.example.com") -> Config:
     """A configuration whose data directory is there."""
     text = f'[server]\nhostname = "{hostname}"\ndata_dir = "{directory}"\n[smtp]\n{smtp}'
-    return load.parse(text, directory / "config.toml")
+    return parse(text, directory / "config.toml")
 
 
-def named(directory: Path, chain: bytes, key: bytes) -> load.Config:
+def named(directory: Path, chain: bytes, key: bytes) -> Config:
     """A configuration that names a certificate with this content."""
     (directory / "chain.pem").write_bytes(chain)
     (directory / "key.pem").write_bytes(key)
@@ -63,7 +64,7 @@ def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) ->
     """The error names the key and both files, and nobody is asked for a password."""
     chain, key = issued()
     wrong = {"nonsense": b"x", "another's key": issued()[1], "an encrypted key": encrypted(key)}[fault]
-    with pytest.raises(load.ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
+    with pytest.raises(ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
         of_settings(named(tmp_path, chain, wrong))
 
 
@@ -75,7 +76,7 @@ async def test_a_change_is_seen(tmp_path: Path, autojump_clock: trio.testing.Moc
     seen: list[ssl.SSLContext] = [certificate.context]
 
     async def look() -> ssl.SSLContext:
-        await trio.sleep(LOOK_EVERY * 1.5)
+        await trio.sleep(CHECK_INTERVAL * 1.5)
         return certificate.context
 
     async with trio.open_nursery() as nursery:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from appliance.config.load import Endpoint
+from appliance.config.values import Endpoint
 from appliance.submission.listener import IN_A_ROW, Listener, listen
 
 

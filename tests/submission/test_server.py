@@ -13,7 +13,7 @@ import trio
 import trio_asyncio
 
 from appliance.concurrency.workers import Workers
-from appliance.config import load
+from appliance.config.load import parse
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import Credentials
 from appliance.intake.login_throttle import Guesses
@@ -131,7 +131,7 @@ class Client:
 async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
     """Listeners with a door of ours."""
     outside, door, stopping = Outside(), FailingDoor(), trio.Event()
-    settings = load.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
+    settings = parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
     async with open_store(tmp_path, outside, inline=True) as store, trio.open_nursery() as nursery:
         account = await provision(store, "demo")
         guesses = Guesses(outside)

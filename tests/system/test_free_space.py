@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance.outside import Outside
-from appliance.system.free_space import LOOK_EVERY, FreeSpace
+from appliance.system.free_space import CHECK_INTERVAL, FreeSpace
 
 GIB = 1024**3
 
@@ -29,7 +29,7 @@ class Disk:
 
     def pass_time(self) -> None:
         """Let the last look grow old."""
-        self.now += LOOK_EVERY
+        self.now += CHECK_INTERVAL
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_without_a_manager_nothing_happens(environ: dict[str, str]) -> None:
 def test_a_manager_that_is_gone_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be told is a warning in the log."""
     service_manager({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).ready("serving")
-    assert [record.message for record in caplog.records] == ["the service manager cannot be told"]
+    assert [record.message for record in caplog.records] == ["the service manager cannot be notified"]
 
 
 def test_a_manager_that_does_not_read_stops_nothing(name: str) -> None:
@@ -96,16 +96,16 @@ def test_a_manager_that_does_not_read_stops_nothing(name: str) -> None:
 )
 def test_the_watchdog_is_fed_twice_as_often_as_needed(environ: dict[str, str], every: float | None) -> None:
     """If it is meant for us, or for the process that unpacked us."""
-    assert service_manager({"NOTIFY_SOCKET": "/run/notify", **environ}).beat_every == every
+    assert service_manager({"NOTIFY_SOCKET": "/run/notify", **environ}).keepalive_interval == every
 
 
 async def test_beats_come_at_their_pace(name: str, autojump_clock: MockClock) -> None:
     """One at once, then one each period; without a watchdog none."""
     with listening(name) as bound:
         with trio.move_on_after(95):
-            await service_manager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "60000000"}).beat()
+            await service_manager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "60000000"}).keep_alive()
         assert heard(bound) == ["WATCHDOG=1"] * 4
-        await service_manager({"NOTIFY_SOCKET": name}).beat()
+        await service_manager({"NOTIFY_SOCKET": name}).keep_alive()
         assert heard(bound) == []
 
 
@@ -113,7 +113,7 @@ async def test_a_stuck_loop_falls_silent(name: str) -> None:
     """Beats come from the event loop: while something blocks it, there are none."""
     with listening(name) as bound:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(service_manager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "40000"}).beat)
+            nursery.start_soon(service_manager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "40000"}).keep_alive)
             await trio.testing.wait_all_tasks_blocked()
             assert heard(bound) == ["WATCHDOG=1"]
             time.sleep(0.3)  # noqa: ASYNC251 - the fault that is to be noticed

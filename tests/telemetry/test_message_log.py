@@ -1,4 +1,4 @@
-"""In charge of the lines that follow a message: as the log writes them, with nothing lost silently and no secret."""
+"""The lines about messages are the log's, with nothing lost silently and no secret."""
 
 import io
 import json
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.telemetry import log, message_log
-from appliance.telemetry.message_log import Trail
+from appliance.telemetry import log
+from appliance.telemetry.message_log import NOTES_WAITING, MessageLog
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def kept() -> Trail:
-    """A trail that is kept."""
-    made = Trail()
+def kept(size: int = NOTES_WAITING) -> MessageLog:
+    """One that keeps notes."""
+    made = MessageLog(size)
     made.keep = True
     return made
 
@@ -70,10 +70,9 @@ def test_a_secret_in_a_reply_is_taken_out(written: io.StringIO) -> None:
     assert written.getvalue().count("[redacted]") == 2
 
 
-def test_what_finds_no_room_is_counted(written: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many at once: the rest is told of as a number."""
-    monkeypatch.setattr(message_log, "MOST", 2)
-    made = kept()
+def test_notes_beyond_the_bound_are_counted(written: io.StringIO) -> None:
+    """Too many at once: one line says how many are missing."""
+    made = kept(2)
     for _ in range(5):
         made.note("delivered", message_id="msg_1")
     made.write()
@@ -87,7 +86,7 @@ def test_what_finds_no_room_is_counted(written: io.StringIO, monkeypatch: pytest
 
 def test_nothing_is_noted_unless_it_is_wanted(written: io.StringIO) -> None:
     """With `messages = false`, and before the server runs."""
-    made = Trail()
+    made = MessageLog()
     made.note("accepted", message_id="msg_1")
     made.write()
     assert written.getvalue() == ""
@@ -108,7 +107,7 @@ def test_on_a_terminal_it_is_text() -> None:
     assert stream.getvalue().endswith("INFO    delivered message_id=msg_1 smtp_code=250\n")
 
 
-def test_a_log_that_cannot_be_written_harms_nobody() -> None:
+def test_a_log_that_cannot_be_written_stops_nothing() -> None:
     """A closed pipe: the lines are lost, the server goes on."""
     stream = io.StringIO()
     before, level = list(logging.getLogger().handlers), logging.getLogger().level

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from appliance.config.load import Config, parse
+from appliance.config.load import parse
+from appliance.config.settings import Config
 from appliance.tls import self_signed
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import CERTIFICATE, KEY, by_acme, http_files, smtp_files

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.errors import Code, Refused
+from appliance.net.memory_budget import MemoryBudget
 from appliance.web.body import (
     ANONYMOUS_BYTES,
     FREE,
@@ -18,7 +19,6 @@ from appliance.web.body import (
     WAIT,
     Budget,
     ClientGone,
-    Memory,
     Owner,
     RequestBody,
 )
@@ -125,7 +125,7 @@ async def test_clients_that_have_not_authenticated_delay_no_account(autojump_clo
     for number in range(9):
         network = budget.of_network(f"192.0.2.{number}")
         with trio.move_on_after(0.1):
-            await network.small.take(network.name, ANONYMOUS_BYTES // 8, -1)
+            await network.small.take(network.name, ANONYMOUS_BYTES // 8, age=-1, patience=WAIT)
     began = trio.current_time()
     for size in (SMALL, MIB):
         client = Client()
@@ -139,8 +139,8 @@ async def test_an_ordinary_login_never_waits(autojump_clock: MockClock) -> None:
     """With all memory of its kind in use, even by its own network, a body of ordinary size is read at once."""
     budget, client = Budget(64 * MIB), Client()
     owner = budget.of_network("192.0.2.1")
-    await owner.small.take("192.0.2.1", ANONYMOUS_BYTES, -1)
-    await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, -1)
+    await owner.small.take("192.0.2.1", ANONYMOUS_BYTES, age=-1, patience=WAIT)
+    await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, age=-1, patience=WAIT)
     client.sends(FREE, more=False)
     began = trio.current_time()
     async with RequestBody(client.receive, None, 64 * KIB, owner) as body:
@@ -148,49 +148,9 @@ async def test_an_ordinary_login_never_waits(autojump_clock: MockClock) -> None:
     assert trio.current_time() == began
 
 
-async def test_one_owner_has_its_share_at_most(autojump_clock: MockClock) -> None:
-    """An owner with its share, and one body beyond it, waits and is refused, while another is served at once."""
-    memory = Memory(100, part=2)
-    await memory.take("greedy", 50, age=1)
-    await memory.take("greedy", 10, age=2)  # the one that may go beyond
-    began = trio.current_time()
-    with pytest.raises(Refused) as refused:
-        await memory.take("greedy", 10, age=3)
-    assert (refused.value.code, refused.value.retry_after) == (Code.TEMPORARY_FAILURE, 2)
-    assert trio.current_time() - began == pytest.approx(WAIT)
-    await memory.take("other", 40, age=4)
-    assert trio.current_time() - began == pytest.approx(WAIT)
-
-
-async def test_what_is_given_back_goes_to_the_oldest_body(autojump_clock: MockClock) -> None:
-    """Younger bodies do not overtake one that waits, even for less than there is."""
-    memory, order = Memory(100, part=1), []
-
-    async def take(name: str, amount: int, age: int) -> None:
-        await memory.take(name, amount, age)
-        order.append(name)
-
-    await memory.take("first", 60, age=1)
-    await memory.take("second", 40, age=2)
-    await memory.take("beyond", 1, age=3)
-    async with trio.open_nursery() as nursery:
-        for name, amount, age in (("young", 1, 6), ("old", 50, 4), ("middle", 50, 5)):
-            nursery.start_soon(take, name, amount, age)
-            await wait_all_tasks_blocked()
-        memory.give_back("second", 40, 2)
-        await wait_all_tasks_blocked()
-        assert order == []
-        memory.give_back("first", 60, 1)
-        await wait_all_tasks_blocked()
-        assert order == ["old"]
-        memory.give_back("beyond", 1, 3)
-        await wait_all_tasks_blocked()
-    assert sorted(order) == ["middle", "old", "young"]  # the last two at once, and Trio shuffles
-
-
 async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_clock: MockClock) -> None:
     """Twenty that grow side by side in memory for two do not stand still half read: none waits to be refused."""
-    memory = Memory(20 * STEP, part=1)
+    memory = MemoryBudget(20 * STEP, owner_part=1)
     finished: list[int] = []
 
     async def read(number: int) -> None:
@@ -208,22 +168,14 @@ async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_
     assert trio.current_time() < WAIT
 
 
-async def test_a_single_body_always_fits() -> None:
-    """Even one that is larger than the whole budget is taken when nothing else is in the way."""
-    memory = Memory(10, part=2)
-    await memory.take("one", 32, age=1)
-    memory.give_back("one", 32, age=1)
-    await memory.take("two", 5, age=2)
-    assert memory.taken_by("two") == 5
-
-
-async def test_a_body_that_is_cancelled_while_it_waits_leaves_nothing(autojump_clock: MockClock) -> None:
-    """Its place among those who wait is gone, and what is given back goes to the others."""
-    memory = Memory(10, part=1)
-    await memory.take("one", 10, age=1)
-    await memory.take("beyond", 1, age=2)
-    with trio.move_on_after(1):
-        await memory.take("cancelled", 10, age=3)
-    memory.give_back("one", 10, age=1)
-    await memory.take("other", 9, age=4)
-    assert memory.taken_by("cancelled") == 0
+async def test_a_body_without_memory_is_refused_after_a_while(autojump_clock: MockClock) -> None:
+    """The client is told to come back, after it has waited once for all the memory that its body needs."""
+    owner = Budget(64 * MIB).of_network("192.0.2.1")
+    assert await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, age=-1, patience=0.0)  # all there is
+    client = Client()
+    client.sends(*[STEP] * 3, more=False)
+    with pytest.raises(Refused) as refused:
+        await RequestBody(client.receive, None, 16 * MIB, owner).__aenter__()
+    assert (refused.value.code, refused.value.retry_after) == (Code.TEMPORARY_FAILURE, 2)
+    assert trio.current_time() == pytest.approx(WAIT)
+    assert used(owner) == 0

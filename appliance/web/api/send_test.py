@@ -15,6 +15,7 @@ from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.request import SendRequest
 from appliance.message.variables import Variable
 from appliance.model.mail import Caller, MessageStatus, Source
+from appliance.times import SECOND
 from appliance.web.app import Services, answer, json_request, request_id
 from appliance.web.operations import for_customers
 
@@ -76,7 +77,7 @@ def blueprint(services: Services, door: FrontDoor) -> Blueprint:
         now = services.outside.now()
         wait = last.get(account_id, -COOLDOWN) + COOLDOWN - now
         if 0 < wait <= COOLDOWN:  # or the clock has been put back
-            seconds = math.ceil(wait / 1_000_000)
+            seconds = math.ceil(wait / SECOND)
             text = f"A test can be sent every 15 seconds. Wait {seconds} seconds, then try again."
             raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
         if len(last) >= REMEMBERED:

@@ -10,8 +10,8 @@ from quart import Blueprint, Response
 
 from appliance.errors import Code, invalid
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.events import rfc3339
-from appliance.model.webhooks import EventType, Webhook, WebhookSettings
+from appliance.model.webhooks import EventType, Webhook, WebhookOptions
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.templates import DeletedAnswer
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_object, optional_time
@@ -122,9 +122,9 @@ def blueprint(services: Services, parts: WebhookParts) -> Blueprint:
     return routes
 
 
-def _settings(body: WebhookRequest) -> WebhookSettings:
+def _settings(body: WebhookRequest) -> WebhookOptions:
     wanted = set(EventType) if body.events is UNSET else set(body.events)
-    return WebhookSettings(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
+    return WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
 
 
 def _object(webhook: Webhook) -> WebhookObject:

@@ -15,6 +15,7 @@ import trio
 
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.times import HOUR
 from tests.running_appliance import PASSWORD, Provisioned, Running
 from tests.store.samples import Messages
 
@@ -22,7 +23,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 POLL_EVERY = 0.02  # seconds
-HOUR = 3600 * 1_000_000  # microseconds
 PATIENCE = 10.0  # seconds until a simulated delivery must be over
 MESSAGE: dict[str, Any] = {"from": "sender@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi Ada"}
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from appliance.times import DAY
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, accepted, any_error, bearer, change, error, message, new_key
 
-DAY = 86_400_000_000  # microseconds
 PARALLEL = 50
 
 

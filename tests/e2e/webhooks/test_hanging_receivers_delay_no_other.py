@@ -12,7 +12,7 @@ import trio
 
 from appliance.keys.keyfile import load_or_create
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.webhooks import EventType, WebhookSettings
+from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.outside import Outside
 from appliance.store import open_store
 from tests.e2e.contract.service import Caller, message, new_key
@@ -43,7 +43,7 @@ def hanging_accounts(data_dir: Path, url: str, count: int, name: str) -> list[Pr
             for number in range(count):
                 account = await provision(store, f"{name}-{number}")
                 webhook_id = outside.identifier("whk")
-                settings = WebhookSettings(url, tuple(EventType), enabled=True)
+                settings = WebhookOptions(url, tuple(EventType), enabled=True)
                 await store.webhooks.save(account.account_id, settings, webhook_id, secrets.fresh(webhook_id)[1])
                 made.append(account)
         return made

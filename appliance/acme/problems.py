@@ -1,4 +1,4 @@
-"""In charge of saying in plain words why there is no certificate, and what to do about it. PURE."""
+"""Why no certificate was issued and what the operator can do, from problem documents (RFC 8555 6.7). No I/O."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ NO_ACCOUNT = "accountDoesNotExist"
 
 
 class NotIssued(Exception):
-    """No certificate this time: why, what to do, and for how long (seconds) the authority does not want to be asked."""
+    """No certificate was issued: why, what to do, and for how many seconds the authority wants no request."""
 
     def __init__(self, text: str, advice: str = "", *, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -20,7 +20,7 @@ class NotIssued(Exception):
 
 
 class Subject(msgspec.Struct):
-    """Whom a problem is about."""
+    """The name that a problem is about."""
 
     value: str = ""
 
@@ -36,11 +36,11 @@ class Problem(msgspec.Struct):
 
     @property
     def kind(self) -> str:
-        """The last part of its type."""
+        """Its type without the prefix."""
         return self.type.removeprefix(PREFIX)
 
 
-# What went wrong and what to do, by the kinds of RFC 8555 6.7; {0} is the name, or the names, it went wrong for.
+# Reason and advice, by the types of RFC 8555 6.7; {0} is the name, or the names, concerned.
 _WORDS: dict[str, tuple[str, str]] = {
     "connection": (
         "port 80 of {0} is not reached from outside",
@@ -87,33 +87,33 @@ _WORDS: dict[str, tuple[str, str]] = {
     "accountDoesNotExist": ("the authority does not know the account", ""),
     "serverInternal": ("the authority has trouble of its own", "Nothing: it is asked again."),
 }
-# RFC 8555 6.7 has "unauthorized" for an account that may not do something, too: that is no matter of port 80.
+# RFC 8555 6.7 has "unauthorized" also for an account that lacks a permission, which port 80 has nothing to do with.
 _ACCOUNT_UNAUTHORIZED = (
     "the authority refuses the account",
     "Ask the authority why; without the files account.key and state.json in data_dir/acme a new account is made.",
 )
 
 
-def explained(
+def explain(
     problem: Problem, names: Sequence[str], *, validating: bool = False, retry_after: float | None = None
 ) -> NotIssued:
-    """Why, out of a problem document; `validating` when it is about the proof that a name is ours."""
-    told = _most_telling(problem)
-    about = told.identifier.value if told.identifier and told.identifier.value else ", ".join(names)
-    words, advice = _WORDS.get(told.kind, ("the authority refuses", ""))
-    if told.kind == "unauthorized" and not validating:
+    """The error for a problem document; `validating` when it is about the proof for a name."""
+    first = _most_specific(problem)
+    about = first.identifier.value if first.identifier and first.identifier.value else ", ".join(names)
+    words, advice = _WORDS.get(first.kind, ("the authority refuses", ""))
+    if first.kind == "unauthorized" and not validating:
         words, advice = _ACCOUNT_UNAUTHORIZED
-    detail = _plain(" ".join(filter(None, (told.detail, told.instance))) or told.kind)
+    detail = _plain(" ".join(filter(None, (first.detail, first.instance))) or first.kind)
     text = f"{words.format(about)}: {detail}" if detail else words.format(about)
     return NotIssued(text, advice.format(about), kind=problem.kind, retry_after=retry_after)
 
 
-def _most_telling(problem: Problem) -> Problem:
-    """Of a problem with several names the first one, which says what "compound" does not."""
+def _most_specific(problem: Problem) -> Problem:
+    """The first of the subproblems, if any: it says more than "compound"."""
     return problem.subproblems[0] if problem.subproblems else problem
 
 
 def _plain(text: str) -> str:
-    """On one line, for a log and a terminal, and no longer than anybody reads."""
+    """On one line, printable, and shortened."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= DETAIL_LIMIT else line[: DETAIL_LIMIT - 1] + "…"

@@ -1,7 +1,7 @@
-"""In charge of the way to a certificate (RFC 8555 7): what is asked of an authority, one step after the other. PURE.
+"""How a certificate is issued (RFC 8555 7): account, order, challenges, finalization. No I/O.
 
-A conversation is a generator. It yields what is to be done (ask, show, wait), is sent what came of it, and returns the
-certificate's chain or raises `NotIssued`; `client.py` does what it says over HTTPS, tests do it by hand.
+An issuance is a generator of steps. It yields what to do (send a request, publish a token, wait), is sent the
+response, and returns the certificate's chain or raises `NotIssued`. `client.py` runs the steps over HTTPS.
 """
 
 from collections.abc import Generator, Sequence
@@ -11,22 +11,29 @@ from typing import TypeVar
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.acme import csr
-from appliance.acme.jws import Json, base64url, signed, thumbprint
-from appliance.acme.trouble import BAD_NONCE, NO_ACCOUNT, NotIssued, Problem, explained
-from appliance.acme.wire import Answer, Authorization, Challenge, Directory, Order, read
+from appliance.acme.crypto import (
+    Json,
+    WrongCertificate,
+    base64url,
+    certificate_request,
+    checked_chain,
+    signed,
+    thumbprint,
+)
+from appliance.acme.messages import AcmeResponse, Authorization, Challenge, Directory, Order, read
+from appliance.acme.problems import BAD_NONCE, NO_ACCOUNT, NotIssued, Problem, explain
 
-NONCE_TRIES = 10  # of one request; an authority may forget nonces at any time (RFC 8555 6.5)
-POLL_DELAYS = (0.5, 1.0, 2.0, 3.0, 5.0)  # seconds between two looks at what the authority does; the last ever after
+NONCE_TRIES = 10  # of one request; an authority may invalidate nonces at any time (RFC 8555 6.5)
+POLL_DELAYS = (0.5, 1.0, 2.0, 3.0, 5.0)  # seconds between two polls; the last one repeats
 POLLS = 60
-POLL_LONGEST = 60.0  # seconds that an authority may ask for between two looks
+MAX_POLL_DELAY = 60.0  # seconds that an authority may ask for between two polls
 
 T = TypeVar("T")
 Stated = TypeVar("Stated", Order, Authorization)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SendRequest:
     """Send this request; an `Answer` is sent back."""
 
     method: str
@@ -36,8 +43,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
-    """From now on answer this token with this text on port 80."""
+class PublishToken:
+    """From now on answer the challenge of this token with this text, on port 80."""
 
     token: str
     text: str
@@ -45,36 +52,36 @@ class Show:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing for so many seconds."""
+    """Sleep."""
 
     seconds: float
 
 
-Step = Ask | Show | Wait
-Steps = Generator[Step, Answer, T]
+Step = SendRequest | PublishToken | Wait
+Steps = Generator[Step, AcmeResponse, T]
 
 
 @dataclass(slots=True)
-class Conversation:
-    """One way to one certificate. `account` is the account's URL; after a failure, too, it is worth keeping."""
+class Issuance:
+    """One certificate being issued. `account` is the account's URL, worth keeping after a failure too."""
 
     directory_url: str
     key: ec.EllipticCurvePrivateKey  # the account's
     account: str
     email: str
     names: Sequence[str]
-    terms: str = ""  # where the terms are that a new account has agreed to
+    terms: str = ""  # URL of the terms that a new account has agreed to
     _directory: Directory = field(init=False)
     _nonce: str = ""
 
     def certificate(self, certificate_key: ec.EllipticCurvePrivateKey) -> Steps[bytes]:
-        """The chain (PEM) for the names and this key."""
+        """The steps to the chain (PEM) for the names and this key."""
         self._directory = read((yield from self._get(self.directory_url)).body, Directory)
         place, order = yield from self._order()
-        yield from self._prove(order)
+        yield from self._authorize(order)
         order = yield from self._until(place, Order, ("pending",))
         if order.status == "ready":
-            request = base64url(csr.request(certificate_key, self.names))
+            request = base64url(certificate_request(certificate_key, self.names))
             answer = yield from self._post(order.finalize, {"csr": request})
             order = read(answer.body, Order)
         order = yield from self._until(place, Order, ("pending", "ready", "processing"), order)
@@ -82,17 +89,17 @@ class Conversation:
             raise self._refused(order.error)
         answer = yield from self._post(order.certificate, None, accept="application/pem-certificate-chain")
         try:
-            return csr.check(answer.body, certificate_key, self.names)
-        except csr.WrongCertificate as wrong:
+            return checked_chain(answer.body, certificate_key, self.names)
+        except WrongCertificate as wrong:
             raise NotIssued(f"the authority's certificate cannot be used: {wrong}") from wrong
 
     # ---- account and order
 
     def _register(self) -> Steps[None]:
-        """Make the account, or find it by its key (RFC 8555 7.3)."""
+        """Create the account, or find it by its key (RFC 8555 7.3)."""
         meta = self._directory.meta
         if meta.external_account_required:
-            raise explained(Problem("externalAccountRequired"), self.names)
+            raise explain(Problem("externalAccountRequired"), self.names)
         contact = {"contact": [f"mailto:{self.email}"]} if self.email else {}
         self.account = ""
         answer = yield from self._post(self._directory.new_account, {"termsOfServiceAgreed": True, **contact})
@@ -101,7 +108,7 @@ class Conversation:
         self.account, self.terms = answer.location, meta.terms_of_service
 
     def _order(self) -> Steps[tuple[str, Order]]:
-        """A new order and its URL; with another account, if the authority has lost the one there was."""
+        """A new order and its URL; with a new account, if the authority no longer knows the old one."""
         if not self.account:
             yield from self._register()
         wanted = {"identifiers": [{"type": "dns", "value": name} for name in self.names]}
@@ -116,27 +123,27 @@ class Conversation:
             raise NotIssued("the authority took an order and did not say where it is")
         return answer.location, read(answer.body, Order)
 
-    # ---- the proof that the names are ours
+    # ---- challenges
 
-    def _prove(self, order: Order) -> Steps[None]:
-        """Answer a challenge for each name that is not proven yet, then wait for the verdicts."""
+    def _authorize(self, order: Order) -> Steps[None]:
+        """Answer a challenge for each name that is not authorized yet, then wait for the results."""
         pending = []
         for url in order.authorizations:
             authorization = read((yield from self._post(url, None)).body, Authorization)
             if authorization.status == "pending":
-                challenge = self._by_http(authorization)
-                yield Show(challenge.token, f"{challenge.token}.{thumbprint(self.key)}")
+                challenge = self._http_challenge(authorization)
+                yield PublishToken(challenge.token, f"{challenge.token}.{thumbprint(self.key)}")
                 if challenge.status in ("", "pending"):
                     yield from self._post(challenge.url, {})
                 pending.append(url)
             elif authorization.status != "valid":
-                raise self._not_proven(authorization)
+                raise self._not_authorized(authorization)
         for url in pending:
             authorization = yield from self._until(url, Authorization, ("pending",))
             if authorization.status != "valid":
-                raise self._not_proven(authorization)
+                raise self._not_authorized(authorization)
 
-    def _by_http(self, authorization: Authorization) -> Challenge:
+    def _http_challenge(self, authorization: Authorization) -> Challenge:
         for challenge in authorization.challenges:
             if challenge.type == "http-01" and challenge.token and challenge.url:
                 return challenge
@@ -145,44 +152,44 @@ class Conversation:
             f"the authority offers no proof by HTTP for {name}", "Use names without a wildcard, or another authority."
         )
 
-    def _not_proven(self, authorization: Authorization) -> NotIssued:
+    def _not_authorized(self, authorization: Authorization) -> NotIssued:
         name, problem = authorization.identifier.value, authorization.error
         if problem is None:
             return NotIssued(f"the authority did not find {name} to be ours ({authorization.status})")
-        return explained(problem, [name], validating=True)
+        return explain(problem, [name], validating=True)
 
     def _refused(self, problem: Problem | None) -> NotIssued:
-        return NotIssued("the authority gave the order up") if problem is None else explained(problem, self.names)
+        return NotIssued("the authority gave the order up") if problem is None else explain(problem, self.names)
 
-    # ---- asking
+    # ---- requests
 
     def _until(
         self, url: str, kind: type[Stated], pending: Sequence[str], known: Stated | None = None
     ) -> Steps[Stated]:
-        """Look at an object until it is no longer pending."""
+        """Poll an object until it is no longer pending."""
         for delay in (*POLL_DELAYS, *[POLL_DELAYS[-1]] * (POLLS - len(POLL_DELAYS))):
             wait = delay
             if known is None:
                 answer = yield from self._post(url, None)
                 known = read(answer.body, kind)
-                wait = delay if answer.retry_after is None else min(max(answer.retry_after, delay), POLL_LONGEST)
+                wait = delay if answer.retry_after is None else min(max(answer.retry_after, delay), MAX_POLL_DELAY)
             if known.status not in pending:
                 return known
             known = None
             yield Wait(wait)
         raise NotIssued("the authority did not come to a decision", "Nothing: it is asked again.")
 
-    def _get(self, url: str) -> Steps[Answer]:
-        return self._accepted((yield Ask("GET", url)))
+    def _get(self, url: str) -> Steps[AcmeResponse]:
+        return self._accepted((yield SendRequest("GET", url)))
 
-    def _post(self, url: str, payload: Json | None, *, accept: str = "application/json") -> Steps[Answer]:
-        """A signed request, with another nonce when the authority does not want the one it gave."""
+    def _post(self, url: str, payload: Json | None, *, accept: str = "application/json") -> Steps[AcmeResponse]:
+        """A signed request, again with a new nonce when the authority rejects the one it gave."""
         for left in reversed(range(NONCE_TRIES)):
             if not self._nonce:
-                self._accepted((yield Ask("HEAD", self._directory.new_nonce)))
+                self._accepted((yield SendRequest("HEAD", self._directory.new_nonce)))
             nonce, self._nonce = self._nonce, ""
             body = signed(self.key, url, nonce, payload, self.account or None)
-            answer = yield Ask("POST", url, body, accept)
+            answer = yield SendRequest("POST", url, body, accept)
             try:
                 return self._accepted(answer)
             except NotIssued as failed:
@@ -190,8 +197,8 @@ class Conversation:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _accepted(self, answer: Answer) -> Answer:
-        """The answer, if it is a good one; its nonce is for the next request."""
+    def _accepted(self, answer: AcmeResponse) -> AcmeResponse:
+        """The response, unless it is an error; its nonce is for the next request."""
         self._nonce = answer.nonce or self._nonce
         if 200 <= answer.status < 300:
             return answer
@@ -199,8 +206,8 @@ class Conversation:
             problem = msgspec.json.decode(answer.body, type=Problem)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             problem = Problem()
-        if not problem.type.startswith("urn:"):  # a web server's own words, or a proxy's
+        if not problem.type.startswith("urn:"):  # the error page of a web server or a proxy
             advice = "Look whether acme.directory is right." if answer.status < 500 else "Nothing: it is asked again."
             text = f"the authority answered with HTTP status {answer.status}"
             raise NotIssued(text, advice, retry_after=answer.retry_after)
-        raise explained(problem, self.names, retry_after=answer.retry_after)
+        raise explain(problem, self.names, retry_after=answer.retry_after)

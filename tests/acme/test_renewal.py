@@ -11,18 +11,18 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
-from appliance.acme.conversation import Conversation
-from appliance.acme.files import Drawer
-from appliance.acme.keeper import Keeper
-from appliance.acme.trouble import NotIssued
-from appliance.config.load import Acme
+from appliance.acme.files import AcmeFiles
+from appliance.acme.issuance import Issuance
+from appliance.acme.problems import NotIssued
+from appliance.acme.renewal import Renewer
+from appliance.config.settings import AcmeSettings
 from appliance.outside import Outside
 from appliance.tls import self_signed
 from tests.acme.authority import DIRECTORY, Authority
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
 BEGIN = 1_794_700_000  # seconds since 1970
-LIFE = timedelta(hours=9)  # a keeper looks every minute: months of that would be a long test
+LIFE = timedelta(hours=9)  # a renewer looks every minute: months of that would be a long test
 NAMES = ("mail.example.com",)
 
 Failure = Callable[[], Exception | None]
@@ -35,10 +35,10 @@ async def inline(work: Callable[..., None], *given: Any) -> None:
 
 @dataclass
 class Stage:
-    """A keeper on a virtual clock, with an authority that fails as long as the test says."""
+    """A renewer on a virtual clock, with an authority that fails as long as the test says."""
 
     directory: Path
-    settings: Acme = field(default_factory=lambda: Acme(enabled=True, names=NAMES, directory=DIRECTORY))
+    settings: AcmeSettings = field(default_factory=lambda: AcmeSettings(enabled=True, names=NAMES, directory=DIRECTORY))
     failure: Failure = lambda: None
     tries: list[float] = field(default_factory=list)  # seconds since the beginning
     accounts: list[str] = field(default_factory=list)  # the account that each try began with
@@ -49,32 +49,32 @@ class Stage:
         """Seconds since 1970."""
         return BEGIN + trio.current_time() - self.set_back
 
-    async def issue(self, conversation: Conversation, key: ec.EllipticCurvePrivateKey) -> bytes:
+    async def issue(self, issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
         """A certificate, or what goes wrong."""
         self.tries.append(trio.current_time())
-        self.accounts.append(conversation.account)
+        self.accounts.append(issuance.account)
         authority = Authority(now=datetime.fromtimestamp(self.now() - self.behind, UTC), life=LIFE)
-        authority.signer = conversation.key.public_key()
-        chain = authority.play(conversation.certificate(key))
+        authority.signer = issuance.key.public_key()
+        chain = authority.play(issuance.certificate(key))
         if (failure := self.failure()) is not None:
             raise failure
         await trio.lowlevel.checkpoint()
         return chain
 
-    def keeper(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Keeper:
+    def renewer(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Renewer:
         """One that has just been started."""
         outside = Outside(now=lambda: int(self.now() * 1_000_000), random=lambda: 0.5)
-        return Keeper(self.settings, Drawer(self.directory), issue or self.issue, outside, inline)
+        return Renewer(self.settings, AcmeFiles(self.directory), issue or self.issue, outside, inline)
 
-    async def run(self, seconds: float, keeper: Keeper | None = None) -> None:
+    async def run(self, seconds: float, renewer: Renewer | None = None) -> None:
         """Let one be at work for so long."""
         with trio.move_on_after(seconds):
-            await (keeper or self.keeper()).run()
+            await (renewer or self.renewer()).run()
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """A keeper that has never had a certificate."""
+    """A renewer that has never had a certificate."""
     return Stage(tmp_path / "acme")
 
 
@@ -100,13 +100,13 @@ async def test_a_start_with_a_good_one_asks_nobody(stage: Stage, autojump_clock:
 
 async def test_one_that_was_made_here_is_replaced(stage: Stage, autojump_clock: MockClock) -> None:
     """It only stands in until the authority's comes."""
-    drawer = Drawer(stage.directory)
-    drawer.open()
-    self_signed.generate(drawer.certificate, drawer.certificate, NAMES[0])
+    files = AcmeFiles(stage.directory)
+    files.create_directory()
+    self_signed.generate(files.certificate, files.certificate, NAMES[0])
     await stage.run(MINUTE)
-    held = drawer.held()
+    held = files.held()
     assert held is not None
-    assert not held.own
+    assert not held.self_signed
 
 
 async def test_failures_are_tried_again_ever_more_rarely(
@@ -116,14 +116,14 @@ async def test_failures_are_tried_again_ever_more_rarely(
     stage.failure = refused
     await stage.run(24 * HOUR)
     assert [round(time / MINUTE) for time in stage.tries] == [0, 1, 6, 36, 96, 456, 816, 1176]
-    state = Drawer(stage.directory).state()
+    state = AcmeFiles(stage.directory).state()
     assert (state.failures, state.error, state.advice) == (8, "port 80 is closed", "Open it.")
     assert state.next_try > stage.now()
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2 + ["ERROR"] * 6
     stage.failure = lambda: None
     await stage.run(7 * HOUR)
-    assert Drawer(stage.directory).state().failures == 0
-    assert Drawer(stage.directory).held() is not None
+    assert AcmeFiles(stage.directory).state().failures == 0
+    assert AcmeFiles(stage.directory).held() is not None
 
 
 async def test_a_restart_does_not_ask_sooner(stage: Stage, autojump_clock: MockClock) -> None:
@@ -136,13 +136,13 @@ async def test_a_restart_does_not_ask_sooner(stage: Stage, autojump_clock: MockC
 
 async def test_a_reload_asks_at_once(stage: Stage, autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """Who has opened port 80 need not wait for hours; without a failure there is nothing to ask for."""
-    stage.failure, keeper = refused, stage.keeper()
-    nursery.start_soon(keeper.run)
+    stage.failure, renewer = refused, stage.renewer()
+    nursery.start_soon(renewer.run)
     await trio.sleep(2 * HOUR)
     assert len(stage.tries) == 5
     stage.failure = lambda: None
     for _ in range(2):
-        keeper.try_now()
+        renewer.try_now()
         await trio.sleep(MINUTE)
         assert len(stage.tries) == 6
 
@@ -167,10 +167,10 @@ async def test_an_authority_that_wants_to_be_left_alone_is(
     """Neither the schedule nor a restart nor a reload comes before its time."""
     stage.failure = lambda: refused(retry_after=2 * DAY)
     await stage.run(DAY)
-    keeper = stage.keeper()
-    nursery.start_soon(keeper.run)
+    renewer = stage.renewer()
+    nursery.start_soon(renewer.run)
     await trio.sleep(HOUR)
-    keeper.try_now()
+    renewer.try_now()
     await trio.sleep(22 * HOUR)
     assert len(stage.tries) == 1
     await trio.sleep(2 * HOUR)
@@ -183,7 +183,7 @@ async def test_nothing_ends_it(stage: Stage, autojump_clock: MockClock, fault: E
     stage.failure = lambda: fault
     await stage.run(2 * MINUTE)
     assert len(stage.tries) == 2
-    assert Drawer(stage.directory).state().failures == 2
+    assert AcmeFiles(stage.directory).state().failures == 2
 
 
 async def test_a_certificate_that_cannot_be_read_ends_nothing(
@@ -191,7 +191,7 @@ async def test_a_certificate_that_cannot_be_read_ends_nothing(
 ) -> None:
     """Whatever a library raises, it is told, and looked at again."""
     with monkeypatch.context() as patched:
-        patched.setattr(Drawer, "held", lambda drawer: 1 / 0)
+        patched.setattr(AcmeFiles, "held", lambda files: 1 / 0)
         await stage.run(5 * MINUTE)
     assert not stage.tries
     await stage.run(MINUTE)
@@ -210,10 +210,10 @@ async def test_a_state_that_cannot_be_written_is_remembered(
     await stage.run(2 * HOUR)
     assert not stage.tries  # without a key for the account nobody can be asked
     monkeypatch.undo()
-    keeper = stage.keeper()
-    monkeypatch.setattr(Drawer, "keep_state", full)
+    renewer = stage.renewer()
+    monkeypatch.setattr(AcmeFiles, "save_state", full)
     stage.failure = refused
-    await stage.run(2 * HOUR, keeper)
+    await stage.run(2 * HOUR, renewer)
     assert [round(time / MINUTE) - 120 for time in stage.tries] == [0, 1, 6, 36, 96]
 
 
@@ -221,14 +221,14 @@ async def test_an_authority_that_hangs_is_left(stage: Stage, autojump_clock: Moc
     """An attempt has an end, and the next one comes."""
     begun: list[float] = []
 
-    async def hang(conversation: Conversation, key: ec.EllipticCurvePrivateKey) -> bytes:
+    async def hang(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
         begun.append(trio.current_time())
         await trio.sleep_forever()
         raise AssertionError
 
-    await stage.run(15 * MINUTE, stage.keeper(hang))
+    await stage.run(15 * MINUTE, stage.renewer(hang))
     assert len(begun) == 2
-    assert "took over 600 s" in Drawer(stage.directory).state().error
+    assert "took over 600 s" in AcmeFiles(stage.directory).state().error
 
 
 async def test_a_wrong_clock_does_not_ask_all_the_time(stage: Stage, autojump_clock: MockClock) -> None:
@@ -252,6 +252,6 @@ async def test_damaged_files_are_made_anew(stage: Stage, autojump_clock: MockClo
     await stage.run(MINUTE)
     assert len(stage.tries) == 2
     assert stage.accounts == ["", ""]
-    held = Drawer(stage.directory).held()
+    held = AcmeFiles(stage.directory).held()
     assert held is not None
     assert held.names == set(NAMES)

@@ -1,6 +1,6 @@
-"""In charge of what an authority says: answers, and the objects of RFC 8555 7.1 in them. PURE.
+"""Responses of an authority, and the objects of RFC 8555 7.1 in them. No I/O.
 
-Only what is needed is read, and whatever else an authority puts beside it is passed over, as the RFC asks.
+Only the fields in use are read; unknown ones are ignored, as the RFC asks.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from typing import TypeVar
 
 import msgspec
 
-from appliance.acme.trouble import NotIssued, Problem
+from appliance.acme.problems import NotIssued, Problem
 
 T = TypeVar("T")
 
-LONGEST_WAIT = 7 * 86400.0  # seconds; who asks for more than a week means never
+MAX_RETRY_AFTER = 7 * 86400.0  # seconds; a longer wait is cut to this
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What is read of an HTTP answer."""
+class AcmeResponse:
+    """What is used of an HTTP response."""
 
     status: int = 0
     body: bytes = b""
@@ -28,30 +28,30 @@ class Answer:
     retry_after: float | None = None  # seconds
 
 
-class Meta(msgspec.Struct, rename="camel"):
-    """What an authority says of itself."""
+class DirectoryMeta(msgspec.Struct, rename="camel"):
+    """The authority's terms and conditions (RFC 8555 7.1.1)."""
 
     terms_of_service: str = ""
     external_account_required: bool = False
 
 
 class Directory(msgspec.Struct, rename="camel"):
-    """Where an authority is asked for what (RFC 8555 7.1.1)."""
+    """The URLs of an authority's operations (RFC 8555 7.1.1)."""
 
     new_nonce: str
     new_account: str
     new_order: str
-    meta: Meta = msgspec.field(default_factory=Meta)
+    meta: DirectoryMeta = msgspec.field(default_factory=DirectoryMeta)
 
 
 class Identifier(msgspec.Struct):
-    """A name that is to be in the certificate."""
+    """A name for the certificate."""
 
     value: str
 
 
 class Challenge(msgspec.Struct):
-    """A question by which an authority finds out whose a name is (RFC 8555 8)."""
+    """One way to prove control of a name (RFC 8555 8)."""
 
     type: str
     url: str = ""
@@ -61,7 +61,7 @@ class Challenge(msgspec.Struct):
 
 
 class Authorization(msgspec.Struct):
-    """How it stands with one name (RFC 8555 7.1.4)."""
+    """The state of the proof for one name (RFC 8555 7.1.4)."""
 
     identifier: Identifier
     status: str
@@ -69,12 +69,12 @@ class Authorization(msgspec.Struct):
 
     @property
     def error(self) -> Problem | None:
-        """Why it has failed, as far as the authority says."""
+        """Why it has failed, if the authority says."""
         return next((challenge.error for challenge in self.challenges if challenge.error is not None), None)
 
 
 class Order(msgspec.Struct):
-    """How it stands with a certificate (RFC 8555 7.1.3)."""
+    """A request for a certificate (RFC 8555 7.1.3)."""
 
     status: str
     finalize: str
@@ -84,7 +84,7 @@ class Order(msgspec.Struct):
 
 
 def read(body: bytes, kind: type[T]) -> T:
-    """The object in an answer; raises `NotIssued` when it is none."""
+    """The object in a response; raises `NotIssued` when it is no such object."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -94,8 +94,8 @@ def read(body: bytes, kind: type[T]) -> T:
 _WRONG_URL = "Look whether acme.directory is the URL of an ACME directory."
 
 
-def read_wait(value: str, now: float) -> float | None:
-    """Seconds from now that a Retry-After stands for, a number or a date (RFC 9110 10.2.3); None when it is neither."""
+def retry_after_seconds(value: str, now: float) -> float | None:
+    """The seconds of a Retry-After, given as a number or a date (RFC 9110 10.2.3); None when it is neither."""
     if value.isascii() and value.isdigit():
         seconds = float(value[:12])
     else:
@@ -104,9 +104,9 @@ def read_wait(value: str, now: float) -> float | None:
         except ValueError:
             return None
         seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - now
-    return min(max(seconds, 0.0), LONGEST_WAIT)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
-def shown_time(seconds: float) -> str:
-    """A moment as the log and the reports write it."""
+def format_time(seconds: float) -> str:
+    """A time as the log and the reports write it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,75 @@
+"""The queue as operators and customers see it: how much mail waits, and the state of each provider pool."""
+
+from dataclasses import dataclass
+
+from appliance.model.warmup import WarmupStatus
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMail:
+    """How much mail waits for a pool, or within it for one domain.
+
+    `due` is mail whose time has come, `deferred` is mail to be tried later.
+    """
+
+    pool: str | None  # None: not looked up yet
+    domain: str | None  # None: all of the pool
+    due: int
+    deferred: int
+    oldest_at: int  # acceptance of the oldest message
+    next_attempt_at: int | None  # of what is deferred
+
+
+@dataclass(frozen=True, slots=True)
+class AllWaiting:
+    """How much mail waits in all, by recipients, simulated mail too."""
+
+    due: int
+    deferred: int
+    oldest_at: int | None  # acceptance of the oldest message
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHold:
+    """A pool whose mail is held, and why; an automatic hold has a time at which one message goes as a probe."""
+
+    pool: str
+    reason: str
+    held_at: int
+    probe_at: int | None = None  # None: set by the operator, who alone ends it
+    probes: int = 0  # that reached a server, and were not delivered
+
+
+@dataclass(frozen=True, slots=True)
+class SlowedAccount:
+    """An account whose mail to a pool waits, because the servers there throttle it."""
+
+    account_id: str
+    until: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """The state of a pool in the running server."""
+
+    pool: str
+    in_use: int
+    allowed: int
+    slowed_until: int | None
+    slowed_by: str | None
+    updated_at: int
+    slowed_accounts: tuple[SlowedAccount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """What is known of a pool: no name for a domain not looked up yet, no state before the server has used it."""
+
+    name: str | None = None
+    hold: PoolHold | None = None
+    state: PoolState | None = None
+    pause: PoolHold | None = None  # of all mail
+    warmups: tuple[WarmupStatus, ...] = ()  # under way at this pool
+    for_operator: bool = True  # else without what concerns other accounts' mail, our addresses and the shell
+    slowed: SlowedAccount | None = None  # the account whose mail it is, if that alone is slowed down

@@ -1,0 +1,93 @@
+"""The cache forgets values that have expired and, when it is full, the one used longest ago."""
+
+from random import Random
+
+import pytest
+
+from appliance.concurrency.ttl_cache import TtlCache
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Stands still until it is set."""
+    return Clock()
+
+
+def test_a_value_is_there_until_its_time_is_over(clock: Clock) -> None:
+    """It expires exactly after its time, and using it does not make it last longer."""
+    cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
+    cache.put("a", 1)
+    clock.now += 4.9
+    assert cache.get("a") == 1
+    assert "a" in cache
+    clock.now += 0.1
+    assert cache.get("a") is None
+    assert len(cache) == 0
+
+
+def test_a_value_may_have_a_time_of_its_own(clock: Clock) -> None:
+    """A time given with the value counts instead of the usual one, be it none at all."""
+    cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
+    cache.put("long", 1, 60.0)
+    cache.put("none", 2, 0.0)
+    clock.now += 59.9
+    assert (cache.get("long"), cache.get("none")) == (1, None)
+
+
+def test_putting_again_begins_anew(clock: Clock) -> None:
+    """The newer value counts, from when it was put."""
+    cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
+    cache.put("a", 1)
+    clock.now += 4.0
+    cache.put("a", 2)
+    clock.now += 4.0
+    assert cache.get("a") == 2
+
+
+def test_a_clock_that_was_set_back_expires_values(clock: Clock) -> None:
+    """A value that comes from the future is not believed: it might stay for years."""
+    cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
+    cache.put("a", 1)
+    clock.now -= 1.0
+    assert cache.get("a") is None
+
+
+def test_values_can_be_forgotten(clock: Clock) -> None:
+    """One or all, whether or not they are there."""
+    cache: TtlCache[str, int] = TtlCache(10, 5.0, clock)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    cache.discard("a")
+    cache.discard("a")
+    assert ("a" in cache, "b" in cache) == (False, True)
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_a_full_cache_forgets_what_was_used_longest_ago(clock: Clock) -> None:
+    """Against a plain list of the keys in the order of their use."""
+    cache: TtlCache[int, int] = TtlCache(5, 1e9, clock)
+    used: list[int] = []
+    chance = Random(1)
+    for _ in range(2_000):
+        clock.now += 1.0
+        key = chance.randrange(9)
+        if chance.random() < 0.5:
+            cache.put(key, key)
+            used = ([each for each in used if each != key] + [key])[-5:]
+        else:
+            assert cache.get(key) == (key if key in used else None)
+            if key in used:
+                used.remove(key)
+                used.append(key)
+        assert len(cache) == len(used)
