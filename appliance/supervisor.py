@@ -14,6 +14,7 @@ from appliance.concurrency.wake import Wake
 from appliance.config.load import load
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
+from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
 from appliance.errors import Refused
 from appliance.intake import services
@@ -185,7 +186,7 @@ def _announce(config: Config, urls: dict[str, list[str]]) -> None:
     where = {name: found for name, found in urls.items() if found or name in ("http", "smtp")}
     room = memory.for_messages(config.http.body_memory)
     if room < config.http.body_memory:
-        log.info("less memory for messages than the settings allow", mebibytes=room // memory.MIB)
+        log.info("less memory for messages than the settings allow", mebibytes=room // MIB)
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 

@@ -16,7 +16,7 @@ from appliance.telemetry.log import get_logger
 
 CONNECTIONS = 200  # at once
 CONNECTIONS_PER_ADDRESS = 20
-REQUEST_TIMEOUT = 5.0  # seconds for a request and its response
+CHALLENGE_TIMEOUT = 5.0  # seconds for a request and its response
 
 _PREFIX = "/.well-known/acme-challenge/"  # RFC 8555 8.3
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -53,7 +53,7 @@ class ChallengeServer:
     connections: ConnectionTable[ShortConnection] = field(
         default_factory=lambda: ConnectionTable(CONNECTIONS, CONNECTIONS_PER_ADDRESS)
     )
-    timeout: float = REQUEST_TIMEOUT
+    timeout: float = CHALLENGE_TIMEOUT
 
     async def serve(
         self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import trio
 
 from appliance import __version__
-from appliance.acme.issuance import PublishToken, SendRequest, Steps, T
+from appliance.acme.issuance import AcmeRequest, PublishToken, Steps, T
 from appliance.acme.messages import AcmeResponse, retry_after_seconds
 from appliance.acme.problems import NotIssued
 from appliance.dns.host_addresses import host_addresses
@@ -27,8 +27,8 @@ from appliance.system.shortage import Shortage
 from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
-BODY_LIMIT = 256 * 1024  # bytes; a chain has ten thousand
-ADDRESS_LIMIT = 3  # addresses tried
+RESPONSE_BYTES = 256 * 1024  # bytes; a chain has ten thousand
+ADDRESSES_DIALLED = 3  # addresses tried
 CONNECT_TIMEOUT = 5.0  # seconds for each but the last
 
 _URL = re.compile(r"https://[\x21-\x7e]+")
@@ -49,7 +49,7 @@ class Client:
             while True:
                 step = steps.send(result) if result.status else next(steps)
                 result = _DONE
-                if isinstance(step, SendRequest):
+                if isinstance(step, AcmeRequest):
                     result = await self._send(step)
                 elif isinstance(step, PublishToken):
                     tokens[step.token] = step.text
@@ -64,7 +64,7 @@ class Client:
             for token in published:
                 tokens.pop(token, None)
 
-    async def _send(self, step: SendRequest) -> AcmeResponse:
+    async def _send(self, step: AcmeRequest) -> AcmeResponse:
         host, port, target = _place(step.url)
         try:
             with trio.fail_after(REQUEST_TIMEOUT):
@@ -82,7 +82,7 @@ class Client:
 
     async def _connect(self, host: str, port: int) -> trio.abc.Stream:
         """A connection to the first address that accepts one; the TLS handshake comes with the first byte."""
-        addresses = (await self._addresses(host))[:ADDRESS_LIMIT]
+        addresses = (await self._addresses(host))[:ADDRESSES_DIALLED]
         _, stream = await dial_first(self.outside.dial, addresses, port, patience=CONNECT_TIMEOUT)
         return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
 
@@ -93,7 +93,7 @@ class Client:
             return (await host_addresses(self.resolver, host))[0]
 
     async def _exchange(
-        self, stream: trio.abc.Stream, step: SendRequest, host: str, port: int, target: str
+        self, stream: trio.abc.Stream, step: AcmeRequest, host: str, port: int, target: str
     ) -> AcmeResponse:
         shown = f"[{host}]" if ":" in host else host
         headers = [
@@ -110,7 +110,7 @@ class Client:
 
         return AcmeResponse(
             answer.status,
-            await answer.body(BODY_LIMIT),
+            await answer.body(RESPONSE_BYTES),
             header(b"replay-nonce"),
             header(b"location"),
             retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND),

@@ -33,7 +33,7 @@ Stated = TypeVar("Stated", Order, Authorization)
 
 
 @dataclass(frozen=True, slots=True)
-class SendRequest:
+class AcmeRequest:
     """Send this request; an `Answer` is sent back."""
 
     method: str
@@ -57,7 +57,7 @@ class Wait:
     seconds: float
 
 
-Step = SendRequest | PublishToken | Wait
+Step = AcmeRequest | PublishToken | Wait
 Steps = Generator[Step, AcmeResponse, T]
 
 
@@ -180,16 +180,16 @@ class Issuance:
         raise NotIssued("the authority did not come to a decision", "Nothing: it is asked again.")
 
     def _get(self, url: str) -> Steps[AcmeResponse]:
-        return self._accepted((yield SendRequest("GET", url)))
+        return self._accepted((yield AcmeRequest("GET", url)))
 
     def _post(self, url: str, payload: Json | None, *, accept: str = "application/json") -> Steps[AcmeResponse]:
         """A signed request, again with a new nonce when the authority rejects the one it gave."""
         for left in reversed(range(NONCE_TRIES)):
             if not self._nonce:
-                self._accepted((yield SendRequest("HEAD", self._directory.new_nonce)))
+                self._accepted((yield AcmeRequest("HEAD", self._directory.new_nonce)))
             nonce, self._nonce = self._nonce, ""
             body = signed(self.key, url, nonce, payload, self.account or None)
-            answer = yield SendRequest("POST", url, body, accept)
+            answer = yield AcmeRequest("POST", url, body, accept)
             try:
                 return self._accepted(answer)
             except NotIssued as failed:

@@ -14,7 +14,7 @@ from appliance.concurrency.wake import Wake
 from appliance.errors import Refused
 from appliance.telemetry.log import get_logger
 
-BATCH_SIZE = 64  # results in one transaction
+RESULTS_PER_TRANSACTION = 64  # results in one transaction
 STORAGE_PAUSE = 1.0  # seconds before a refused write is repeated
 
 Result = TypeVar("Result")
@@ -49,7 +49,7 @@ class BatchWriter(Generic[Result]):
                 if not self._waiting:
                     await self._wake.wait(inf)
                     continue
-                batch, self._waiting = self._waiting[:BATCH_SIZE], self._waiting[BATCH_SIZE:]
+                batch, self._waiting = self._waiting[:RESULTS_PER_TRANSACTION], self._waiting[RESULTS_PER_TRANSACTION:]
                 await self._write(batch, done)
 
     async def _write(self, batch: list[Result], done: Callable[[Result, bool], None]) -> None:

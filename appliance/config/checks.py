@@ -1,7 +1,7 @@
 """Checks settings against each other: contradictions, missing counterparts, and listeners on the same address."""
 
 from appliance.config.settings import (
-    OTHERS,
+    DEFAULT_POOL,
     Config,
     ConfigError,
     DeliveryMode,
@@ -93,8 +93,8 @@ def _check_pools(delivery: DeliverySettings, file: str) -> None:
     owners: dict[str, str] = {}
     for name, pool in delivery.pools.items():
         place = f"{place_of('delivery.pools', name)}.suffixes"
-        if name == OTHERS and pool.suffixes:
-            raise ConfigError(file, place, f"{OTHERS} is every organisation that no other pool names")
+        if name == DEFAULT_POOL and pool.suffixes:
+            raise ConfigError(file, place, f"{DEFAULT_POOL} is every organisation that no other pool names")
         for suffix in pool.suffixes:
             if owners.setdefault(suffix, name) != name:
                 raise ConfigError(file, place, f"{suffix} belongs to the pool {owners[suffix]} already")

@@ -32,7 +32,7 @@ from appliance.config.values import (
     PORT,
     RESOLVER,
     SECRET,
-    SHARE,
+    SIZE_OR_PERCENT,
     Address,
     Endpoint,
     Network,
@@ -50,7 +50,7 @@ from appliance.config.values import (
 T = TypeVar("T")
 
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
-OTHERS = "default"  # the pool of all organisations that no other pool names
+DEFAULT_POOL = "default"  # the pool of all organisations that no other pool names
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _TIMEOUT = duration(positive=True)
@@ -357,7 +357,9 @@ class LimitSettings:
         integer(0, 99), 10, "The same as a share of the disk: the larger of the two counts; 0 = off"
     )
     stored_bytes_per_account: Share = _key(
-        SHARE, "25%", 'What one account may keep: a size, or a share of all that mail may fill; "0": any amount'
+        SIZE_OR_PERCENT,
+        "25%",
+        'What one account may keep: a size, or a share of all that mail may fill; "0": any amount',
     )
 
 

@@ -323,7 +323,7 @@ def _read_share(value: object) -> Share:
         raise _wrong(wanted, value) from None
 
 
-SHARE = ValueKind("size or percent", _read_share)
+SIZE_OR_PERCENT = ValueKind("size or percent", _read_share)
 
 
 def _bytes(value: object) -> int:

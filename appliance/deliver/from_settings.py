@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from appliance.config.settings import (
-    OTHERS,
+    DEFAULT_POOL,
     Config,
     ConfigError,
     DeliveryMode,
@@ -36,10 +36,10 @@ def _relay(table: RelaySettings) -> Relay:
 def pools(config: Config) -> Pools:
     """The built-in pools with what the operator changed, and those that the operator added."""
     tables = config.delivery.pools
-    others = _limits(tables.get(OTHERS, PoolSettings()), Limits())
+    others = _limits(tables.get(DEFAULT_POOL, PoolSettings()), Limits())
     known = {provider.name: _without(provider, tables.values()) for provider in PROVIDERS}
     for name, table in tables.items():
-        if name != OTHERS:
+        if name != DEFAULT_POOL:
             known[name] = _provider(config, name, table, known.get(name), others)
     # The operator's last, because the last row for a suffix counts.
     rows = sorted(known.values(), key=lambda provider: provider.name in tables)
@@ -48,7 +48,7 @@ def pools(config: Config) -> Pools:
 
 def pool_names(config: Config) -> frozenset[str]:
     """The pools that are known by name before any mail has gone: built in, or the operator's."""
-    return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {OTHERS}
+    return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {DEFAULT_POOL}
 
 
 def _without(provider: Provider, tables: Iterable[PoolSettings]) -> Provider:

@@ -22,7 +22,7 @@ from appliance.net.local_addresses import source_address
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import WARMUPS
+from appliance.telemetry.metrics import WARMUP_STATUSES
 
 KEEP_EVERY = 1.0  # seconds between two words to the store: as much may be sent twice after a crash
 SOURCE_KEPT = 10.0  # seconds for which the routing table is not asked again
@@ -150,7 +150,7 @@ class Warmups:
 
     async def keep(self) -> None:
         """Write down what has changed, every moment, for ever; and let it be measured."""
-        WARMUPS["deliver"] = self._told
+        WARMUP_STATUSES["deliver"] = self._told
         while True:
             await trio.sleep(KEEP_EVERY)
             await self.save()

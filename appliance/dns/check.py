@@ -96,7 +96,7 @@ def _key_of(text: str) -> tuple[str, str]:
 
 # ---- DMARC
 
-POLICIES = ("none", "quarantine", "reject")
+DMARC_POLICIES = ("none", "quarantine", "reject")
 _DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
 
 
@@ -110,9 +110,9 @@ async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked
             return CheckedRecord(
                 record, RecordStatus.DIFFERS, found, f"{name} has more than one DMARC record, so none counts"
             )
-        if found and read_tags(found[0]).get("p", "").lower() not in POLICIES:
+        if found and read_tags(found[0]).get("p", "").lower() not in DMARC_POLICIES:
             return CheckedRecord(
-                record, RecordStatus.DIFFERS, found, f"it names no policy: p= must be {' or '.join(POLICIES)}"
+                record, RecordStatus.DIFFERS, found, f"it names no policy: p= must be {' or '.join(DMARC_POLICIES)}"
             )
         if found:
             return CheckedRecord(record, RecordStatus.OK, found, "" if at == 0 else f"by {name}")

@@ -27,7 +27,7 @@ from appliance.store import KeyTaken, Store
 from appliance.store.new_mail import Inbox
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.message_log import MESSAGE_LOG
-from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
+from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
 from appliance.times import HOUR, SECOND
 
 T = TypeVar("T")
@@ -324,8 +324,8 @@ class FrontDoor:
         else:
             world.offer(new, charged)
         ACCEPT_SECONDS.add(perf_counter() - began)
-        ACCEPTED.add(new.source)
-        RECIPIENTS.add(new.source, len(new.recipients))
+        MESSAGES_ACCEPTED.add(new.source)
+        RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
         if MESSAGE_LOG.keep:
             _note(new)
 

@@ -12,7 +12,7 @@ from appliance.keys.sealing import seal, unseal
 from appliance.model.webhooks import SealedSecret, Webhook
 from appliance.outside import Outside
 
-SECRET_BYTES = 32
+WEBHOOK_SECRET_BYTES = 32
 HINT_CHARACTERS = 4
 OPEN_SECRETS = 2_000  # unsealed secrets in memory
 
@@ -33,7 +33,9 @@ class WebhookSecrets:
 
     def fresh(self, webhook_id: str) -> tuple[str, SealedSecret]:
         """A new secret for a webhook: as text to show, and sealed to store."""
-        secret = "whsec_" + pybase64.urlsafe_b64encode(self.outside.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+        secret = "whsec_" + pybase64.urlsafe_b64encode(self.outside.token_bytes(WEBHOOK_SECRET_BYTES)).decode().rstrip(
+            "="
+        )
         return secret, SealedSecret(
             seal(self._sealing_key, secret.encode(), _context(webhook_id)), secret[-HINT_CHARACTERS:]
         )

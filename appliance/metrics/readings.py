@@ -13,7 +13,7 @@ from appliance.metrics.page import Reading
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.queue_depth import Depth, read_depth
-from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, WARMUPS
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, WARMUP_STATUSES
 
 KEPT = 5.0  # seconds for which the queue is not read again, however often somebody asks
 STATM = Path("/proc/self/statm")
@@ -64,7 +64,7 @@ def _queue(depth: Depth | None) -> list[Reading]:
 
 def _warmups() -> list[Reading]:
     """The warm-ups under way at pools that have a name."""
-    found = [each for told in WARMUPS.values() for each in told()]
+    found = [each for told in WARMUP_STATUSES.values() for each in told()]
     limits = {(each.pool, each.source): float(each.per_hour) for each in found}
     used = {(each.pool, each.source): float(each.used) for each in found}
     labels = ("pool", "address")

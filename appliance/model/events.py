@@ -7,10 +7,10 @@ from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType
 from appliance.times import rfc3339
 
-SUBJECT_CHARACTERS = 200  # of the subject in an event
-RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
+EVENT_SUBJECT_CHARACTERS = 200  # of the subject in an event
+EVENT_RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
 
-TYPES = {
+EVENT_TYPES = {
     RecipientStatus.DELIVERED: EventType.DELIVERED.value,
     RecipientStatus.BOUNCED: EventType.BOUNCED.value,
     RecipientStatus.FAILED: EventType.FAILED.value,
@@ -62,11 +62,11 @@ def envelope(
         recipient_id or UNSET,
         to or UNSET,
         envelope_from or UNSET,
-        subject[:SUBJECT_CHARACTERS] or UNSET,
+        subject[:EVENT_SUBJECT_CHARACTERS] or UNSET,
         UNSET if smtp_code is None else smtp_code,
-        (smtp_response or "")[:RESPONSE_CHARACTERS] or UNSET,
+        (smtp_response or "")[:EVENT_RESPONSE_CHARACTERS] or UNSET,
     )
-    return _ENCODER.encode(_Envelope(event_id, TYPES[status], rfc3339(created_at), data))
+    return _ENCODER.encode(_Envelope(event_id, EVENT_TYPES[status], rfc3339(created_at), data))
 
 
 def ping_envelope(event_id: str, created_at: int) -> bytes:

@@ -27,7 +27,7 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 ACCEPT_PAUSE = 0.1  # seconds
 # Parts of the table: one connection in so many
 RESERVED_PART = 4  # is reserved for known networks, once there are any
-ACCOUNT_PART = 2  # may belong to one account
+ACCOUNT_CONNECTIONS_PART = 2  # may belong to one account
 QUEUED_PART = 2  # more may wait until their networks have fewer connections
 NETWORK_QUEUED_PART = 8  # of these, of one network
 
@@ -200,7 +200,7 @@ class ConnectionTable(Generic[Connection]):
         if entry.credential == credential:
             return True
         of_account = self.by_account[account] - (entry.account == account)
-        if self.by_credential[credential] >= most or of_account >= max(1, self.most // ACCOUNT_PART):
+        if self.by_credential[credential] >= most or of_account >= max(1, self.most // ACCOUNT_CONNECTIONS_PART):
             return False
         self._count_off(entry)
         entry.credential, entry.account = credential, account

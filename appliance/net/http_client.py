@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import h11
 import trio
 
-HEADER_BYTES = 16 * 1024  # bytes
+RESPONSE_HEADER_BYTES = 16 * 1024  # bytes
 
 
 class BadResponse(Exception):
@@ -54,7 +54,7 @@ async def send_request(
     stream: trio.abc.Stream, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes = b""
 ) -> HttpResponse:
     """Send a request, the only one on this connection, and read the response up to its body; raises `BadResponse`."""
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_BYTES)
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=RESPONSE_HEADER_BYTES)
     framing = [("Content-Length", str(len(body)))] if body else []
     fields = [*headers, *framing, ("Accept-Encoding", "identity"), ("Connection", "close")]
     request = http.send(h11.Request(method=method, target=target, headers=fields)) or b""
@@ -72,7 +72,7 @@ async def send_request(
 async def _next(stream: trio.abc.Stream, http: h11.Connection) -> object:
     try:
         while (event := http.next_event()) is h11.NEED_DATA:
-            http.receive_data(bytes(await stream.receive_some(HEADER_BYTES)))
+            http.receive_data(bytes(await stream.receive_some(RESPONSE_HEADER_BYTES)))
     except h11.RemoteProtocolError as fault:
         raise BadResponse(str(fault)) from fault
     return event

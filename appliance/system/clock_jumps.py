@@ -7,7 +7,7 @@ import trio
 from appliance.outside import Outside
 from appliance.times import SECOND
 
-CHECK_INTERVAL = 2.0  # seconds
+CLOCK_CHECK_INTERVAL = 2.0  # seconds
 JUMP_TOLERANCE = 10.0  # seconds of difference between two checks that are taken for a small correction
 
 
@@ -34,7 +34,7 @@ class ClockJumps:
         """Return 0.0 after so long, or as soon as the clock was set: by how many seconds."""
         until = trio.current_time() + seconds
         while (left := until - trio.current_time()) > 0:
-            await trio.sleep(min(CHECK_INTERVAL, left))
+            await trio.sleep(min(CLOCK_CHECK_INTERVAL, left))
             if by := self.jump():
                 return by
         return 0.0

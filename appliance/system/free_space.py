@@ -8,7 +8,7 @@ from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
-CHECK_INTERVAL = SECOND  # a check costs a system call; the watermark leaves room for what a second brings
+SPACE_CHECK_INTERVAL = SECOND  # a check costs a system call; the watermark leaves room for what a second brings
 
 log = get_logger("disk")
 
@@ -21,7 +21,7 @@ class FreeSpace:
     min_bytes: int  # 0: the watermark is off
     min_percent: float
     outside: Outside
-    _checked_at: int = field(default=-CHECK_INTERVAL)
+    _checked_at: int = field(default=-SPACE_CHECK_INTERVAL)
     _low: bool = field(default=False)
 
     def low(self) -> bool:
@@ -29,7 +29,7 @@ class FreeSpace:
         if self.min_bytes == 0 and not self._low:
             return False
         now = self.outside.now()
-        if not 0 <= now - self._checked_at < CHECK_INTERVAL:
+        if not 0 <= now - self._checked_at < SPACE_CHECK_INTERVAL:
             self._checked_at = now
             self._check()
         return self._low

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MIB = 1024 * 1024
+from appliance.config.values import MIB
+
 # Memory for all else: one large message being composed (five times its size), threads with their
 # stacks and heaps, SQLite's cache, deliveries. Address space is reserved in larger pieces than are used.
-RESERVED = 128 * MIB
+RESERVED_MEMORY = 128 * MIB
 RESERVED_ADDRESSES = 160 * MIB
-LEAST = 8 * MIB  # enough for one message at a time
-PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
+MIN_MESSAGE_MEMORY = 8 * MIB  # enough for one message at a time
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,13 @@ class System:
 
     process: Path = Path("/proc/self")
     groups: Path = Path("/sys/fs/cgroup")
-    machine: int = os.sysconf("SC_PHYS_PAGES") * PAGE
+    machine: int = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
 
 
 def for_messages(wanted: int, system: System | None = None) -> int:
     """The bytes of messages for HTTP, and again for SMTP: `wanted`, or half of what is available if that is less."""
     available = min(_available(system or System()))
-    return min(wanted, max(LEAST, available // 2))
+    return min(wanted, max(MIN_MESSAGE_MEMORY, available // 2))
 
 
 def is_address_space_limited() -> bool:
@@ -51,8 +52,8 @@ def _available(system: System) -> Iterator[int]:
         if limit != resource.RLIM_INFINITY:
             yield limit - used - reserved
     for limit in _group_limits(system):
-        yield limit - resident - RESERVED
-    yield system.machine * 3 // 4 - resident - RESERVED  # the system itself needs some
+        yield limit - resident - RESERVED_MEMORY
+    yield system.machine * 3 // 4 - resident - RESERVED_MEMORY  # the system itself needs some
 
 
 def _sizes(system: System) -> tuple[int, int, int]:
@@ -61,7 +62,7 @@ def _sizes(system: System) -> tuple[int, int, int]:
         words = (system.process / "statm").read_text().split()
     except OSError:
         return 0, 0, 0
-    return int(words[0]) * PAGE, int(words[1]) * PAGE, int(words[5]) * PAGE
+    return int(words[0]) * PAGE_BYTES, int(words[1]) * PAGE_BYTES, int(words[5]) * PAGE_BYTES
 
 
 def _group_limits(system: System) -> Iterator[int]:

@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 
 from appliance.telemetry.log_writer import LogWriter
 
-ROOT = "appliance"
+ROOT_LOGGER = "appliance"
 REDACTED = "[redacted]"
 FLUSH_TIMEOUT = 1.5  # seconds that the log's reader has at the end of the process to read the last lines
 TRACEBACK_LIMIT = 16_000  # characters; an exception group of a thousand tasks must not fill the disk
@@ -77,7 +77,7 @@ class Log:
 
 def get_logger(name: str) -> Log:
     """The log of one part of the program, such as "web"."""
-    return Log(logging.getLogger(f"{ROOT}.{name}"))
+    return Log(logging.getLogger(f"{ROOT_LOGGER}.{name}"))
 
 
 def redacted(text: str) -> str:
@@ -167,7 +167,7 @@ class TextFormatter(logging.Formatter):
         """The line without its end."""
         words = [_local_second(int(record.created)), f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
         words += [f"{_escaped(name)}={_shown(value)}" for name, value in _fields(record).items()]
-        if not record.name.startswith(ROOT):
+        if not record.name.startswith(ROOT_LOGGER):
             words.append(f"logger={_shown(record.name)}")
         # The bar tells a traceback's lines from events, even if an exception's own text looks like one.
         trace = [f"    | {_escaped(line)}" for line in _traceback(record).splitlines()]
@@ -224,7 +224,7 @@ class _Lines(logging.Handler):
         super().close()
 
     def _notice(self, dropped: int) -> str:
-        record = logging.LogRecord(f"{ROOT}.log", logging.WARNING, "", 0, "log lines were dropped", (), None)
+        record = logging.LogRecord(f"{ROOT_LOGGER}.log", logging.WARNING, "", 0, "log lines were dropped", (), None)
         record.fields = {"lines": dropped, "reason": "the log could not be written as fast, or not at all"}
         return self.format(record) + "\n"
 
@@ -253,7 +253,7 @@ class _Stderr(io.TextIOBase):
 
 def set_level(name: str) -> None:
     """Write our own events from this level on: debug, info, warning or error."""
-    logging.getLogger(ROOT).setLevel(name.upper())
+    logging.getLogger(ROOT_LOGGER).setLevel(name.upper())
 
 
 def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | None = None) -> None:
@@ -267,7 +267,7 @@ def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | 
         earlier.close()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    logging.getLogger(ROOT).setLevel(level)
+    logging.getLogger(ROOT_LOGGER).setLevel(level)
     logging.captureWarnings(True)
     # A line that cannot be written (a closed pipe) is lost; logging's own complaint would be many, unredacted lines.
     logging.raiseExceptions = False

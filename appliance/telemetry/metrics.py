@@ -63,12 +63,12 @@ class Histogram:
         self.total += value
 
 
-ACCEPTED = Counter("appliance_messages_accepted_total", ("source",), "Messages accepted: api, smtp or test.")
-RECIPIENTS = Counter("appliance_recipients_accepted_total", ("source",), "Their recipients.")
-REFUSED = Counter(
+MESSAGES_ACCEPTED = Counter("appliance_messages_accepted_total", ("source",), "Messages accepted: api, smtp or test.")
+RECIPIENTS_ACCEPTED = Counter("appliance_recipients_accepted_total", ("source",), "Their recipients.")
+REFUSALS = Counter(
     "appliance_refusals_total", ("way", "code"), "Requests and messages refused, by way in and error code."
 )
-DELIVERIES = Counter(
+DELIVERY_ATTEMPTS = Counter(
     "appliance_deliveries_total",
     ("pool", "result", "reply"),
     "Attempts at a recipient, by provider pool, what became of it, and the class of the server's reply.",
@@ -91,18 +91,26 @@ DELIVERY_SECONDS = Histogram(
 )
 WEBHOOK_SECONDS = Histogram("appliance_webhook_post_seconds", LATENCY_BOUNDS, "One post to a customer's server.")
 COMMIT_SECONDS = Histogram("appliance_store_commit_seconds", LATENCY_BOUNDS, "One commit of the store, with its sync.")
-BATCH_SIZE = Histogram("appliance_store_batch_size", BATCH_BOUNDS, "Writes that shared one commit.")
+COMMIT_BATCH = Histogram("appliance_store_batch_size", BATCH_BOUNDS, "Writes that shared one commit.")
 LOOP_LAG = Histogram(
     "appliance_event_loop_lag_seconds", LATENCY_BOUNDS, "How late the event loop wakes a task that sleeps."
 )
 
-COUNTERS = (ACCEPTED, RECIPIENTS, REFUSED, DELIVERIES, WEBHOOK_POSTS, CLEARED, LOG_DROPPED)
-HISTOGRAMS = (ACCEPT_SECONDS, ATTEMPT_SECONDS, DELIVERY_SECONDS, WEBHOOK_SECONDS, COMMIT_SECONDS, BATCH_SIZE, LOOP_LAG)
+COUNTERS = (MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED, REFUSALS, DELIVERY_ATTEMPTS, WEBHOOK_POSTS, CLEARED, LOG_DROPPED)
+HISTOGRAMS = (
+    ACCEPT_SECONDS,
+    ATTEMPT_SECONDS,
+    DELIVERY_SECONDS,
+    WEBHOOK_SECONDS,
+    COMMIT_SECONDS,
+    COMMIT_BATCH,
+    LOOP_LAG,
+)
 
 # Open connections of each service; each service puts its own count here when it starts.
 OPEN_CONNECTIONS: dict[str, Callable[[], int]] = {}
 
 # Warm-ups of sending addresses that are under way; put here by delivery.
-WARMUPS: dict[str, Callable[[], Iterable[WarmupStatus]]] = {}
+WARMUP_STATUSES: dict[str, Callable[[], Iterable[WarmupStatus]]] = {}
 # When the certificate of a listener expires: seconds since 1970, or None where that cannot be read.
 CERTIFICATE_EXPIRIES: dict[str, Callable[[], float | None]] = {}

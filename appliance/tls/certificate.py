@@ -11,7 +11,7 @@ from cryptography import x509
 
 from appliance.telemetry.log import get_logger
 
-CHECK_INTERVAL = 1.0  # seconds between two checks of the files
+CERTIFICATE_CHECK_INTERVAL = 1.0  # seconds between two checks of the files
 
 Stamp = tuple[tuple[int, int, int], ...]
 
@@ -54,7 +54,7 @@ class Certificate:
     async def watch(self) -> None:
         """Check the files until cancelled; a change that cannot be used is logged once."""
         while True:
-            await trio.sleep(CHECK_INTERVAL)
+            await trio.sleep(CERTIFICATE_CHECK_INTERVAL)
             stamp = _stamp(self.chain, self.key)
             if stamp != self._stamp:
                 self._stamp = stamp

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from jwt.algorithms import ECAlgorithm
 
-from appliance.acme.issuance import PublishToken, SendRequest, Step, Steps, T, Wait
+from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps, T, Wait
 from appliance.acme.messages import AcmeResponse
 
 HOST = "https://ca.test"
@@ -79,7 +79,7 @@ class Authority:
             return self.request(step)
         return AcmeResponse(1)
 
-    def request(self, step: SendRequest) -> AcmeResponse:
+    def request(self, step: AcmeRequest) -> AcmeResponse:
         """The answer to a request, whose signature has to be good."""
         path = step.url.removeprefix(HOST)
         payload, head = self.verified(step) if step.method == "POST" else (None, {})
@@ -93,7 +93,7 @@ class Authority:
             return spoiled
         return self.good(path, payload)
 
-    def verified(self, step: SendRequest) -> tuple[Any, dict[str, Any]]:
+    def verified(self, step: AcmeRequest) -> tuple[Any, dict[str, Any]]:
         """Payload and protected header of a request, whose signature another library has found to be good."""
         parts = json.loads(step.body)
         head = json.loads(decoded(parts["protected"]))

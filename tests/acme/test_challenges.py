@@ -5,10 +5,10 @@ from contextlib import suppress
 import pytest
 import trio
 
-from appliance.acme.challenges import CONNECTIONS_PER_ADDRESS, REQUEST_TIMEOUT, ChallengeServer, answer
+from appliance.acme.challenges import CHALLENGE_TIMEOUT, CONNECTIONS_PER_ADDRESS, ChallengeServer, answer
 from appliance.config.values import Endpoint
 from appliance.net.connection_limits import ConnectionTable
-from appliance.net.http_server import HEAD_BYTES
+from appliance.net.http_server import REQUEST_HEAD_BYTES
 
 SITE = "https://mail.example.com"
 SHOWN = {"tok-en_1": "tok-en_1.print"}
@@ -82,7 +82,7 @@ async def asked(port: int, head: bytes) -> bytes:
 
 async def until(server: ChallengeServer, count: int) -> None:
     """Wait until so many connections are open."""
-    with trio.fail_after(REQUEST_TIMEOUT):
+    with trio.fail_after(CHALLENGE_TIMEOUT):
         for _ in iter(lambda: len(server.connections.open) == count, True):
             await trio.sleep(0.01)
 
@@ -105,7 +105,7 @@ async def test_idle_clients_do_not_keep_the_authority_out(nursery: trio.Nursery)
     slow = [await trio.open_tcp_stream("127.0.0.1", port, local_address=f"127.0.0.{n}") for n in (2, 3, 4)]
     await until(server, len(slow))
     assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"\r\n\r\nabc.print")
-    with trio.fail_after(REQUEST_TIMEOUT):
+    with trio.fail_after(CHALLENGE_TIMEOUT):
         assert await slow[0].receive_some() == b""
     for stream in slow:
         await stream.aclose()
@@ -120,7 +120,7 @@ async def test_slow_and_many_clients_are_cut(nursery: trio.Nursery) -> None:
         await stream.send_all(b"GET / HTTP")
     await until(server, CONNECTIONS_PER_ADDRESS)
     assert await asked(port, get("/")) == b""  # turned away unread
-    with trio.fail_after(REQUEST_TIMEOUT):
+    with trio.fail_after(CHALLENGE_TIMEOUT):
         assert [await stream.receive_some() for stream in slow] == [b""] * len(slow)
     assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"abc.print")
     for stream in slow:
@@ -131,7 +131,7 @@ async def test_a_flood_is_not_read(nursery: trio.Nursery) -> None:
     """A head without an end is taken up to its limit, and the next client is served."""
     port = await started(nursery, ChallengeServer(SITE))
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (HEAD_BYTES - 16))
+        await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (REQUEST_HEAD_BYTES - 16))
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
     assert b"308 Permanent" in await asked(port, get("/"))
 

@@ -9,8 +9,8 @@ import pytest
 import trio
 import trustme
 
-from appliance.acme.client import BODY_LIMIT, Client
-from appliance.acme.issuance import PublishToken, SendRequest, Step, Steps, Wait
+from appliance.acme.client import RESPONSE_BYTES, Client
+from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps, Wait
 from appliance.acme.messages import AcmeResponse
 from appliance.acme.problems import NotIssued
 from appliance.outside import Outside
@@ -71,7 +71,7 @@ def client(zone: Zone | None = None) -> Client:
 
 def ask(url: str, body: bytes = b"") -> Steps[AcmeResponse]:
     """A issuance of one question."""
-    return (yield SendRequest("POST" if body else "GET", url, body))
+    return (yield AcmeRequest("POST" if body else "GET", url, body))
 
 
 def answered(body: bytes = b"{}", more: str = "") -> bytes:
@@ -115,7 +115,7 @@ async def test_an_authority_that_nobody_vouches_for_is_not_believed() -> None:
         (b"220 mail.example.com ESMTP\r\n", "cannot be reached"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "cannot be reached"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "cannot be reached"),
-        (answered(b"x" * (BODY_LIMIT + 1)), f"it is over {BODY_LIMIT} bytes"),
+        (answered(b"x" * (RESPONSE_BYTES + 1)), f"it is over {RESPONSE_BYTES} bytes"),
         (b"", "no answer within 0.5 s"),
     ],
 )

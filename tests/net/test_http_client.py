@@ -6,7 +6,14 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from appliance.net.http_client import HEADER_BYTES, BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
+from appliance.net.http_client import (
+    RESPONSE_HEADER_BYTES,
+    BadResponse,
+    ClosedEarly,
+    HttpResponse,
+    TooLong,
+    send_request,
+)
 
 HEADERS = [("Host", "example.com")]
 
@@ -72,7 +79,7 @@ async def test_headers_are_found_whatever_their_case() -> None:
         (b"HTTP/1.1 103 Early Hints\r\n\r\n", BadResponse),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", BadResponse),
         (b"220 mail.example.com ESMTP\r\n", BadResponse),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * HEADER_BYTES, BadResponse),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * RESPONSE_HEADER_BYTES, BadResponse),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n" + b"x" * 101, TooLong),
         (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 101, TooLong),
     ],

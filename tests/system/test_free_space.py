@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance.outside import Outside
-from appliance.system.free_space import CHECK_INTERVAL, FreeSpace
+from appliance.system.free_space import SPACE_CHECK_INTERVAL, FreeSpace
 
 GIB = 1024**3
 
@@ -29,7 +29,7 @@ class Disk:
 
     def pass_time(self) -> None:
         """Let the last look grow old."""
-        self.now += CHECK_INTERVAL
+        self.now += SPACE_CHECK_INTERVAL
 
 
 @pytest.fixture
