@@ -62,7 +62,7 @@ WEBHOOK_POSTS = Counts("appliance_webhook_posts_total", ("result",), "Posts to c
 CLEARED = Counts(
     "appliance_cleared_total",
     ("kind",),
-    "Deleted by the janitor: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
+    "Deleted by retention: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
 )
 LOG_DROPPED = Counts("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
 LOG_DROPPED.add("", 0)

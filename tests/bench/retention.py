@@ -1,9 +1,9 @@
-"""What a sender notices of the janitor: POST /emails while a million old messages are deleted, and while none is.
+"""What a sender notices of retention: POST /emails while a million old messages are deleted, and while none is.
 
     .venv/bin/python -m tests.bench.retention                   # a quarter of an hour; needs 8 GB of disk
 
-The house is filled with delivered messages of forty days ago. Then the real program runs on it, told to keep them all,
-and once for each of the janitor's chores, with what comes before it done: expired keys, bodies, pages given back to the
+The database is filled with delivered messages of forty days ago. Then the real program runs on it, told to keep all,
+and once for each task of retention, with what comes before it done: expired keys, bodies, pages given back to the
 disk, messages with all that belongs to them. Each time requests come at an even rate, and a latency counts from when
 its request was due. The load comes from a process of its own.
 """

@@ -68,7 +68,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Past]:
 
 @pytest.fixture(scope="module")
 def running(past: tuple[Path, Past]) -> Iterator[Running]:
-    """The program, started on it; until its janitor has been everywhere."""
+    """The program, started on it; until retention has swept."""
     directory, before = past
     with appliance(directory, account=before.account) as started:
         _wait_until(lambda: '"messages"' in started.log_file.read_text().partition('"cleared"')[2])
