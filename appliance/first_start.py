@@ -1,7 +1,7 @@
-"""In charge of the first look: an account to try the appliance with, and what a start tells whoever watches it.
+"""The first start without a configuration file: creates an account to try the appliance with, and prints its secrets.
 
-Only the embedded default makes an account, and only once it listens: what is made is printed in the same breath, so a
-start that fails (a port in use) costs no secrets. With a configuration file, accounts are the operator's to create.
+The account is created only once the server listens, and printed at once, so that a start that fails (a port in use)
+loses no secrets. With a configuration file, the operator creates the accounts.
 """
 
 import json
@@ -17,16 +17,16 @@ from appliance.store.first_start import FirstAccount
 
 ACCOUNT = "default"
 EMAIL = "owner@example.com"
-DOMAIN = "example.com"  # RFC 2606 keeps it for examples, so the sandbox stands in for nobody's mail
-PASSWORD_BYTES = 12  # 96 random bits behind Argon2id, in 16 characters somebody can type
+DOMAIN = "example.com"  # RFC 2606 reserves it for examples
+PASSWORD_BYTES = 12  # 96 random bits behind Argon2id, in 16 characters that can be typed
 
 CREATE_ACCOUNT = "account create NAME --email ADDRESS --password-stdin"
 
 
 async def greeting(config: Config, store: Store, url: str, program: str = "appliance") -> str:
-    """What to print, once, to stdout now that the server answers at `url`; it may hold secrets. "" for nothing.
+    """What to print to stdout once the server answers at `url`, with secrets at the first start; "" for nothing.
 
-    `program` is how the reader can call the commands that it names.
+    `program` is how a shell calls this program.
     """
     name = store.first_start.any_account()
     if not config.embedded:
@@ -44,11 +44,8 @@ async def _create(store: Store, password: str) -> FirstAccount | None:
     return await store.first_start.create(name=ACCOUNT, email=EMAIL, password_hash=password_hash, domain=DOMAIN)
 
 
-# ---- the texts
-
-
 def welcome(config: Config, url: str, made: FirstAccount, password: str) -> str:
-    """The one and only look at the first account's secrets."""
+    """The text with the first account's secrets, which are shown only once."""
     bearer = shlex.quote(f"Authorization: Bearer {made.key}")
     return f"""
 The mail appliance is running with built-in settings: nothing listens beyond this
@@ -76,7 +73,6 @@ curl -sS {url}/emails/ID -H {bearer}
 
 
 def smtp_server(config: Config) -> str:
-    """Where programs submit by SMTP."""
     return f"{config.smtp.bind[0]} (STARTTLS)" if config.smtp.bind else "none"
 
 
@@ -95,7 +91,7 @@ def send_line(url: str, bearer: str, domain: str) -> str:
 
 
 def welcome_back(config: Config, url: str, name: str, program: str) -> str:
-    """Where things are, at every later start with built-in settings."""
+    """The text of every later start with built-in settings."""
     return f"""
 The mail appliance is running with built-in settings. Open the URL in a browser for
 the dashboard.

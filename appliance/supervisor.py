@@ -1,4 +1,8 @@
-"""In charge of the life of the process: what runs, in which order it starts and ends, and what ends it."""
+"""Runs every service in one process: start order, signals, reload and stop.
+
+A failure of a service ends the process, since all state is in the database. On SIGTERM the listeners
+end first, then the workers, then the store.
+"""
 
 import ctypes
 import os
@@ -23,7 +27,7 @@ from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside
-from appliance.retention import Janitor
+from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, open_store
@@ -38,15 +42,15 @@ from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.web import build as site
 from appliance.web import server
 from appliance.web.edge import Edge
-from appliance.webhook import build as office
+from appliance.webhook import build as webhook
 
-LAST_ANSWERS = 0.05  # seconds to tell senders 503 once the storage failed; what is delivered then cannot be recorded
+LAST_ANSWERS = 0.05  # seconds to answer senders with 503 once the storage failed; no delivery can be recorded then
 
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
-SINGLE_BLOCK = 256 * 1024  # bytes from which memory is taken from the system, and given back to it, block by block
+MMAP_THRESHOLD = 256 * 1024  # bytes from which a block is mapped by itself, and unmapped when it is freed
 
-BOOKS_EVERY = 10.0  # seconds between two entries of what was counted and used
-SLICE_PAUSE = 0.05  # seconds between slices of that work, so that senders come first
+STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the last use of credentials
+STATISTICS_PAUSE = 0.05  # seconds between slices of an update, so that senders come first
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -58,12 +62,12 @@ log = get_logger("supervisor")
 
 
 class StorageFailed(Exception):
-    """The process ended because nobody could say any more what is on disk; a restart reads what is there."""
+    """The process ended because it no longer knew what is on disk; a restart reads it."""
 
 
 async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = None) -> None:
-    """Run everything until SIGTERM or SIGINT; returns when all of it has ended in order."""
-    _give_memory_back()
+    """Run everything until SIGTERM or SIGINT; returns after an orderly stop."""
+    _set_up_malloc()
     shutdown = Shutdown(config.server.shutdown_timeout)
     with only_server(config.server.data_dir):
         try:
@@ -79,7 +83,7 @@ async def _run(config: Config, outside: Outside, on_ready: OnReady | None, shutd
     except (Exception, BaseExceptionGroup):
         if not failures:
             raise
-        # Else whatever went wrong on the way out went wrong because of it.
+        # Other errors during the stop follow from the failed storage.
     if failures:
         raise StorageFailed(str(failures[0])) from failures[0]
     log.info("stopped")
@@ -93,27 +97,37 @@ async def _run_on_store(
     manager = service_manager(os.environ)
     manager.status("opening the database")
     for number in SIGNALS:
-        # What is found here is put back when all is over: a signal that comes then must not spoil a clean end.
+        # Trio restores these handlers at the end: a signal that comes then must not turn a clean stop into a crash.
         signal.signal(number, signal.SIG_IGN)
-    # Signals before anything listens: one that comes early must not kill a half-started process.
-    with trio.open_signal_receiver(*SIGNALS) as signals, trio.CancelScope() as life:
+    # Before anything listens: an early signal must not kill a half-started process.
+    with trio.open_signal_receiver(*SIGNALS) as signals, trio.CancelScope() as everything:
 
         def storage_failed(error: StorageFault) -> None:
             failures.append(error)
             shutdown.begin()
-            life.deadline = trio.current_time() + LAST_ANSWERS
+            everything.deadline = trio.current_time() + LAST_ANSWERS
 
         async with open_store(config.server.data_dir, outside, on_failure=storage_failed) as store:
             MESSAGE_LOG.keep = config.log.messages
             try:
-                await _run_all(config, outside, store, key, manager, stopping, signals, on_ready, shutdown)
+                await _run_all(
+                    config,
+                    outside,
+                    store,
+                    key=key,
+                    manager=manager,
+                    stopping=stopping,
+                    signals=signals,
+                    on_ready=on_ready,
+                    shutdown=shutdown,
+                )
             finally:
-                MESSAGE_LOG.write()  # what came in with the last moments, too
+                MESSAGE_LOG.write()
                 MESSAGE_LOG.keep = False
 
 
 def _key(data_dir: Path) -> bytes:
-    """The installation's key. Where it was lost a new one has to do, and somebody should know: it opens nothing."""
+    """The installation's key. A new one in the place of a lost one opens no stored secret, so that is logged."""
     file, database = data_dir / KEY_FILE, data_dir / DATABASE
     if not file.exists() and database.exists() and has_secrets(database):
         event = "the key file is missing, and a new one opens no stored secret: stop, put back that of the last backup"
@@ -121,17 +135,17 @@ def _key(data_dir: Path) -> bytes:
     return load_or_create(data_dir)
 
 
-def _give_memory_back() -> None:
-    """Keep the C library from hoarding what large messages used.
+def _set_up_malloc() -> None:
+    """Have the C library return the memory of large messages to the system.
 
-    Left to itself, glibc soon takes blocks of up to 32 MiB from its heaps, which then only ever grow. Twenty messages
-    of 10 MiB at once took 400 MiB that way, half of them for good; so they take 190, and all of it comes back.
+    By default glibc soon takes blocks of up to 32 MiB from its heaps, which then never shrink. Twenty messages of
+    10 MiB at once used 400 MiB that way, half of it for good; with a fixed threshold they use 190, all of it returned.
     """
     c_library = ctypes.CDLL(None)
-    if hasattr(c_library, "mallopt"):  # musl and others have none, and no such habit
-        c_library.mallopt(M_MMAP_THRESHOLD, SINGLE_BLOCK)
+    if hasattr(c_library, "mallopt"):  # musl has none, and does not need it
+        c_library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
         if memory.is_address_space_limited():
-            # Each further heap sets 64 MiB of addresses aside. Threads rarely meet in one: the interpreter has a lock.
+            # Each further arena reserves 64 MiB of addresses. One is enough: threads hold the GIL as they allocate.
             c_library.mallopt(M_ARENA_MAX, 1)
 
 
@@ -139,6 +153,7 @@ async def _run_all(
     config: Config,
     outside: Outside,
     store: Store,
+    *,
     key: bytes,
     manager: ServiceManager,
     stopping: trio.Event,
@@ -146,30 +161,32 @@ async def _run_all(
     on_ready: OnReady | None,
     shutdown: Shutdown,
 ) -> None:
-    """Workers around listeners: the workers are cancelled once the listeners have ended."""
+    """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
     live, ready = LiveSettings(config), trio.Event()
     inbox, wake_simulated = Inbox(), Wake()
     shared = services.build(config, outside, store, Deliveries(inbox, wake_simulated))
-    webhooks = office.build(config, outside, store, key)
+    webhooks = webhook.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
     async with trio.open_nursery() as workers:
-        workers.start_soon(_heed_signals, signals, live, manager, ready, stopping)
+        workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(sandbox.run_sandbox, store, outside, wake_simulated, attempts)
         delivery = build.build(config, outside, store, key, inbox, lambda: shutdown.until(DELIVERY_PART))
         workers.start_soon(delivery.run)
         workers.start_soon(webhooks.run)
-        workers.start_soon(Janitor(store, outside, config.retention, shared.door.free_space).run)
-        workers.start_soon(_keep_books, store, shared)
+        workers.start_soon(RetentionWorker(store, outside, config.retention, shared.door.free_space).run)
+        workers.start_soon(_update_statistics, store, shared)
         workers.start_soon(MESSAGE_LOG.run)
-        told = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside))
+        metrics_urls = await workers.start(
+            metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside)
+        )
         challenges = await workers.start(acme.serve, config, outside, live)
         async with trio.open_nursery() as listeners:
             new_id = partial(outside.identifier, "req")
             urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
-            _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": told})
+            _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": metrics_urls})
             manager.ready(SERVING)
             workers.start_soon(manager.keep_alive)
             ready.set()
@@ -177,7 +194,7 @@ async def _run_all(
                 await on_ready(store, urls)
             await stopping.wait()
             shutdown.begin()
-            # Each listener ends its connections then; this is for whatever else of it goes on.
+            # Each listener closes its connections by itself; this cancels what still runs of it.
             listeners.cancel_scope.deadline = shutdown.until((CONNECTIONS_PART + DELIVERY_PART) / 2)
         workers.cancel_scope.cancel()
 
@@ -196,26 +213,26 @@ def _adopt(config: Config, shared: services.Entrance, edge: Edge) -> None:
     edge.adopt(config.http)
 
 
-async def _heed_signals(
+async def _handle_signals(
     signals: AsyncIterator[int], live: LiveSettings, manager: ServiceManager, ready: trio.Event, stopping: trio.Event
 ) -> None:
-    """Stop or reload. It goes on during a stop: a signal nobody takes would end the process where it stands."""
+    """Stop or reload. Runs during a stop as well: an unhandled signal would kill the process."""
     async for number in signals:
         name = signal.Signals(number).name
         if stopping.is_set():
             log.info("stopping already", signal=name)
         elif number != signal.SIGHUP or live.config.embedded:
-            # Without a file there is nothing to read again: SIGHUP is then the terminal's end.
+            # Without a file there is nothing to reload: SIGHUP then means that the terminal was closed.
             log.info("stopping", signal=name)
             manager.stopping("finishing what is in flight")
             stopping.set()
         elif ready.is_set():
             _reload(live, manager)
-        # else: what is being started with was read a moment ago
+        # else: the settings were read a moment ago
 
 
 def _reload(live: LiveSettings, manager: ServiceManager) -> None:
-    """Read the settings and the certificates again; what cannot be used changes nothing."""
+    """Read the settings and the certificates again; if any cannot be used, nothing changes."""
     manager.reloading()
     try:
         changes = live.take_over(load(live.config.source, {}, Path.cwd()))
@@ -229,13 +246,13 @@ def _reload(live: LiveSettings, manager: ServiceManager) -> None:
     manager.ready(SERVING)
 
 
-async def _keep_books(store: Store, shared: services.Entrance) -> None:
-    """Add up what was sent, and note which credentials were used, behind the senders' backs."""
+async def _update_statistics(store: Store, shared: services.Entrance) -> None:
+    """Write the statistics and the last use of credentials, in the background."""
     while True:
         more = False
         try:
             await shared.credentials.record_uses()
             more = await store.statistics.count()
         except Refused as refused:
-            log.warning("the books wait", reason=refused.text)
-        await trio.sleep(SLICE_PAUSE if more else BOOKS_EVERY)
+            log.warning("statistics not written: storage busy", reason=refused.text)
+        await trio.sleep(STATISTICS_PAUSE if more else STATISTICS_EVERY)

@@ -1,4 +1,4 @@
-"""In charge of the first look: what is created, when, and what is told."""
+"""The first start: what is created, when, and what is printed."""
 
 from collections.abc import Callable
 from itertools import count
@@ -56,7 +56,7 @@ async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_pat
     assert told(second, "Data") == str(settings.server.data_dir)
     assert told(second, "URL") == URL
     assert f"appliance key create {ACCOUNT}" in second
-    assert f"in {tmp_path}:" in second  # elsewhere the commands would look for another database
+    assert f"in {tmp_path}:" in second  # elsewhere the commands would use another database
     async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
         assert len(store.accounts.all()) == len(store.access.keys()) == 1
 

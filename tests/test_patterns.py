@@ -16,9 +16,9 @@ import pytest
 from appliance.errors import Refused
 from appliance.message import addresses, from_field, header_fields, json_faults, request
 from appliance.web import fast_post
-from appliance.webhook import answer, url_policy
-from appliance.webhook.attempt import NotPosted
-from appliance.webhook.request import request_bytes
+from appliance.webhook import fast_answer, url_policy
+from appliance.webhook.connect import NotPosted
+from appliance.webhook.http import request_bytes
 
 ROOT = Path(__file__).parents[1]
 
@@ -127,7 +127,7 @@ def read_url(path: str) -> None:
 def read_answer(head: str) -> None:
     """The patterns of an answer to a webhook, without the limit on its head."""
     data = head.encode()
-    for pattern in (answer._STATUS_LINE, answer._FIELDS, answer._LENGTH, answer._CONNECTION):
+    for pattern in (fast_answer._STATUS_LINE, fast_answer._FIELDS, fast_answer._LENGTH, fast_answer._CONNECTION):
         pattern.search(data)
         pattern.fullmatch(data)
 

@@ -1,4 +1,4 @@
-"""In charge of the janitor's rounds: all that is to go does, at a pace that leaves the writer to others."""
+"""Retention: everything old is deleted, at a pace that leaves the writer to others."""
 
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
@@ -13,7 +13,17 @@ from appliance.config.settings import RetentionSettings
 from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
 from appliance.outside import Outside
-from appliance.retention import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
+from appliance.retention import (
+    LEAST_BUDGET,
+    LEAST_REST,
+    MOST_BUDGET,
+    RESCAN_EVERY,
+    SLICE_SECONDS,
+    URGENT_SWEEP_EVERY,
+    DeletionPace,
+    RetentionWorker,
+    rest,
+)
 from appliance.store import Store, open_store
 from appliance.store.body_parts import PART
 from appliance.store.slices import Slice
@@ -46,10 +56,10 @@ async def messages(store: Store, clock: Clock) -> Messages:
 
 
 @pytest.fixture
-def janitor(store: Store, clock: Clock, tmp_path: Path) -> Janitor:
-    """A janitor that keeps things for as long as the defaults say, on a disk with room."""
+def worker(store: Store, clock: Clock, tmp_path: Path) -> RetentionWorker:
+    """A worker that keeps things for as long as the defaults say, on a disk with room."""
     outside = Outside(now=clock)
-    return Janitor(store, outside, RetentionSettings(), FreeSpace(tmp_path, 0, 0, outside))
+    return RetentionWorker(store, outside, RetentionSettings(), FreeSpace(tmp_path, 0, 0, outside))
 
 
 def in_all(kind: str) -> int:
@@ -58,7 +68,7 @@ def in_all(kind: str) -> int:
 
 
 async def test_a_round_takes_all_that_is_old(
-    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+    store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
     """Bodies after a day, messages with events and ledger lines after a month; all of it is counted."""
     before = {kind: in_all(kind) for kind in ("bodies", "messages", "events", "books", "expired")}
@@ -67,55 +77,55 @@ async def test_a_round_takes_all_that_is_old(
         await store.messages.accept(each)
     await record(store, clock, [DELIVERED] * 2)
     clock.now += 2 * DAY
-    await janitor.round()
+    await worker.sweep()
     await store.statistics.count()
     assert [store.messages.mime(each.id) for each in new] == [None, None, new[2].mime]
     clock.now += 30 * DAY
-    await trio.sleep(ANEW)
-    assert await janitor.round() is True
+    await trio.sleep(RESCAN_EVERY)
+    assert await worker.sweep() is True
     assert [store.messages.read(messages.account_id, each.id) is None for each in new] == [True, True, False]
     after = {kind: in_all(kind) - number for kind, number in before.items()}
     assert after == {"bodies": 2, "messages": 2, "events": 2, "books": 2, "expired": 3}
 
 
-async def test_a_round_takes_the_parts_of_large_messages(
-    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+async def test_a_sweep_takes_the_parts_of_large_messages(
+    store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
-    """What an old message no longer refers to, and what a crash has left, is gone after a round."""
+    """What an old message no longer refers to, and what a crash has left, is gone after a sweep."""
     new, crashed = messages.new(size=2_000_000), messages.new(size=2_000_000)
     await store.messages.accept(new)
     left = "INSERT INTO message_body_parts SELECT ?, number, content FROM message_body_parts"
     await store.engine.write(lambda c: c.execute(left, (crashed.id,)) and None)
     await store.engine.write(lambda c: c.execute("INSERT INTO loose_parts VALUES (?)", (crashed.id,)) and None)
-    await janitor.round()
+    await worker.sweep()
     assert store.messages.mime(new.id) == new.mime
     await record(store, clock, [DELIVERED])
     clock.now += 2 * DAY
-    await trio.sleep(ANEW)
+    await trio.sleep(RESCAN_EVERY)
     before = in_all("parts")
-    await janitor.round()
+    await worker.sweep()
     assert store.engine.read(lambda c: c.execute("SELECT count(*) FROM message_body_parts").get) == 0
     assert in_all("parts") - before == -(-2_000_000 // PART) + 1
 
 
 async def test_mail_waits_for_the_books(
-    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+    store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
     """Messages that are not counted yet stay, though their bodies go; the next round comes soon."""
     new = messages.new()
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED])
     clock.now += 31 * DAY
-    assert await janitor.round() is False
+    assert await worker.sweep() is False
     assert store.messages.mime(new.id) is None
     assert store.messages.read(messages.account_id, new.id) is not None
     await store.statistics.count()
-    assert await janitor.round() is True
+    assert await worker.sweep() is True
     assert store.messages.read(messages.account_id, new.id) is None
 
 
 async def test_what_was_passed_over_is_met_again(
-    store: Store, messages: Messages, janitor: Janitor, clock: Clock, autojump_clock: MockClock
+    store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
     """A message that was final late has its turn within the hour, though younger ones went before it."""
     late, soon = messages.new("late@example.net"), messages.new("soon@example.net")
@@ -124,54 +134,54 @@ async def test_what_was_passed_over_is_met_again(
     (due,) = [each for each in store.queue.due(simulated=True, most=9) if each.message_id == soon.id]
     await store.queue_control.cancel(due.message_id, "no")
     clock.now += 2 * DAY
-    await janitor.round()
+    await worker.sweep()
     assert (store.messages.mime(soon.id), store.messages.mime(late.id)) == (None, late.mime)
     await store.queue_control.cancel(late.id, "no")
     clock.now += 2 * DAY
-    await trio.sleep(ANEW)
-    await janitor.round()
+    await trio.sleep(RESCAN_EVERY)
+    await worker.sweep()
     assert store.messages.mime(late.id) is None
 
 
 async def test_a_disk_that_is_nearly_full_is_given_everything(
-    store: Store, messages: Messages, janitor: Janitor, clock: Clock, tmp_path: Path, autojump_clock: MockClock
+    store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """With room on the disk a few free pages stay; without, all of them go, and the rounds come quickly."""
     for _ in range(5):
         await store.messages.accept(messages.new(size=100_000))
     await record(store, clock, [DELIVERED] * 5)
     clock.now += 2 * DAY
-    await janitor.round()
+    await worker.sweep()
     assert store.space.usage().free_pages > 100
     outside = Outside(now=clock)
-    eager = Janitor(store, outside, RetentionSettings(), FreeSpace(tmp_path, HUGE, 0, outside))
-    with trio.move_on_after(SOON):
+    eager = RetentionWorker(store, outside, RetentionSettings(), FreeSpace(tmp_path, HUGE, 0, outside))
+    with trio.move_on_after(URGENT_SWEEP_EVERY):
         await eager.run()
     assert store.space.usage().free_pages == 0
 
 
 async def test_a_storage_that_refuses_is_tried_again(
     store: Store,
-    janitor: Janitor,
+    worker: RetentionWorker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     autojump_clock: MockClock,
 ) -> None:
-    """A disk that takes no writes just now ends a round, and not the janitor."""
+    """A disk that takes no writes just now ends a sweep, and not the worker."""
     rounds: list[float] = []
 
     async def refuse() -> bool:
         rounds.append(trio.current_time())
         raise Refused(Code.TEMPORARY_FAILURE, "The storage cannot take writes right now.")
 
-    monkeypatch.setattr(janitor, "round", refuse)
+    monkeypatch.setattr(worker, "sweep", refuse)
     with trio.move_on_after(2.5 * SLEEP_LIMIT):
-        await janitor.run()
+        await worker.run()
     assert [after - before for before, after in pairwise(rounds)] == [SLEEP_LIMIT, SLEEP_LIMIT]
 
 
 async def test_the_writer_is_left_to_others(
-    store: Store, janitor: Janitor, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+    store: Store, worker: RetentionWorker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     """However long slices take until they are on disk, that is a quarter of the time at most."""
     slices = iter([True] * 9 + [False])
@@ -182,12 +192,12 @@ async def test_the_writer_is_left_to_others(
 
     monkeypatch.setattr(type(store.janitor), "expired", slow)
     began = trio.current_time()
-    await janitor.round()
+    await worker.sweep()
     assert trio.current_time() - began >= 10 * 0.02 * 4
 
 
 def _after(seconds: Callable[[int], float], slices: int) -> int:
-    pace = Pace()
+    pace = DeletionPace()
     for _ in range(slices):
         pace.learn(seconds(pace.budget))
     return pace.budget
@@ -196,14 +206,14 @@ def _after(seconds: Callable[[int], float], slices: int) -> int:
 def test_slices_become_as_large_as_their_time_allows() -> None:
     """Whatever one thing costs, a slice comes to take the time it should, within bounds."""
     for cost in (0.00001, 0.00005, 0.0002):
-        assert _after(lambda budget, cost=cost: budget * cost, 40) == pytest.approx(SLICE_TIME / cost, rel=0.1)  # type: ignore[misc]
-    assert _after(lambda _: 1.0, 20) == LEAST
-    assert _after(lambda _: 0.0, 20) == MOST
+        assert _after(lambda budget, cost=cost: budget * cost, 40) == pytest.approx(SLICE_SECONDS / cost, rel=0.1)  # type: ignore[misc]
+    assert _after(lambda _: 1.0, 20) == LEAST_BUDGET
+    assert _after(lambda _: 0.0, 20) == MOST_BUDGET
 
 
 def test_one_slow_slice_is_no_reason_to_crawl() -> None:
     """A single hiccup of the disk halves the next slice and no more."""
-    pace = Pace(100)
+    pace = DeletionPace(100)
     pace.learn(3.0)
     assert pace.budget == 50
 

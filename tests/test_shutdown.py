@@ -57,7 +57,7 @@ def test_an_event_loop_that_is_blocked_is_left() -> None:
     assert (code, "stopped by force" in told) == (EXIT_CODE, True)
 
 
-def test_a_log_that_nobody_reads_does_not_hold_it_up() -> None:
+def test_a_log_without_a_reader_does_not_delay_the_exit() -> None:
     """The last line has a second; a full pipe does not keep the process alive."""
     program = [sys.executable, "-c", STUCK.format(stuck=IN_A_THREAD, blocked="import os; os.set_blocking(2, True)")]
     process = subprocess.Popen(

@@ -1,1 +1,1 @@
-"""In charge of backups: one file with everything an installation needs to go on elsewhere."""
+"""Backups: one file with everything that an installation needs, made while the server runs."""

@@ -1,15 +1,19 @@
-"""In charge of making a backup of an installation that may be running."""
+"""Makes a backup of an installation that may be running.
+
+The file gets its name only once it is whole and on disk, and never replaces another.
+"""
 
 import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from appliance import __version__
 from appliance.backup import archive
+from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
@@ -18,26 +22,24 @@ from appliance.store.faults import DiskFault, DiskFull, failed_writing
 from appliance.store.integrity import has_secrets, schema_inside
 from appliance.times import SECOND, rfc3339
 
-Fraction = Callable[[float], None]  # how much is done, from 0 to 1
-
-SYNCED_TOGETHER = 2_048  # pages, 8 MiB
+PAGES_PER_SYNC = 2_048  # 8 MiB
 COPYING = 0.7  # share of the work; the rest is reading it again for the seal
 UNFINISHED = ".unfinished"
-ABANDONED = 60.0  # seconds after which a file nobody holds a lock on is taken for one
-NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+ABANDONED_AFTER = 60.0  # seconds without a lock on an unfinished file
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class NotMade(Exception):
     """There is no backup; the text says why."""
 
 
-def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: Fraction) -> archive.Manifest:
-    """Write the backup; the file has its name only once it is whole and on disk, and never replaces another."""
+def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: archive.FractionDone) -> archive.Manifest:
+    """Write the backup to `target`; raises NotMade."""
     _refuse_existing(target)
     _refuse_without_key(data_dir)
     unfinished = target.with_name(f".backup.{os.getpid()}.{os.urandom(4).hex()}{UNFINISHED}")
-    with _worded(unfinished, target):
-        _sweep(target.parent)
+    with _errors(unfinished, target):
+        _remove_abandoned(target.parent)
         try:
             manifest = _write(data_dir, hostname, unfinished, outside, on)
             _name(unfinished, target)
@@ -58,8 +60,8 @@ def _refuse_without_key(data_dir: Path) -> None:
 
 
 @contextmanager
-def _worded(unfinished: Path, target: Path) -> Iterator[None]:
-    """Say of the backup's own file what goes wrong with it; only this one is written to, so it is what lacks room."""
+def _errors(unfinished: Path, target: Path) -> Iterator[None]:
+    """Turn errors of writing into NotMade: only the backup file is written to, so they are about it."""
     try:
         yield
     except DiskFull:
@@ -71,14 +73,14 @@ def _worded(unfinished: Path, target: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None and str(error.filename) != str(unfinished):
             raise
-        raise NotMade(f"{target} cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise NotMade(f"{target} cannot be written: {error_text(error)}") from None
 
 
-def _sweep(directory: Path) -> None:
-    """Remove what others were killed over: whoever still writes holds a lock on it, a moment after making it."""
+def _remove_abandoned(directory: Path) -> None:
+    """Remove the files of backups that were killed; a backup that still runs holds a lock on its file."""
     for left in directory.glob(f".backup.*{UNFINISHED}"):
         with suppress(OSError):
-            if time.time() < left.lstat().st_mtime + ABANDONED:
+            if time.time() < left.lstat().st_mtime + ABANDONED_AFTER:
                 continue
             descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -89,16 +91,16 @@ def _sweep(directory: Path) -> None:
 
 
 def _name(unfinished: Path, target: Path) -> None:
-    """Give the file its name, unless another has that."""
+    """Give the file its name, unless that exists."""
     try:
         os.link(unfinished, target)
     except FileExistsError:
         _refuse_existing(target)
         raise
     except OSError as error:
-        if error.errno not in NO_LINKS:
+        if error.errno not in NO_HARD_LINKS:
             raise
-        # A memory stick or a share, whose files cannot have two names.
+        # A file system without hard links, such as a memory stick or a share.
         _refuse_existing(target)
         unfinished.rename(target)
 
@@ -108,7 +110,7 @@ def _refuse_existing(target: Path) -> None:
         raise NotMade(f"{target} is there already: a backup never replaces a file")
 
 
-def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: Fraction) -> archive.Manifest:
+def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: archive.FractionDone) -> archive.Manifest:
     key = load_or_create(data_dir)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as file:
@@ -121,7 +123,7 @@ def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: Frac
         schema = schema_inside(path, archive.BEGIN, size)
         made: list[archive.Manifest] = []
 
-        def manifest(parts: dict[str, archive.Part]) -> archive.Manifest:
+        def manifest(parts: dict[str, archive.ArchivePart]) -> archive.Manifest:
             made.append(archive.Manifest(archive.FORMAT, rfc3339(now), hostname, __version__, schema, parts))
             return made[0]
 
@@ -131,17 +133,17 @@ def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: Frac
     return made[0]
 
 
-def _copying(descriptor: int, on: Fraction) -> Progress:
-    """Tell how far it is, and have what is written on disk every now and then.
+def _copying(descriptor: int, on: archive.FractionDone) -> Progress:
+    """Report progress, and sync every few megabytes.
 
-    Left to the end, the sync of a whole database keeps every commit of the server waiting, for file systems write in
-    order (measured: a quarter of a second for 300 MiB).
+    One sync at the end would delay every commit of the server, since file systems write in order (measured: a quarter
+    of a second for 300 MiB).
     """
     synced = 0
 
     def progress(done: int, pages: int) -> None:
         nonlocal synced
-        if done >= synced + SYNCED_TOGETHER:
+        if done >= synced + PAGES_PER_SYNC:
             os.fdatasync(descriptor)
             synced = done
         on(COPYING * done / max(1, pages))
@@ -149,8 +151,8 @@ def _copying(descriptor: int, on: Fraction) -> Progress:
     return progress
 
 
-def _share(on: Fraction, begin: float, size: int) -> archive.Bytes:
-    """Bytes as the rest of the work."""
+def _share(on: archive.FractionDone, begin: float, size: int) -> archive.BytesDone:
+    """Report bytes as the share of the work from `begin` on."""
     done = 0
 
     def more(count: int) -> None:

@@ -1,18 +1,18 @@
-"""In charge of restoring a backup: verified first, put in place last, with all delivery paused.
+"""Restores a backup: verified first, put in place last, with all delivery paused.
 
-What was due when the backup was made may have been sent since, so nothing goes out before somebody has looked.
+What was due when the backup was made may have been sent since, so nothing is sent before the operator resumes.
 """
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.backup import archive
-from appliance.backup.make import NO_LINKS
+from appliance.backup.make import NO_HARD_LINKS
 from appliance.backup.unfinished import BEFORE, DECIDED, STAGING, complete
 from appliance.backup.verify import Verified, verify
 from appliance.keys.keyfile import KEY_FILE
@@ -26,10 +26,8 @@ from appliance.store.file_watch import RESCUED
 from appliance.store.pools import EVERY
 from appliance.system.instance_lock import only_server
 
-Fraction = Callable[[float], None]  # how much is done, from 0 to 1
-
 VERIFYING = 0.7  # share of the work
-KEPT = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # not the log's index, which is made anew
+REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # not -shm, which SQLite makes anew
 
 
 class NotRestored(Exception):
@@ -38,15 +36,15 @@ class NotRestored(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An installation as it was, and where what stood in its place has been put."""
+    """A restored installation, and where the files it replaced are kept."""
 
     verified: Verified
     waiting: AllWaiting
     kept: Path | None
 
 
-async def restore(path: Path, data_dir: Path, outside: Outside, on: Fraction, *, force: bool) -> Restored:
-    """Put a backup into a data directory; with `force` also where there is a database, which is kept aside."""
+async def restore(path: Path, data_dir: Path, outside: Outside, on: archive.FractionDone, *, force: bool) -> Restored:
+    """Put a backup into a data directory; with `force` also where there is a database, which is moved aside."""
     verified = verify(path, lambda done: on(VERIFYING * done))
     with only_server(data_dir):
         complete(data_dir)
@@ -55,11 +53,13 @@ async def restore(path: Path, data_dir: Path, outside: Outside, on: Fraction, *,
             raise NotRestored(
                 f"there is {there[0]} in {data_dir} already: use --force to put it aside, or name another data_dir"
             )
-        with _worded(data_dir), _staging(data_dir) as staging:
+        with _errors(data_dir), _staging(data_dir) as staging:
             waiting = await _stage(path, verified, staging, outside, on)
             if there:
                 _keep(data_dir, there, staging / BEFORE)
-            os.rename(staging, data_dir / f"{DECIDED}{outside.now()}")  # from here on it is completed, whoever does it
+            os.rename(
+                staging, data_dir / f"{DECIDED}{outside.now()}"
+            )  # from here on any start of the program completes it
             sync(data_dir)
             kept = complete(data_dir)
     return Restored(verified, waiting, kept)
@@ -67,7 +67,7 @@ async def restore(path: Path, data_dir: Path, outside: Outside, on: Fraction, *,
 
 @contextmanager
 def _staging(data_dir: Path) -> Iterator[Path]:
-    """A directory to work in, and none that another restore was killed over: the lock says that none is at work."""
+    """A directory to work in; those of restores that were killed are removed, since the lock excludes running ones."""
     for left in data_dir.glob(f"{STAGING}*"):
         shutil.rmtree(left, ignore_errors=True)
     made = Path(tempfile.mkdtemp(prefix=STAGING, dir=data_dir))
@@ -78,8 +78,8 @@ def _staging(data_dir: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _worded(data_dir: Path) -> Iterator[None]:
-    """Say which disk it is that has no room."""
+def _errors(data_dir: Path) -> Iterator[None]:
+    """Turn a full disk into NotRestored."""
     try:
         yield
     except DiskFault as error:
@@ -97,16 +97,18 @@ def _no_room(data_dir: Path) -> str:
 
 
 def _there(data_dir: Path) -> list[str]:
-    return [name for name in KEPT if os.path.lexists(data_dir / name)]
+    return [name for name in REPLACED_FILES if os.path.lexists(data_dir / name)]
 
 
-async def _stage(path: Path, verified: Verified, staging: Path, outside: Outside, on: Fraction) -> AllWaiting:
-    """Everything in a directory of its own: the key, and the database, brought up to date and paused."""
+async def _stage(
+    path: Path, verified: Verified, staging: Path, outside: Outside, on: archive.FractionDone
+) -> AllWaiting:
+    """Write the key and the database, migrated and paused, into the staging directory."""
     _write(staging / KEY_FILE, 0o400, verified.key)
     _extract(path, verified.size, staging / DATABASE, on)
     made = verified.manifest.created_at[:16].replace("T", " ")
     async with open_store(staging, outside, inline=True) as store:
-        await store.pools.release(EVERY)  # a pause from before the backup has another reason, and an earlier time
+        await store.pools.release(EVERY)  # an earlier pause has another reason and time
         await store.pools.hold(EVERY, f"restored from a backup of {made} UTC")
         waiting = store.queue_control.totals()
     for file in (staging / DATABASE, staging / KEY_FILE, staging):
@@ -119,7 +121,7 @@ def _write(path: Path, mode: int, content: bytes) -> None:
         file.write(content)
 
 
-def _extract(path: Path, size: int, target: Path, on: Fraction) -> None:
+def _extract(path: Path, size: int, target: Path, on: archive.FractionDone) -> None:
     _write(target, 0o600, b"")
     with path.open("rb") as source, target.open("wb") as copy:
         source.seek(archive.BEGIN)
@@ -131,13 +133,13 @@ def _extract(path: Path, size: int, target: Path, on: Fraction) -> None:
 
 
 def _keep(data_dir: Path, there: list[str], kept: Path) -> None:
-    """Have all of it in one directory, too; where a file cannot have two names it is copied."""
+    """Link the present files into one directory; copy them where there are no hard links."""
     kept.mkdir(mode=0o700)
     for name in there:
         try:
             os.link(data_dir / name, kept / name)
         except OSError as error:
-            if error.errno not in NO_LINKS:
+            if error.errno not in NO_HARD_LINKS:
                 raise
             shutil.copy2(data_dir / name, kept / name)
             sync(kept / name)

@@ -1,9 +1,9 @@
-"""Restores that were killed: one that was decided is completed by the next start of anything, one before that is told.
+"""Completes restores that were killed after their commit point, and reports those killed before it.
 
-A restore works in a directory of its own, inside the data directory. It holds everything that is to be put in place,
-and links to everything that stands there now. Renaming it is the decision: before that nothing was changed, and after
-it each step that is left can be repeated by the next command or server. So database and log are together at every
-moment: in their place, or in what is kept.
+A restore works in a directory inside the data directory, with everything that is to be put in place and links to
+everything that is there now. Renaming that directory is the commit point: before it nothing was changed, and after it
+each remaining step can be repeated by the next command or server. So database and log are together at every moment: in
+place, or in the directory that keeps the old ones.
 """
 
 import os
@@ -16,32 +16,33 @@ from appliance.store.copying import sync
 from appliance.store.file_watch import RESCUED
 from appliance.system.instance_lock import only_server
 
-STAGING = "restoring-"  # how directories begin in which a backup is made ready
-DECIDED = "replacing-"  # those whose content is being put in place
-ASIDE = "before-restore-"  # and those in which what stood in its place is kept
-BEFORE = "before"  # the last of these, while it is inside the second
+# Prefixes of directories:
+STAGING = "restoring-"  # before the commit point
+DECIDED = "replacing-"  # after it, while files are put in place
+ASIDE = "before-restore-"  # keeps the replaced files
+BEFORE = "before"  # the name of the latter inside the former
 
-# A stale log would spoil another database. The database is first: without it there is no installation.
+# A stale log would corrupt another database. The database goes first: without it there is no installation.
 REMOVED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", f"{DATABASE}{RESCUED}")
 
 
-class Interrupted(Exception):
+class RestoreInterrupted(Exception):
     """A restore into a new data directory was killed before its database was in place."""
 
 
 def settle(data_dir: Path) -> None:
-    """Complete a restore that was killed half-way; raises Interrupted if it was killed before there was a database."""
+    """Complete a restore that was killed half-way; raises RestoreInterrupted if there is no database yet."""
     if any(data_dir.glob(f"{DECIDED}*")):
         with only_server(data_dir):
             complete(data_dir)
     if not (data_dir / DATABASE).exists() and any(data_dir.glob(f"{STAGING}*")):
-        raise Interrupted(
+        raise RestoreInterrupted(
             f"a restore into {data_dir} was interrupted: run `appliance restore --force` with the backup again"
         )
 
 
 def complete(data_dir: Path) -> Path | None:
-    """Put in place what was decided, by a caller that has the data directory for itself; where the rest is kept."""
+    """Complete a decided restore, under the instance lock; where the replaced files are kept."""
     kept = None
     for decided in sorted(data_dir.glob(f"{DECIDED}*")):
         kept = _complete(data_dir, decided)

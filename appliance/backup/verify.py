@@ -1,6 +1,6 @@
-"""In charge of saying whether a backup can be restored: its seal, its database, and the key to its secrets."""
+"""Checks whether a backup can be restored: its seal, its database, and the key to its secrets."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,6 @@ from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.store import NewerDatabase
 from appliance.store.integrity import Contents, Damaged, examine_inside
-
-Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 
 READING = 0.5  # share of the work; the rest is the database's own check
 
@@ -27,8 +25,8 @@ class Verified:
     contents: Contents
 
 
-def verify(path: Path, on: Fraction) -> Verified:
-    """Look at every byte; raises archive.Broken with the reason unless all of it can be restored."""
+def verify(path: Path, on: archive.FractionDone) -> Verified:
+    """Read every byte; raises archive.BrokenBackup unless all of it can be restored."""
     with path.open("rb") as file:
         length = max(1, path.stat().st_size)
         done = 0
@@ -42,7 +40,7 @@ def verify(path: Path, on: Fraction) -> Verified:
     try:
         contents = examine_inside(path, archive.BEGIN, opened.size)
     except (Damaged, NewerDatabase) as error:
-        raise archive.Broken(str(error)) from error
+        raise archive.BrokenBackup(str(error)) from error
     _check_key(opened.key, contents)
     on(1.0)
     return Verified(opened.manifest, opened.key, opened.size, contents)
@@ -50,19 +48,19 @@ def verify(path: Path, on: Fraction) -> Verified:
 
 def _check_key(key: bytes, contents: Contents) -> None:
     for each in contents.dkim_keys:
-        with _named(f"the signing keys of {each.domain}"):
+        with _naming(f"the signing keys of {each.domain}"):
             open_signing_key(key, each.account_id, each.domain, each.selector, each.private_key)
     for secret in contents.webhook_secrets:
-        with _named(f"the webhook secret of {secret.account}"):
+        with _naming(f"the webhook secret of {secret.account}"):
             open_webhook_secret(key, secret.webhook_id, secret.sealed)
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Say what it is that cannot be opened."""
+def _naming(what: str) -> Iterator[None]:
+    """Name what cannot be decrypted."""
     try:
         yield
     except UnsealError:
-        raise archive.Broken(
+        raise archive.BrokenBackup(
             f"the key in it does not open {what}: the key file was replaced before it was made"
         ) from None

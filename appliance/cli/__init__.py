@@ -1,7 +1,7 @@
-"""In charge of the command line: one program, `appliance`, whose commands stand in one file a subject.
+"""The command line `appliance`, one file per group of commands.
 
-These files import click and little else; what a command needs beyond that, it imports when it runs, so that none of
-them waits for a web server.
+These files import click and little else; a command imports what it needs when it runs, so that a short command does not
+load the web server.
 """
 
 from collections.abc import Iterator
@@ -23,17 +23,16 @@ from appliance.cli.queue import queue
 from appliance.cli.serve import serve
 
 
-class _Everything(click.Group):
-    """A group whose help names the commands of its groups, too."""
+class _FlatGroup(click.Group):
+    """A group whose help lists the commands of its subgroups, too."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every command with its first sentence."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in leaves(self)])
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by its full name."""
+    """Every command that is not a group, by its full name."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from leaves(command, f"{before}{name} ")
@@ -41,7 +40,7 @@ def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Co
             yield f"{before}{name}", command
 
 
-@click.group(cls=_Everything)
+@click.group(cls=_FlatGroup)
 @click.version_option(__version__, prog_name="appliance", message="%(prog)s %(version)s")
 @config_option
 def main() -> None:
@@ -71,21 +70,8 @@ def main() -> None:
     """
 
 
-for _command in (
-    serve,
-    account,
-    domain,
-    credential,
-    key,
-    queue,
-    explain,
-    pause,
-    resume,
-    backup,
-    verify,
-    restore,
-    doctor,
-    install,
-    uninstall,
-):
+# In the order of the help.
+_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, queue, explain, pause, resume)
+_COMMANDS += (backup, verify, restore, doctor, install, uninstall)
+for _command in _COMMANDS:
     main.add_command(_command)

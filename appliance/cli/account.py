@@ -1,4 +1,4 @@
-"""In charge of the commands `appliance account …`."""
+"""`appliance account …`: creates, lists, limits and suspends accounts."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import CAP, CHANGE, CREDITS, TEXT, common, config_option, number
+from appliance.cli.options import CREDIT_BALANCE, CREDIT_CHANGE, DAILY_CAP, PRINTABLE, common, config_option, number
 from appliance.cli.output import show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.mail import Account
     from appliance.store import Store
 
-COLUMNS = {
+ACCOUNT_COLUMNS = {
     "name": "NAME",
     "email": "EMAIL",
     "credits": "CREDITS",
@@ -22,9 +22,9 @@ COLUMNS = {
     "suspended": "SUSPENDED",
     "created_at": "CREATED (UTC)",
 }
-PASSWORD_READ = 4096  # bytes: more than any password may have, and an end to `< /dev/zero`
+PASSWORD_BYTES_READ = 4096  # more than any password may have, and a limit for `< /dev/zero`
 
-name_argument = click.argument("name", type=TEXT)
+name_argument = click.argument("name", type=PRINTABLE)
 password_option = click.option(
     "--password-stdin",
     is_flag=True,
@@ -45,7 +45,7 @@ def account() -> None:
 @click.option(
     "--credits",
     "balance",
-    type=CREDITS,
+    type=CREDIT_BALANCE,
     default="unlimited",
     metavar="N|unlimited",
     show_default=True,
@@ -71,11 +71,9 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
         name, email = account_rules.account_name(name), account_rules.login_email(email)
         password_hash = _hash(given)
     role = Role.ADMIN if admin else Role.CUSTOMER
-
-    async def work(store: "Store") -> "Account":
-        return await store.accounts.create(name, email, password_hash, role, number(balance))
-
-    made = database.run(work, create=True)
+    made = database.run(
+        lambda store: store.accounts.create(name, email, password_hash, role, number(balance)), create=True
+    )
     show(as_json, _record(made), f"Created account {made.name}. Next: appliance domain add {made.name} DOMAIN")
 
 
@@ -89,14 +87,10 @@ def list_all(as_json: bool) -> None:
       appliance account list
       appliance account list --json
     """
-
-    async def work(store: "Store") -> "list[Account]":
-        return store.accounts.all()
-
-    empty: list[Account] = []
-    rows = [_record(found) for found in database.run(work, or_nothing=empty)]
+    found: list[Account] = database.read(lambda store: store.accounts.all(), or_nothing=[])
+    rows = [_record(each) for each in found]
     nothing = "No accounts yet. Create one: appliance account create NAME --email ADDRESS --password-stdin"
-    show_list(as_json, "accounts", [_worded(row, as_json) for row in rows], COLUMNS, nothing)
+    show_list(as_json, "accounts", [_worded(row, as_json) for row in rows], ACCOUNT_COLUMNS, nothing)
 
 
 @account.command("show")
@@ -145,7 +139,7 @@ def resume(name: str, as_json: bool) -> None:
 # `-20` is an amount here, not an option that click does not know.
 @account.command(context_settings={"ignore_unknown_options": True})
 @name_argument
-@click.argument("amount", type=CHANGE)
+@click.argument("amount", type=CREDIT_CHANGE)
 @click.option("--set", "is_balance", is_flag=True, help="AMOUNT is the new balance, not a change of it.")
 @common
 def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> None:
@@ -177,7 +171,7 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
 
 @account.command()
 @name_argument
-@click.argument("recipients", type=CAP)
+@click.argument("recipients", type=DAILY_CAP)
 @common
 def cap(name: str, recipients: int | str, as_json: bool) -> None:
     """Limit how many recipients an account may send to in a day (UTC), to warm up a new sender slowly.
@@ -199,7 +193,7 @@ def cap(name: str, recipients: int | str, as_json: bool) -> None:
 @password_option
 @common
 def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
-    """Give the account's user a new password; whoever is logged in must log in again.
+    """Give the account's user a new password; all open sessions end.
 
     \b
     Example:
@@ -216,9 +210,6 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
 
     row = _record(_changed(name, change))
     show(as_json, row, f"Changed the password of {row['email']}.")
-
-
-# ---- what the commands share
 
 
 def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] | None" = None) -> "Account":
@@ -249,7 +240,7 @@ def _record(found: "Account") -> dict[str, Any]:
 
 
 def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    """For people, no limit is a word."""
+    """The row with words for what is unlimited, unless it is for scripts."""
     if as_json:
         return row
     from appliance.store.stored_bytes import readable
@@ -265,7 +256,7 @@ def _read_password(password_stdin: bool) -> bytes:
     if sys.stdin is None:  # closed by the caller
         return b""
     if not sys.stdin.isatty():
-        return sys.stdin.buffer.read(PASSWORD_READ)
+        return sys.stdin.buffer.read(PASSWORD_BYTES_READ)
     typed: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     return typed.encode("utf-8", "surrogateescape")
 

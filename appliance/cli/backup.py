@@ -1,4 +1,4 @@
-"""In charge of the commands `appliance backup`, `verify` and `restore`."""
+"""`appliance backup`, `verify` and `restore`."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,8 +8,7 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import common
-from appliance.cli.output import printable, show
-from appliance.cli.progress import bar
+from appliance.cli.output import printable, progress_bar, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class BackupFile(click.Path):
-    """The name of a backup file. A pipe will not do: the file is written, and read, at several places."""
+    """The name of a backup file; not a pipe, since it is written and read at several offsets."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse what elsewhere means a pipe: nobody wants a file of that name."""
+        """Refuse `-`, which elsewhere means a pipe."""
         if value == "-":
             self.fail("a backup cannot go through a pipe: name a file", param, ctx)
         return super().convert(value, param, ctx)
 
 
-FILE = BackupFile(path_type=Path)
+BACKUP_FILE = BackupFile(path_type=Path)
 
 
 @click.command()
-@click.argument("file", type=FILE)
+@click.argument("file", type=BACKUP_FILE)
 @common
 def backup(file: Path, as_json: bool) -> None:
     """Write the database and its key file to FILE, while the server goes on.
 
-    The file holds one moment, everything that was accepted before it. It is readable by its owner only, and whoever has
-    it can sign mail as your domains: keep it as safe as the machine itself.
+    The file holds one moment, everything that was accepted before it. It is readable by its owner only, and it
+    is enough to sign mail as your domains: keep it as safe as the machine itself.
 
     \b
     Examples:
@@ -50,18 +49,18 @@ def backup(file: Path, as_json: bool) -> None:
 
     settings = database.load_settings()
     data_dir = database.existing(settings)
-    with database.explained(settings), _refusals(file), bar("backup") as on:
+    with database.explained(settings), _refusals(file), progress_bar("backup") as on:
         try:
             made = make(data_dir, settings.server.hostname, file.absolute(), Outside(), on)
         except NotMade as reason:
             raise click.ClickException(str(reason)) from None
     size = file.stat().st_size
     answer = {"file": str(file), "bytes": size, "created_at": made.created_at, "schema": made.schema}
-    show(as_json, answer, f"{file}: {_size(size)}, as of {_minute(made.created_at)}. `appliance verify` looks it over.")
+    show(as_json, answer, f"{file}: {_size(size)}, as of {_minute(made.created_at)}. `appliance verify` checks it.")
 
 
 @click.command()
-@click.argument("file", type=FILE)
+@click.argument("file", type=BACKUP_FILE)
 @common
 def verify(file: Path, as_json: bool) -> None:
     """Say whether the backup in FILE is whole and can be restored.
@@ -70,16 +69,16 @@ def verify(file: Path, as_json: bool) -> None:
     Example:
       appliance verify /var/backups/appliance/2026-11-15.tar
     """
-    from appliance.backup.verify import verify as look
+    from appliance.backup.verify import verify as verify_backup
 
-    with _refusals(file), bar("verify") as on:
-        verified = look(file, on)
+    with _refusals(file), progress_bar("verify") as on:
+        verified = verify_backup(file, on)
     answer = {"file": str(file), "ok": True} | _facts(verified)
     show(as_json, answer, f"{file} is whole: {_told(verified)}.")
 
 
 @click.command()
-@click.argument("file", type=FILE)
+@click.argument("file", type=BACKUP_FILE)
 @click.option("--force", is_flag=True, help="Also where there is a database: it is put aside, not deleted.")
 @common
 def restore(file: Path, force: bool, as_json: bool) -> None:
@@ -96,7 +95,7 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     import trio
 
     from appliance.backup.restore import NotRestored
-    from appliance.backup.restore import restore as put_back
+    from appliance.backup.restore import restore as restore_backup
     from appliance.outside import Outside
 
     settings = database.load_settings()
@@ -104,17 +103,14 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     database.check_usable(data_dir, make=True)
 
     async def work() -> "Restored":
-        return await put_back(file, data_dir, Outside(), on, force=force)
+        return await restore_backup(file, data_dir, Outside(), on, force=force)
 
-    with database.explained(settings), _refusals(file), bar("restore") as on:
+    with database.explained(settings), _refusals(file), progress_bar("restore") as on:
         try:
             restored = trio.run(work)
         except NotRestored as reason:
             raise click.ClickException(str(reason)) from None
     show(as_json, _answer(file, data_dir, restored), "\n".join(_lines(data_dir, restored)))
-
-
-# ---- what they print
 
 
 def _facts(verified: "Verified") -> dict[str, Any]:
@@ -183,17 +179,14 @@ def _size(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
 
 
-# ---- refusals
-
-
 @contextmanager
 def _refusals(file: Path) -> "Iterator[None]":
-    """Put what a backup file or the system refuses into one line."""
-    from appliance.backup.archive import Broken
+    """Turn a broken backup file or an OSError into one line."""
+    from appliance.backup.archive import BrokenBackup
 
     try:
         yield
-    except Broken as reason:
+    except BrokenBackup as reason:
         raise click.ClickException(printable(f"{file} is not a backup that can be restored: {reason}")) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename or file}: {(error.strerror or str(error)).lower()}") from None

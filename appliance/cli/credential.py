@@ -1,18 +1,17 @@
-"""In charge of the commands `appliance credential …`."""
+"""`appliance credential …`: creates, lists and revokes SMTP credentials."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import TEXT, common, config_option
+from appliance.cli.options import PRINTABLE, common, config_option
 from appliance.cli.output import show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.mail import SmtpCredential
-    from appliance.store import Store
 
-COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
+CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
 
 
 @click.group()
@@ -22,7 +21,7 @@ def credential() -> None:
 
 
 @credential.command()
-@click.argument("name", type=TEXT)
+@click.argument("name", type=PRINTABLE)
 @common
 def create(name: str, as_json: bool) -> None:
     """Create an SMTP credential for the account NAME. Its password is shown only now.
@@ -32,17 +31,13 @@ def create(name: str, as_json: bool) -> None:
       appliance credential create acme
       appliance credential create acme --json
     """
-
-    async def work(store: "Store") -> tuple[str, str]:
-        return await store.access.create_credential(store.accounts.named(name).id)
-
-    username, password = database.run(work)
+    username, password = database.run(lambda store: store.access.create_credential(store.accounts.named(name).id))
     made = {"username": username, "password": password}
     show_record(as_json, made, made)
 
 
 @credential.command("list")
-@click.argument("name", type=TEXT)
+@click.argument("name", type=PRINTABLE)
 @common
 def list_all(name: str, as_json: bool) -> None:
     """List the SMTP credentials of the account NAME, revoked ones too.
@@ -51,18 +46,15 @@ def list_all(name: str, as_json: bool) -> None:
     Example:
       appliance credential list acme
     """
-
-    async def work(store: "Store") -> "list[SmtpCredential]":
-        return store.access.credentials(store.accounts.named(name).id)
-
-    rows = [_record(found) for found in database.run(work)]
+    found = database.read(lambda store: store.access.credentials(store.accounts.named(name).id))
+    rows = [_record(each) for each in found]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
-    show_list(as_json, "credentials", rows, COLUMNS, nothing)
+    show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing)
 
 
 @credential.command()
-@click.argument("name", type=TEXT)
-@click.argument("username", type=TEXT)
+@click.argument("name", type=PRINTABLE)
+@click.argument("username", type=PRINTABLE)
 @common
 def revoke(name: str, username: str, as_json: bool) -> None:
     """Stop the SMTP credential USERNAME of the account NAME from working, for good.
@@ -71,11 +63,7 @@ def revoke(name: str, username: str, as_json: bool) -> None:
     Example:
       appliance credential revoke acme smtp_01k8hv1f7x5c4t9rq2m6b3n0pw
     """
-
-    async def work(store: "Store") -> None:
-        await store.access.revoke_credential(store.accounts.named(name).id, username)
-
-    database.run(work)
+    database.run(lambda store: store.access.revoke_credential(store.accounts.named(name).id, username))
     show(as_json, {"username": username, "revoked": True}, f"Revoked SMTP credential {username}.")
 
 

@@ -1,7 +1,7 @@
-"""Says in one line why the data directory cannot be used by this user, before anything is opened, and what to do.
+"""Checks whether this user can use the data directory, before anything is opened, and says in one line what to do.
 
-SQLite says "unable to open database file" of whichever file it is. So every command and the server look first: at the
-directory, at where it is to be made, and at each file in it that must be read and written.
+SQLite says "unable to open database file" whichever file it is. So every command and the server first check the
+directory, the place where it is to be made, and each file in it that must be read and written.
 """
 
 import os
@@ -13,19 +13,19 @@ from appliance.store import FILE_NAME as DATABASE
 from appliance.system.instance_lock import LOCK_FILE
 
 WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK_FILE)
-ROOT = 0
+ROOT_UID = 0
 
 
 def why_unusable(data_dir: Path, *, make: bool) -> str | None:
-    """The line; None when it can be used. One that is not there is no fault, unless it is to be made and cannot be."""
+    """The line; None when it can be used. A missing one is refused only if `make` and it cannot be made."""
     if not os.path.lexists(data_dir):
         return _why_not_made(data_dir) if make else None
     if data_dir.is_symlink() and not data_dir.exists():
         return f"{data_dir} is a link to {os.readlink(data_dir)}, which cannot be reached: mend the link"
     if not data_dir.is_dir():
         return f"{data_dir} is a file, and server.data_dir must be a directory: move it away, or name another"
-    if os.geteuid() == ROOT and data_dir.stat().st_uid != ROOT:
-        # What root makes there, the server's user could not open.
+    if os.geteuid() == ROOT_UID and data_dir.stat().st_uid != ROOT_UID:
+        # The server's user could not open files that root makes there.
         owner = _owner(data_dir)
         as_owner = f"run this command as that user, not as root: sudo -u {owner} appliance ..."
         return f"{data_dir} belongs to {owner}: {as_owner}"
@@ -33,7 +33,7 @@ def why_unusable(data_dir: Path, *, make: bool) -> str | None:
 
 
 def _why_not_made(data_dir: Path) -> str | None:
-    """Look at the nearest directory above that is there."""
+    """Check the nearest directory above that exists."""
     above = data_dir.parent
     while not os.path.lexists(above) and above != above.parent:
         above = above.parent

@@ -1,4 +1,4 @@
-"""In charge of the database during one command: open it, do one thing, and put any refusal into one line."""
+"""The database during one command: opens it, does one thing, and turns every refusal into one line."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn what the program refuses into one line and exit code 1."""
+    """Turn a refusal into one line and exit code 1."""
     from appliance.errors import Refused
 
     try:
@@ -30,13 +30,13 @@ def refusals() -> Iterator[None]:
 
 @contextmanager
 def explained(settings: "Config") -> Iterator[None]:
-    """Turn a failure that an operator can mend into one line and exit code 1."""
+    """Turn a failure that an operator can repair into one line and exit code 1."""
     try:
         yield
     except click.ClickException:
         raise
     except Exception as error:
-        from appliance.cli import failures  # here, because it is seldom needed and slow to import
+        from appliance.cli import failures  # seldom needed, and slow to import
 
         reason = failures.explain(error, settings)
         if reason is None:
@@ -45,7 +45,6 @@ def explained(settings: "Config") -> Iterator[None]:
 
 
 def load_settings() -> "Config":
-    """The settings this command works with."""
     from appliance.config.load import load
     from appliance.config.settings import ConfigError
 
@@ -67,16 +66,13 @@ def run(
     Where there is no database yet, it is created only for `create`: a list asked for in the wrong directory gets
     `or_nothing`, and does not leave files behind.
     """
-    settings = settings or load_settings()
-    prepare(settings, make=create)
-    return _run(settings, work, or_nothing, create)
-
-
-def _run(settings: "Config", work: "Callable[[Store], Awaitable[T]]", or_nothing: T | None, create: bool) -> T:
     import trio
 
     from appliance.outside import Outside
     from appliance.store import FILE_NAME, open_store
+
+    settings = settings or load_settings()
+    prepare(settings, make=create)
 
     async def opened() -> T:
         async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
@@ -84,20 +80,24 @@ def _run(settings: "Config", work: "Callable[[Store], Awaitable[T]]", or_nothing
 
     with explained(settings), refusals():
         if not create and not os.path.lexists(settings.server.data_dir / FILE_NAME):
-            return _nothing(settings, or_nothing)
+            if or_nothing is not None:
+                return or_nothing
+            missing = f"there is no database in {settings.server.data_dir} yet: `appliance account create` makes it"
+            raise click.ClickException(missing)
         return trio.run(opened)
 
 
-def _nothing(settings: "Config", or_nothing: T | None) -> T:
-    if or_nothing is None:
-        raise click.ClickException(
-            f"there is no database in {settings.server.data_dir} yet: `appliance account create` makes it"
-        )
-    return or_nothing
+def read(work: "Callable[[Store], T]", *, settings: "Config | None" = None, or_nothing: T | None = None) -> T:
+    """The result of `work`, which only reads; without a database `or_nothing`, or a refusal."""
+
+    async def reading(store: "Store") -> T:
+        return work(store)
+
+    return run(reading, settings=settings, or_nothing=or_nothing)
 
 
 def existing(settings: "Config") -> Path:
-    """The data directory, which must have a database, and be the user's own."""
+    """The data directory, which must be usable and have a database."""
     from appliance.store import FILE_NAME
 
     data_dir = settings.server.data_dir
@@ -108,7 +108,7 @@ def existing(settings: "Config") -> Path:
 
 
 def prepare(settings: "Config", *, make: bool = False) -> None:
-    """What must hold before a command opens the database: its user may, and no restore is half done."""
+    """Before a command opens the database: check that this user may, and complete an interrupted restore."""
     from appliance.backup.unfinished import settle
 
     check_usable(settings.server.data_dir, make=make)
@@ -117,7 +117,7 @@ def prepare(settings: "Config", *, make: bool = False) -> None:
 
 
 def check_usable(data_dir: Path, *, make: bool) -> None:
-    """Refuse in one line what this user cannot open (or make, if it is to be made), or root should not."""
+    """Refuse in one line a directory that this user cannot use (or make, for `make`), or root should not."""
     from appliance.cli.data_directory import why_unusable
 
     try:

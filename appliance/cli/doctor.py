@@ -1,4 +1,4 @@
-"""In charge of the command `appliance doctor`: is this machine fit to send mail, and what is to be done."""
+"""`appliance doctor`: whether this machine is fit to send mail, and what to do."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from appliance.cli.output import printable, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.doctor.finding import Finding
+    from appliance.doctor.facts import Finding
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 
@@ -66,7 +66,7 @@ def _row(each: "Finding") -> dict[str, Any]:
 
 
 def _lines(found: "list[Finding]") -> "Iterator[str]":
-    """A table of lines, and below each that is not right what to do, with the records as a zone file has them."""
+    """A table, and below each finding that is not ok what to do, with the records as a zone file has them."""
     checks = max(len(each.check) for each in found)
     for each in found:
         level = click.style(f"{each.level.value:<7}", fg=COLOURS[each.level.value])

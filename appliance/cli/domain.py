@@ -1,11 +1,11 @@
-"""In charge of the commands `appliance domain …`."""
+"""`appliance domain …`: adds From domains, shows and verifies their DNS records, rotates their keys."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import TEXT, common, config_option
+from appliance.cli.options import PRINTABLE, common, config_option
 from appliance.cli.output import printable, show, show_list
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from appliance.model.mail import Domain, StoredDkimKey
     from appliance.store import Store
 
-COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "created_at": "ADDED (UTC)"}
+DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "created_at": "ADDED (UTC)"}
 
-account_argument = click.argument("name", type=TEXT)
-domain_argument = click.argument("domain", type=TEXT)
+account_argument = click.argument("name", type=PRINTABLE)
+domain_argument = click.argument("domain", type=PRINTABLE)
 
 
 @click.group()
@@ -45,7 +45,7 @@ def add(name: str, domain: str, as_json: bool) -> None:
 
     async def work(store: "Store") -> "Domain":
         account_id = store.accounts.named(name).id
-        # Usable last: nobody can send from it before its keys are there, so the server does not make some, too.
+        # Usable last: a message before the keys are there would make the server create some as well.
         await store.access.add_domain(account_id, wanted, usable=False)
         await _keys(store, settings, account_id, wanted)
         await store.access.add_domain(account_id, wanted, usable=True)
@@ -66,12 +66,9 @@ def list_all(name: str, as_json: bool) -> None:
     Example:
       appliance domain list acme
     """
-
-    async def work(store: "Store") -> "list[Domain]":
-        return store.access.domains(store.accounts.named(name).id)
-
-    rows = [_record(found) for found in database.run(work)]
-    show_list(as_json, "domains", rows, COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
+    found = database.read(lambda store: store.access.domains(store.accounts.named(name).id))
+    rows = [_record(each) for each in found]
+    show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
 
 
 @domain.command("records")
@@ -104,8 +101,7 @@ def rotate(name: str, domain: str, as_json: bool) -> None:
     Example:
       appliance domain rotate acme acme.example
     """
-    settings = database.load_settings()
-    wanted = _records(name, domain, settings, rotate=True)
+    wanted = _records(name, domain, rotate=True)
     text = f"New keys sign for {domain}. Publish their records now:\n\n{_to_publish(wanted)}"
     show(as_json, {"records": [_dns_record(record) for record in wanted]}, text)
 
@@ -132,9 +128,6 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     click.get_current_context().exit(0 if right else 1)
 
 
-# ---- what the commands share
-
-
 def _domain_name(text: str) -> str:
     from appliance.intake import account_rules
 
@@ -154,7 +147,7 @@ def _registered(store: "Store", account: str, account_id: str, domain: str) -> "
 async def _keys(
     store: "Store", settings: "Config", account_id: str, domain: str, *, rotate: bool = False
 ) -> "list[StoredDkimKey]":
-    """All keys of a domain, which has some that sign."""
+    """All keys of a domain; those that sign are created if there are none."""
     from appliance.keys.dkim_keys import SigningKeys
     from appliance.keys.keyfile import load_or_create
     from appliance.outside import Outside
@@ -211,7 +204,7 @@ def _checked(each: "CheckedRecord") -> dict[str, Any]:
 
 
 def _checked_line(each: "CheckedRecord") -> str:
-    """One line for what is right; for the rest also what was found and what should be."""
+    """One line for a right record; for others also what was found and what should be."""
     record = each.record
     head = f"{each.status.value:<8} {record.name}  {record.type}" + (f"  ({each.note})" if each.note else "")
     if each.status == "ok":

@@ -1,11 +1,11 @@
-"""In charge of the command `appliance explain`: where each recipient of a message stands, and why."""
+"""`appliance explain`: the state of each recipient of a message, and why."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import TEXT, common
+from appliance.cli.options import PRINTABLE, common
 from appliance.cli.output import printable, show
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("message", type=TEXT)
+@click.argument("message", type=PRINTABLE)
 @click.option("--dialogue", is_flag=True, help="Show every line that was said to a mail server and by it.")
 @common
 def explain(message: str, dialogue: bool, as_json: bool) -> None:
@@ -31,17 +31,12 @@ def explain(message: str, dialogue: bool, as_json: bool) -> None:
     """
     settings = database.load_settings()
     allowed = len(settings.delivery.retry_delays) + 1
-
-    async def work(store: "Store") -> "tuple[MessageRecord, dict[str, PoolView]]":
-        return _found(store, message, settings.warmup)
-
-    record, pools = database.run(work, settings=settings)
+    record, pools = database.read(lambda store: _found(store, message, settings.warmup), settings=settings)
     answer = _answer(record, pools, allowed, dialogue=dialogue)
     show(as_json, answer, "\n".join(map(printable, _lines(record, answer, dialogue=dialogue))))
 
 
 def _found(store: "Store", message: str, warmup: "WarmupSettings") -> "tuple[MessageRecord, dict[str, PoolView]]":
-    """The record of a message, and how the pools of its recipients stand."""
     from appliance.errors import Code, Refused
 
     record = store.records.of(message)

@@ -1,13 +1,14 @@
-"""In charge of saying in one line why the program cannot start or go on, for every cause an operator can mend."""
+"""One line for every failure to start or go on that an operator can repair; None for a bug."""
 
 import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
 
-from appliance.backup.unfinished import Interrupted
+from appliance.backup.unfinished import RestoreInterrupted
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
+from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.listeners import bind_error, binds
 from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
@@ -38,7 +39,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _line(error: BaseException, config: Config) -> str | None:
     data_dir = config.server.data_dir
-    if isinstance(error, KeyFileError | ConfigError | AlreadyRunning | Interrupted):
+    if isinstance(error, KeyFileError | ConfigError | AlreadyRunning | RestoreInterrupted):
         return str(error)
     if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits):
         return f"{data_dir / FILE_NAME}: {error}"
@@ -77,11 +78,11 @@ def _room(config: Config) -> str:
 
 def _make_room(error: OSError, config: Config) -> str:
     advice = "raise the quota, or make room" if error.errno == errno.EDQUOT else "make room"
-    return f"{(error.strerror or str(error)).lower()}: {advice} where {config.server.data_dir} lies"
+    return f"{error_text(error)}: {advice} where {config.server.data_dir} lies"
 
 
 def _system_line(error: OSError, config: Config) -> str:
-    reason = (error.strerror or str(error)).lower()
+    reason = error_text(error)
     if error.errno in NO_ROOM:
         return _make_room(error, config)
     if error.filename is not None:

@@ -1,4 +1,4 @@
-"""In charge of `appliance install` and `appliance uninstall`: this program as a systemd service."""
+"""`appliance install` and `appliance uninstall`: this program as a systemd service."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from appliance.cli.options import common, named_config
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
-    from appliance.systemd.plan import Program, Wishes
+    from appliance.systemd.plan import Installation, Program
     from appliance.systemd.steps import Step
 
 RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
@@ -50,14 +50,14 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
     from appliance.systemd import plan
 
     program = _program()
-    wishes = _wishes(root, hostname, start=not no_start)
-    if reason := plan.fault(program, wishes, Path(sys.base_prefix)):
+    target = _installation(root, hostname, start=not no_start)
+    if reason := plan.fault(program, target, Path(sys.base_prefix)):
         raise click.ClickException(reason)
-    _check_no_package(wishes)
-    _check_allowed(wishes, dry_run)
-    _carry_out(plan.install(program, wishes), as_json, dry_run)
+    _check_no_package(target)
+    _check_allowed(target, dry_run)
+    _carry_out(plan.install(program, target), as_json, dry_run)
     if not as_json and not dry_run:
-        click.echo(_next(wishes))
+        click.echo(_next(target))
 
 
 @click.command()
@@ -78,16 +78,15 @@ def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     """
     from appliance.systemd import plan
 
-    wishes = plan.Wishes(root)
-    _check_no_package(wishes)
-    if not wishes.at(plan.UNIT_FILE).exists() and not purge:
-        raise click.ClickException(f"{wishes.at(plan.UNIT_FILE)} is not there: nothing was installed")
-    _check_allowed(wishes, dry_run)
-    _carry_out(plan.uninstall(wishes, purge=purge), as_json, dry_run)
+    target = plan.Installation(root)
+    _check_no_package(target)
+    if not target.at(plan.UNIT_FILE).exists() and not purge:
+        raise click.ClickException(f"{target.at(plan.UNIT_FILE)} is not there: nothing was installed")
+    _check_allowed(target, dry_run)
+    _carry_out(plan.uninstall(target, purge=purge), as_json, dry_run)
 
 
 def _program() -> "Program":
-    """What runs right now."""
     from appliance.systemd.plan import Program
 
     if getattr(sys, "frozen", False):
@@ -101,35 +100,35 @@ def _program() -> "Program":
     return Program(script, single_file=False)
 
 
-def _wishes(root: Path, hostname: str, *, start: bool) -> "Wishes":
+def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
     from appliance.config.load import load
     from appliance.config.settings import ConfigError
     from appliance.config.values import is_host_name
-    from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, Wishes
+    from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, Installation
 
     if hostname and not is_host_name(hostname):
         raise click.BadParameter(f"{hostname!r} is not a host name", param_hint="--hostname")
-    wishes = Wishes(root, Path(os.path.abspath(named_config() or CONFIG_FILE)), DATA_DIR, hostname, start)
-    file = wishes.at(wishes.config_file)
+    target = Installation(root, Path(os.path.abspath(named_config() or CONFIG_FILE)), DATA_DIR, hostname, start)
+    file = target.at(target.config_file)
     if not file.exists():
-        return wishes
+        return target
     try:
         data_dir = load(file, {}, Path("/")).server.data_dir
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
-    return Wishes(root, wishes.config_file, data_dir, hostname, start)
+    return Installation(root, target.config_file, data_dir, hostname, start)
 
 
-def _check_no_package(wishes: "Wishes") -> None:
-    """Two installations would share one data directory, and removing one would take it from the other."""
+def _check_no_package(target: "Installation") -> None:
+    """Two installations would share one data directory; removing one would take it from the other."""
     from appliance.systemd.plan import PACKAGES_UNIT_FILE
 
-    if wishes.at(PACKAGES_UNIT_FILE).exists():
+    if target.at(PACKAGES_UNIT_FILE).exists():
         raise click.ClickException("the Debian package is installed here: upgrade, remove or purge it with apt")
 
 
-def _check_allowed(wishes: "Wishes", dry_run: bool) -> None:
-    if dry_run or wishes.elsewhere:
+def _check_allowed(target: "Installation", dry_run: bool) -> None:
+    if dry_run or target.elsewhere:
         return
     if os.geteuid() != 0:
         raise click.ClickException("only root may do this: try it with sudo, or look first with --dry-run")
@@ -138,11 +137,11 @@ def _check_allowed(wishes: "Wishes", dry_run: bool) -> None:
 
 
 def _carry_out(steps: "Iterable[Step]", as_json: bool, dry_run: bool) -> None:
-    """Show the steps, and do them unless this is dry; the first that fails ends it."""
+    """Show the steps, and do them unless it is a dry run; stop at the first that fails."""
     from appliance.systemd.steps import StepFailed, Write
 
     done = []
-    # All of them before the first: none may look at what another has changed.
+    # The whole list first: no step may depend on what an earlier one has changed.
     for step in list(steps):
         done.append(str(step))
         if not as_json:
@@ -161,11 +160,11 @@ def _carry_out(steps: "Iterable[Step]", as_json: bool, dry_run: bool) -> None:
         show(True, {"dry_run": dry_run, "steps": done}, "")
 
 
-def _next(wishes: "Wishes") -> str:
-    if wishes.elsewhere:
+def _next(target: "Installation") -> str:
+    if target.elsewhere:
         return "done; the service starts when that system boots"
-    state = "runs; systemctl status appliance shows it" if wishes.start else "is ready: systemctl start appliance"
+    state = "runs; systemctl status appliance shows it" if target.start else "is ready: systemctl start appliance"
     return (
-        f"\nThe service {state}. Its settings: {wishes.config_file}\nTo create an account:\n\n"
+        f"\nThe service {state}. Its settings: {target.config_file}\nTo create an account:\n\n"
         "  sudo -u appliance appliance account create NAME --email ADDRESS --password-stdin"
     )

@@ -1,18 +1,17 @@
-"""In charge of the commands `appliance key …`."""
+"""`appliance key …`: creates, lists and revokes API keys."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import TEXT, common, config_option
+from appliance.cli.options import PRINTABLE, common, config_option
 from appliance.cli.output import show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.mail import ApiKey
-    from appliance.store import Store
 
-COLUMNS = {
+KEY_COLUMNS = {
     "id": "ID",
     "account": "ACCOUNT",
     "hint": "ENDS IN",
@@ -30,7 +29,7 @@ def key() -> None:
 
 
 @key.command()
-@click.argument("name", type=TEXT)
+@click.argument("name", type=PRINTABLE)
 @click.option("--test", is_flag=True, help="Its messages cost nothing and never leave the machine.")
 @click.option(
     "--scope",
@@ -50,16 +49,15 @@ def create(name: str, test: bool, scope: str, as_json: bool) -> None:
     """
     from appliance.model.mail import Scope
 
-    async def work(store: "Store") -> tuple[str, str]:
-        return await store.access.create_key(store.accounts.named(name).id, scope=Scope(scope), test=test)
-
-    key_id, secret = database.run(work)
+    key_id, secret = database.run(
+        lambda store: store.access.create_key(store.accounts.named(name).id, scope=Scope(scope), test=test)
+    )
     made = {"id": key_id, "key": secret}
     show_record(as_json, made, made)
 
 
 @key.command("list")
-@click.argument("name", type=TEXT, required=False)
+@click.argument("name", type=PRINTABLE, required=False)
 @common
 def list_all(name: str | None, as_json: bool) -> None:
     """List the API keys of the account NAME, or of all accounts; revoked ones too.
@@ -69,18 +67,17 @@ def list_all(name: str | None, as_json: bool) -> None:
       appliance key list
       appliance key list acme --json
     """
-
-    async def work(store: "Store") -> "list[ApiKey]":
-        return store.access.keys(None if name is None else store.accounts.named(name).id)
-
-    empty: list[ApiKey] | None = [] if name is None else None
-    rows = [_record(found) for found in database.run(work, or_nothing=empty)]
+    found: list[ApiKey] = database.read(
+        lambda store: store.access.keys(None if name is None else store.accounts.named(name).id),
+        or_nothing=[] if name is None else None,
+    )
+    rows = [_record(each) for each in found]
     nothing = f"No API keys yet. Create one: appliance key create {name or 'NAME'}"
-    show_list(as_json, "keys", rows, COLUMNS, nothing)
+    show_list(as_json, "keys", rows, KEY_COLUMNS, nothing)
 
 
 @key.command()
-@click.argument("name_and_id", type=TEXT, nargs=-1, required=True, metavar="[NAME] ID")
+@click.argument("name_and_id", type=PRINTABLE, nargs=-1, required=True, metavar="[NAME] ID")
 @common
 def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
     """Stop the API key of that ID from working, for good. With NAME only if it belongs to that account.
@@ -93,11 +90,9 @@ def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
     if len(name_and_id) > 2:
         raise click.UsageError(f"Got unexpected extra argument ({name_and_id[2]})")
     *name, key_id = name_and_id
-
-    async def work(store: "Store") -> str:
-        return await store.access.revoke_key(key_id, store.accounts.named(name[0]).id if name else None)
-
-    revoked = database.run(work)
+    revoked = database.run(
+        lambda store: store.access.revoke_key(key_id, store.accounts.named(name[0]).id if name else None)
+    )
     show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
 
 

@@ -1,4 +1,4 @@
-"""In charge of what all commands share on their line: --config and --json, and the kinds of their arguments."""
+"""Options and argument types that all commands share."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CONFIG = "appliance.config"  # in ctx.meta, which a command shares with the groups it stands in
+_CONFIG = "appliance.config"  # in ctx.meta, which a command shares with its groups
 MAX_NUMBER = 10**15  # the store's own limit, MAX_CREDITS; not imported, because that takes longer than the command
 
 
@@ -31,23 +31,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def common(command: F) -> F:
-    """The options of every provisioning command."""
+    """Add --config and --json."""
     return config_option(json_option(command))
 
 
 def named_config() -> Path | None:
-    """The file named by --config."""
     value: Path | None = click.get_current_context().meta.get(_CONFIG)
     return value
 
 
 class Text(click.ParamType[str]):
-    """Printable text: anything else cannot be a name, and could not be stored or shown."""
+    """Printable text: anything else cannot be a name."""
 
     name = "text"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is."""
         if not value or not value.isprintable():
             self.fail("must be printable text, and not empty", param, ctx)
         return value
@@ -75,7 +73,7 @@ def number(value: str | int) -> int | None:
     return value if isinstance(value, int) else None
 
 
-TEXT = Text()
-CREDITS = NumberOr("unlimited", r"[0-9]{1,16}", "a number of credits")
-CHANGE = NumberOr("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
-CAP = NumberOr("off", r"[1-9][0-9]{0,15}", "a number of recipients from 1 on")
+PRINTABLE = Text()
+CREDIT_BALANCE = NumberOr("unlimited", r"[0-9]{1,16}", "a number of credits")
+CREDIT_CHANGE = NumberOr("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
+DAILY_CAP = NumberOr("off", r"[1-9][0-9]{0,15}", "a number of recipients from 1 on")

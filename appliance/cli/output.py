@@ -1,9 +1,10 @@
-"""In charge of what a command prints: one JSON object for scripts, a table or a line or two for people."""
+"""What a command prints: one JSON object for scripts; a line, a table or a progress bar for people."""
 
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -12,11 +13,11 @@ Row = Mapping[str, Any]
 
 
 def _say(text: str) -> None:
-    """Print it; where that fails what was done stays done, and one line says that its answer is lost."""
+    """Print; if that fails, one line says that the command was done all the same."""
     try:
         click.echo(text)
     except BrokenPipeError:
-        raise  # who read it has seen enough: click ends quietly
+        raise  # the reader closed the pipe: click ends quietly
     except OSError as error:
         abandon_stdout()
         reason = (error.strerror or str(error)).lower()
@@ -24,7 +25,7 @@ def _say(text: str) -> None:
 
 
 def abandon_stdout() -> None:
-    """Let Python's last flush go nowhere: it would fail once more and spoil the exit code."""
+    """Redirect stdout to /dev/null: Python's last flush would fail again and change the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -52,12 +53,11 @@ def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[st
 
 
 def printable(text: str) -> str:
-    """Text from outside that cannot drive the terminal."""
+    """Text from outside without control characters for the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cell(value: object) -> str:
-    """A value as people read it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -66,7 +66,7 @@ def cell(value: object) -> str:
 
 
 def _short(key: str, value: Any) -> str:
-    """A table has no room for milliseconds."""
+    """A cell of a table; a time without seconds."""
     return value[:16].replace("T", " ") if key.endswith("_at") and value else cell(value)
 
 
@@ -86,8 +86,22 @@ def _rich_table(rows: list[list[str]], headings: list[str]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, heading in enumerate(headings):
-        # The first column is what other commands ask for: it must come out in one piece.
+        # The first column is what other commands take as an argument: it must not wrap.
         table.add_column(heading, no_wrap=number == 0, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(text) for text in row))  # Text, so that no name is taken for markup
+        table.add_row(*(Text(text) for text in row))  # Text: a name must not be read as markup
     Console().print(table)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr that takes the fraction done; only on a terminal, and removed at the end."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=1.0)
+        yield lambda done: progress.update(task, completed=done)

@@ -1,11 +1,11 @@
-"""In charge of the commands `appliance pause` and `appliance resume`: hold all mail, and let it go again."""
+"""`appliance pause` and `appliance resume`: hold all mail, and let it go again."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import TEXT, common
+from appliance.cli.options import PRINTABLE, common
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--reason", type=TEXT, default="paused by the operator", show_default=True, help="Shown to whoever asks.")
+@click.option(
+    "--reason", type=PRINTABLE, default="paused by the operator", show_default=True, help="Shown with the pause."
+)
 @common
 def pause(reason: str, as_json: bool) -> None:
     """Hold all mail and webhook posts until `appliance resume`; new mail is accepted and waits.

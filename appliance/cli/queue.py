@@ -1,4 +1,4 @@
-"""In charge of the commands `appliance queue …`: what waits, and what the operator does about it."""
+"""`appliance queue …`: shows waiting mail by pool, retries or cancels it, holds and resumes pools."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import TEXT, common, config_option, json_option
+from appliance.cli.options import PRINTABLE, common, config_option, json_option
 from appliance.cli.output import show, show_list
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[WarmupStatus]]
 
-COLUMNS = {
+QUEUE_COLUMNS = {
     "name": "POOL, DESTINATION",
     "waiting": "WAITING",
     "deferred": "DEFERRED",
@@ -25,9 +25,10 @@ COLUMNS = {
     "next": "NEXT TRY",
     "state": "STATE",
 }
-POOLS = 50  # shown unless asked for more
-DESTINATIONS = 5  # of each pool
-LIKE, LIKE_A_LITTLE = 0.8, 0.6  # how like a known pool's name another is, from which on it may be a slip
+POOLS_SHOWN = 50  # by default
+DESTINATIONS_SHOWN = 5  # of each pool, by default
+# How similar to a known pool's name a name must be to count as a typing error.
+SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
 NOT_LOOKED_UP = "(not looked up)"
 
 
@@ -41,15 +42,19 @@ def queue(ctx: click.Context, as_json: bool) -> None:
         if as_json:
             raise click.UsageError(f"Give --json behind the command: appliance queue {ctx.invoked_subcommand} --json")
     else:
-        ctx.invoke(show_all, pools=POOLS, destinations=DESTINATIONS, as_json=as_json)
+        ctx.invoke(show_all, pools=POOLS_SHOWN, destinations=DESTINATIONS_SHOWN, as_json=as_json)
 
 
 @queue.command("show")
 @click.option(
-    "--pools", type=click.IntRange(1), default=POOLS, show_default=True, help="How many pools, largest first."
+    "--pools", type=click.IntRange(1), default=POOLS_SHOWN, show_default=True, help="How many pools, largest first."
 )
 @click.option(
-    "--destinations", type=click.IntRange(0), default=DESTINATIONS, show_default=True, help="How many domains of each."
+    "--destinations",
+    type=click.IntRange(0),
+    default=DESTINATIONS_SHOWN,
+    show_default=True,
+    help="How many domains of each.",
 )
 @common
 def show_all(pools: int, destinations: int, as_json: bool) -> None:
@@ -71,13 +76,13 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
 
     settings = database.load_settings()
 
-    async def work(store: "Store") -> "_Found":
+    def work(store: "Store") -> "_Found":
         # One more than is shown, to see whether there are more.
         mail, warmups = store.queue_control.summary(pools + 1, destinations), store.warmups.told(settings.warmup, pools)
         return mail, store.pools.holds(), store.pools.states(), warmups
 
     nothing: _Found = ([], {}, [], [])
-    mail, holds, states, warmups = database.run(work, settings=settings, or_nothing=nothing)
+    mail, holds, states, warmups = database.read(work, settings=settings, or_nothing=nothing)
     pause = pause_of(holds.pop(EVERY, None))
     found = [msgspec.structs.asdict(pool) for pool in by_pool(mail, holds, states)]
     for pool in found:
@@ -92,16 +97,16 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
         click.echo(f"All mail is paused: {pause.reason}. `appliance resume` lets it go.")
     now = Outside().now()
     rows = [row for pool in shown for row in _rows(pool, warmups, now)]
-    show_list(False, "pools", rows, COLUMNS, "Nothing waits.")
+    show_list(False, "pools", rows, QUEUE_COLUMNS, "Nothing waits.")
     if more:
         click.echo("There are more pools: appliance queue show --pools NUMBER")
 
 
 @queue.command()
-@click.option("--pool", type=TEXT, metavar="POOL", help="All mail that goes through this pool.")
-@click.option("--domain", type=TEXT, metavar="DOMAIN", help="All mail to this domain.")
-@click.option("--message", type=TEXT, metavar="ID", help="One message.")
-@click.option("--recipient", type=TEXT, metavar="ID|ADDRESS", help="One recipient, or all mail to one address.")
+@click.option("--pool", type=PRINTABLE, metavar="POOL", help="All mail that goes through this pool.")
+@click.option("--domain", type=PRINTABLE, metavar="DOMAIN", help="All mail to this domain.")
+@click.option("--message", type=PRINTABLE, metavar="ID", help="One message.")
+@click.option("--recipient", type=PRINTABLE, metavar="ID|ADDRESS", help="One recipient, or all mail to one address.")
 @common
 def retry(pool: str | None, domain: str | None, message: str | None, recipient: str | None, as_json: bool) -> None:
     """Try deferred mail now: all of it, or what one option names. It uses up no attempt.
@@ -120,17 +125,13 @@ def retry(pool: str | None, domain: str | None, message: str | None, recipient: 
     named = {option: value for option, value in given.items() if value is not None}
     if len(named) > 1:
         raise click.UsageError("Give one of --pool, --domain, --message and --recipient, or none.")
-
-    async def work(store: "Store") -> int:
-        return await _retry(store, named)
-
-    count = database.run(work)
+    count = database.run(lambda store: _retry(store, named))
     recipients = "1 recipient is" if count == 1 else f"{count} recipients are"
     show(as_json, {"retried": count}, f"{recipients} due now." if count else "Nothing of that is deferred.")
 
 
 @queue.command()
-@click.argument("message", type=TEXT)
+@click.argument("message", type=PRINTABLE)
 @common
 def cancel(message: str, as_json: bool) -> None:
     """Give up what still waits of MESSAGE: it fails, its credits go back, its events are sent.
@@ -141,18 +142,16 @@ def cancel(message: str, as_json: bool) -> None:
     Example:
       appliance queue cancel msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
     """
-
-    async def work(store: "Store") -> int:
-        return await store.queue_control.cancel(message, "given up by the operator")
-
-    count = database.run(work)
+    count = database.run(lambda store: store.queue_control.cancel(message, "given up by the operator"))
     recipients = "1 recipient" if count == 1 else f"{count} recipients"
     show(as_json, {"message": message, "cancelled": count}, f"Cancelled {recipients} of {message}.")
 
 
 @queue.command()
-@click.argument("pool", type=TEXT)
-@click.option("--reason", type=TEXT, default="paused by the operator", show_default=True, help="Shown to whoever asks.")
+@click.argument("pool", type=PRINTABLE)
+@click.option(
+    "--reason", type=PRINTABLE, default="paused by the operator", show_default=True, help="Shown with the hold."
+)
 @click.option("--force", is_flag=True, help="Even if there seems to be no such pool.")
 @common
 def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
@@ -176,29 +175,22 @@ def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
 
 
 @queue.command()
-@click.argument("pool", type=TEXT)
+@click.argument("pool", type=PRINTABLE)
 @common
 def resume(pool: str, as_json: bool) -> None:
-    """Let the mail of POOL go again, whoever held it.
+    """Let the mail of POOL go again, whether the operator or the server held it.
 
     \b
     Example:
       appliance queue resume google
     """
-
-    async def work(store: "Store") -> bool:
-        return await store.pools.release(pool)
-
-    was_held = database.run(work)
+    was_held = database.run(lambda store: store.pools.release(pool))
     text = f"Pool {pool} is open again." if was_held else f"Pool {pool} was not held."
     show(as_json, {"pool": pool, "held": False, "was_held": was_held}, text)
 
 
-# ---- what the commands share
-
-
 def _check_known(store: "Store", pool: str, settings: "Config") -> None:
-    """Refuse a name that is most likely a slip: nobody has heard of such a pool."""
+    """Refuse a name that is most likely a typing error: no such pool is known."""
     from difflib import get_close_matches
 
     from appliance.deliver.from_settings import pool_names
@@ -209,8 +201,8 @@ def _check_known(store: "Store", pool: str, settings: "Config") -> None:
         return
     if (through := store.pools.destination(pool.lower())) is not None:
         raise Refused(Code.NOT_FOUND, f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
-    # Any domain may come to be a pool, so one that looks like none of those known is believed.
-    cutoff = LIKE if "." in pool else LIKE_A_LITTLE
+    # Any domain may become a pool, so one that is not similar to a known pool is accepted.
+    cutoff = SIMILAR_DOMAIN if "." in pool else SIMILAR_NAME
     near = get_close_matches(pool, sorted(known), n=1, cutoff=cutoff)
     if "." in pool and not near:
         return
@@ -239,7 +231,6 @@ async def _retry(store: "Store", named: Mapping[str, str]) -> int:
 
 
 def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list[dict[str, Any]]:
-    """A pool and its destinations as lines of a table."""
     in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
     state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
     lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
@@ -248,7 +239,7 @@ def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list
 
 
 def _times(line: dict[str, Any], now: int) -> dict[str, str]:
-    """By how long, not by the clock: that is what one wants to know, and there is room for it."""
+    """Times as durations, which fit into the table."""
     from datetime import datetime
 
     from appliance.report.explain import span

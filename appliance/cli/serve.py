@@ -1,4 +1,4 @@
-"""In charge of `appliance serve`: run the supervisor, greet, and put every known failure into one line on stderr."""
+"""`appliance serve`: runs the supervisor, prints what to do next, and turns every known failure into one line."""
 
 import gc
 import os
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from appliance.supervisor import StorageFailed
 
 STDOUT = 1  # its descriptor
-GREETING_TIMEOUT = 2.0  # seconds for its reader
-
-
-# Seconds for which a thread at work on a costly request may keep the interpreter from the event loop, which gives it up
-# at every system call. With Python's 5 ms, a client's p99 beside such work was five times that alone; with this, 1.6.
+GREETING_TIMEOUT = 2.0  # seconds to write it
+# Seconds that a thread may hold the GIL while the event loop waits for it. With Python's 5 ms, the p99 of a client
+# beside a costly request was five times as high as alone; with this 1.6 times.
 SWITCH_INTERVAL = 0.0003
 
 
@@ -48,13 +46,13 @@ def serve() -> None:
         with log.unblocked_stderr():
             _run(named_config())
     except KeyboardInterrupt:
-        return  # Ctrl-C while the supervisor did not yet, or no longer, listen for it: a clean stop all the same
+        return  # Ctrl-C before or after the supervisor handles it: a clean stop all the same
     except click.ClickException as refusal:
         _refuse(refusal)
 
 
 def _refuse(refusal: click.ClickException) -> None:
-    """Exit 1 with the reason: click's line on a terminal, else one of the log, whose reader expects nothing else."""
+    """Exit 1 with the reason: click's line on a terminal, else a line of the log."""
     from appliance.telemetry import log
 
     if sys.stderr is None or sys.stderr.isatty():
@@ -65,13 +63,12 @@ def _refuse(refusal: click.ClickException) -> None:
 
 
 def _run(config_file: Path | None) -> None:
-    # Imported here, because the provisioning commands shall not wait for a web server.
     from appliance.backup.unfinished import settle
     from appliance.config.load import load
     from appliance.config.settings import ConfigError
     from appliance.telemetry import log
 
-    _log_what_escapes()
+    _log_uncaught()
     try:
         settings = load(config_file, os.environ, Path.cwd())
     except ConfigError as error:
@@ -85,8 +82,8 @@ def _run(config_file: Path | None) -> None:
         _end(settings, error)
 
 
-def _log_what_escapes() -> None:
-    """Have the log tell of errors that Python would print by itself: of a thread, of a finalizer, of the start."""
+def _log_uncaught() -> None:
+    """Log the errors that Python would print by itself: of a thread, of a finalizer, at the start."""
     from appliance.telemetry import log
 
     serving = log.get_logger("serve")
@@ -107,7 +104,7 @@ def _end(settings: "Config", error: BaseException) -> None:
         return
     for cause in causes:
         if isinstance(cause, StorageFailed):
-            _tell_of_storage(cause)
+            _log_storage_failure(cause)
             raise SystemExit(1) from None
     if reason := failures.explain(error, settings):
         raise click.ClickException(reason) from None
@@ -115,7 +112,7 @@ def _end(settings: "Config", error: BaseException) -> None:
     raise SystemExit(1) from None
 
 
-def _tell_of_storage(failed: "StorageFailed") -> None:
+def _log_storage_failure(failed: "StorageFailed") -> None:
     from appliance.cli import failures
     from appliance.store import FilesMoved
     from appliance.store.faults import DamagedDatabase
@@ -136,7 +133,7 @@ def _serve(settings: "Config") -> None:
     from appliance import supervisor
     from appliance.outside import Outside
 
-    _calm_the_collector()
+    _tune_garbage_collector()
     sys.setswitchinterval(SWITCH_INTERVAL)
     outside = Outside()
 
@@ -146,15 +143,15 @@ def _serve(settings: "Config") -> None:
     trio.run(partial(supervisor.run, settings, outside, on_ready=on_ready))
 
 
-def _calm_the_collector() -> None:
-    """Look for cycles seldom: requests leave next to none, and the default spends a twentieth of the time looking."""
+def _tune_garbage_collector() -> None:
+    """Collect seldom: requests leave next to no cycles, and the default spends a twentieth of the time on it."""
     gc.collect()
-    gc.freeze()  # what was imported stays
+    gc.freeze()  # imported modules stay
     gc.set_threshold(20_000, 20, 50)
 
 
 async def _greet(settings: "Config", store: "Store", url: str) -> None:
-    """Print what to do next, to a stdout that may be closed, or a pipe that nobody reads."""
+    """Print what to do next, to a stdout that may be closed, or a pipe without a reader."""
     import trio
 
     from appliance import first_start
@@ -164,24 +161,24 @@ async def _greet(settings: "Config", store: "Store", url: str) -> None:
     text = await first_start.greeting(settings, store, url, _program())
     serving = log.get_logger("serve")
     if text and not settings.embedded and not sys.stdout.isatty():
-        # Under a service manager stdout and the log end up in one journal, whose lines are all JSON.
+        # Under a service manager stdout and the log share one journal, whose lines are all JSON.
         serving.info("there is no account yet", hint=text.strip())
         return
-    with trio.move_on_after(GREETING_TIMEOUT) as patience:
+    with trio.move_on_after(GREETING_TIMEOUT) as timeout:
         try:
-            # By its descriptor: Python's own buffer would be locked by a thread that is stuck, and abort the exit.
+            # By its descriptor: a stuck thread would hold the lock of Python's own buffer, and abort the exit.
             await trio.to_thread.run_sync(
                 write_all, STDOUT, text.encode(), abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
             )
         except OSError as error:
-            # Mail goes on without a reader of stdout; what is lost can be made again from the shell.
+            # The server runs without stdout; new secrets can be made by the command line.
             serving.warning("stdout cannot be written", reason=str(error))
-    if patience.cancelled_caught:
+    if timeout.cancelled_caught:
         serving.warning("stdout is not being read", reason="what to do next was printed there")
 
 
 def _program() -> str:
-    """How to call this program from a shell: by its name, unless it was started from where no shell looks."""
+    """How a shell calls this program: by its name if that is in PATH, else by its path."""
     if shutil.which("appliance"):
         return "appliance"
     if getattr(sys, "frozen", False):

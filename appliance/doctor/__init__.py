@@ -1,1 +1,1 @@
-"""In charge of finding out whether this machine is fit to send mail, and of saying what to do where it is not."""
+"""`appliance doctor`: observes everything that mail depends on, and reports what is wrong and what to do."""

@@ -1,20 +1,19 @@
-"""In charge of judging the records of a From domain as DNS shows them. PURE."""
+"""Findings on the DNS records of a From domain: DKIM, SPF, DMARC, MX. Pure: no I/O, no state."""
 
 import re
 
 from appliance.dns.check import CheckedRecord, RecordStatus
 from appliance.dns.records import RecordKind
-from appliance.doctor.facts import MxFacts
-from appliance.doctor.finding import Finding, Level, Paste, ok, warning
+from appliance.doctor.facts import Finding, FindingLevel, MxFacts, RecordToPublish, ok, warning
 
-LONGEST = 450  # characters of a record that is shown, and of one that another term is put into
+RECORD_LENGTH = 450  # characters of a record that are shown, and of one that our term may be added to
 _PLAIN = re.compile(r"[ !#-\[\]-~]+")  # what needs no escapes in a zone
 
 _NAMES = {RecordKind.DKIM: "DKIM", RecordKind.SPF: "SPF", RecordKind.DMARC: "DMARC"}
 
 
 def judge_record(domain: str, checked: CheckedRecord) -> list[Finding]:
-    """One record: what is needed to be believed is a fault when it is wrong, what only helps a warning."""
+    """One record: a wrong one is a fault if receivers need it, and a warning if it only helps."""
     record = checked.record
     name, subject = _NAMES[record.kind].lower(), domain if record.kind is not RecordKind.DKIM else record.name
     if checked.status is RecordStatus.OK:
@@ -22,18 +21,18 @@ def judge_record(domain: str, checked: CheckedRecord) -> list[Finding]:
     if checked.status is RecordStatus.UNKNOWN:
         return [warning(name, subject, f"could not be looked up: {checked.note}", "Check dns.resolvers.")]
     text = "is missing" if checked.status is RecordStatus.MISSING else f"is not as it should be: {checked.note}"
-    paste = () if _needs_a_hand(checked) else (Paste(record.name, record.type, _value(checked)),)
+    paste = () if _needs_manual_repair(checked) else (RecordToPublish(record.name, record.type, _value(checked)),)
     return [Finding(_level(checked), name, subject, text, _advice(checked), paste)]
 
 
-def _level(checked: CheckedRecord) -> Level:
+def _level(checked: CheckedRecord) -> FindingLevel:
     record = checked.record
     helps_only = record.kind is RecordKind.DMARC or not record.needed or "k=ed25519" in record.value
-    return Level.WARNING if helps_only else Level.FAULT
+    return FindingLevel.WARNING if helps_only else FindingLevel.FAULT
 
 
-def _needs_a_hand(checked: CheckedRecord) -> bool:
-    """Whether no record of ours would help: one that is there is permerror, or right already."""
+def _needs_manual_repair(checked: CheckedRecord) -> bool:
+    """Whether publishing our record would not help: the one that is there is broken, or right already."""
     return checked.record.kind is RecordKind.SPF and (checked.permerror or _value(checked) in checked.found)
 
 
@@ -41,7 +40,7 @@ def _value(checked: CheckedRecord) -> str:
     """What to publish. A domain may have one SPF record only, so ours goes into one that is there."""
     record = checked.record
     there = checked.found[0] if len(checked.found) == 1 else ""
-    if record.kind is not RecordKind.SPF or not there or len(there) > LONGEST or not _PLAIN.fullmatch(there):
+    if record.kind is not RecordKind.SPF or not there or len(there) > RECORD_LENGTH or not _PLAIN.fullmatch(there):
         return record.value
     version, term, *_ = record.value.split()
     others = [word for word in there.split()[1:] if word.lower() not in (term, f"+{term}")]
@@ -54,16 +53,15 @@ def _advice(checked: CheckedRecord) -> str:
         return f"{record.purpose}."
     if checked.status is not RecordStatus.DIFFERS:
         return "Publish this record."
-    found = " | ".join(text if len(text) <= LONGEST else f"{text[:LONGEST]}…" for text in checked.found)
+    found = " | ".join(text if len(text) <= RECORD_LENGTH else f"{text[:RECORD_LENGTH]}…" for text in checked.found)
     if record.kind is RecordKind.SPF and len(checked.found) > 1:
         return f"Make one record of these, with {record.value.split()[1]} in it: {found}"
-    if _needs_a_hand(checked):
+    if _needs_manual_repair(checked):
         return f"Mend that first. The record that is there: {found}"
     return f"Publish this record in place of: {found}"
 
 
 def judge_keys(domain: str, has_keys: bool) -> list[Finding]:
-    """Whether the domain has anything to sign with."""
     if has_keys:
         return []
     text = "has no signing keys yet: they are made with its first message"

@@ -1,4 +1,4 @@
-"""In charge of a whole examination: everything is observed at once, within one limit of time, and then judged."""
+"""A whole examination: everything is observed concurrently, within one timeout, and turned into findings."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +10,8 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records, sending_host
 from appliance.dns.resolver import Resolver
-from appliance.doctor import acme, domains, machine, names, observe_machine, observe_names, warming
-from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
-from appliance.doctor.finding import Finding, ok, warning
+from appliance.doctor import domains, machine, names, observe_machine, observe_names
+from appliance.doctor.facts import DatabaseFacts, Finding, ok, warning
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE
 from appliance.keys.sealing import UnsealError
@@ -29,12 +28,11 @@ from appliance.store.migrate import newest_known
 from appliance.system.instance_lock import is_running
 from appliance.tls.certificate_files import by_acme
 
-LIMIT = 30.0  # seconds for everything
-AT_ONCE = (
-    40  # looks at a domain: each has some sockets open, of which a shell often allows 1024, and resolvers drop bursts
-)
-WARMUPS = 1_000  # that are counted; few of them get a line
-DATABASE_LIMIT = 10.0  # seconds of them for the database's own check
+# Lookups of domains at once: each opens some sockets, of which a shell often allows 1024, and resolvers drop bursts.
+DOMAINS_AT_ONCE = 40
+EXAMINATION_TIMEOUT = 30.0  # seconds for everything
+DATABASE_TIMEOUT = 10.0  # seconds of them for the integrity check of the database
+WARMUPS_READ = 1_000  # counted; few of them get a line
 
 ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "blocklist"),
@@ -43,8 +41,8 @@ ORDER = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
-    """A From domain with its keys, and those of them that could not be opened."""
+class SendingDomain:
+    """A From domain with its keys, and whether all of those that sign can be opened."""
 
     domain: str
     keys: tuple[StoredDkimKey, ...]
@@ -53,9 +51,9 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the database says that an examination needs."""
+    """What an examination needs of the database."""
 
-    senders: tuple[Sender, ...] = ()
+    senders: tuple[SendingDomain, ...] = ()
     holds: tuple[PoolHold, ...] = ()
     newest_message_at: int | None = None
     unopened_secrets: tuple[str, ...] = ()  # accounts whose webhook secret the key file does not open
@@ -64,19 +62,19 @@ class Stored:
 
 @dataclass(slots=True)
 class Examination:
-    """One look at everything; `blocklists` are asked only if there are any."""
+    """One examination; `blocklists` may be empty."""
 
     config: Config
     outside: Outside
     resolver: Resolver
     blocklists: Sequence[str] = ()
-    limit: float = LIMIT
+    timeout: float = EXAMINATION_TIMEOUT
     _findings: list[Finding] = field(default_factory=list)
-    _places: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, AT_ONCE))
+    _lookups: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, DOMAINS_AT_ONCE))
 
     async def run(self) -> list[Finding]:
         """Every finding, in the order of a report."""
-        deadline = trio.current_time() + self.limit
+        deadline = trio.current_time() + self.timeout
         looked, stored = await self._database()
         checks = self._checks(stored)
         open_checks = set(checks)
@@ -85,10 +83,11 @@ class Examination:
                 for name, check in checks.items():
                     nursery.start_soon(self._one, name, check, open_checks)
         self._findings += machine.judge_database(self._database_facts(looked, stored))
-        self._findings += machine.judge_held(HeldFacts(stored.holds))
-        self._findings += warming.judge_warmups(stored.warmups, self.outside.now())
+        self._findings += self._machine(stored)
+        self._findings += machine.judge_held(stored.holds)
+        self._findings += machine.judge_warmups(stored.warmups, self.outside.now())
         for name in open_checks:
-            text = f"could not be found out within {self.limit:.0f} s"
+            text = f"could not be found out within {self.timeout:.0f} s"
             self._findings.append(warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text))
         return sorted(self._findings, key=lambda each: ORDER.index(each.check))
 
@@ -97,10 +96,8 @@ class Examination:
         still_open.discard(name)
 
     def _checks(self, stored: Stored) -> "dict[str, Check]":
-        """What takes time, by name: it is done at once."""
+        """The checks that take time, by name; they run concurrently."""
         checks: dict[str, Check] = {
-            "clock system": lambda: self._clock(stored),
-            "disk": self._disk,
             "certificate": self._certificates,
             "listener": self._listeners,
             "hostname": self._names,
@@ -114,12 +111,9 @@ class Examination:
 
     # ---- the machine
 
-    async def _clock(self, stored: Stored) -> list[Finding]:
-        facts = ClockFacts(self.outside.now(), observe_machine.synchronised(), stored.newest_message_at)
-        return machine.judge_clock(facts)
-
-    async def _disk(self) -> list[Finding]:
-        return machine.judge_disk(observe_machine.disk(self.config))
+    def _machine(self, stored: Stored) -> list[Finding]:
+        clock = machine.judge_clock(self.outside.now(), observe_machine.synchronised(), stored.newest_message_at)
+        return clock + machine.judge_disk(observe_machine.disk(self.config))
 
     async def _certificates(self) -> list[Finding]:
         http, smtp, now = self.config.http, self.config.smtp, machine.today(self.outside.now())
@@ -131,7 +125,9 @@ class Examination:
             shown.append(observe_machine.certificate("smtp", smtp.tls_cert, smtp.tls_key))
         hostname = self.config.server.hostname
         found = [finding for each in shown for finding in machine.judge_certificate(each, hostname, now)]
-        return found + (acme.judge_acme(observe_machine.by_acme(self.config), now) if self.config.acme.enabled else [])
+        return found + (
+            machine.judge_acme(observe_machine.by_acme(self.config), now) if self.config.acme.enabled else []
+        )
 
     async def _listeners(self) -> list[Finding]:
         running = is_running(self.config.server.data_dir)
@@ -147,9 +143,8 @@ class Examination:
     async def _names(self) -> list[Finding]:
         """The server's name, and then what its addresses lead to."""
         if self.config.delivery.mode is DeliveryMode.SANDBOX:
-            return [
-                warning("hostname", self.config.server.hostname, "nothing leaves: delivery.mode is sandbox", _DIRECT)
-            ]
+            text = "nothing leaves: delivery.mode is sandbox"
+            return [warning("hostname", self.config.server.hostname, text, _DIRECT)]
         if self.config.delivery.mode is DeliveryMode.RELAY:
             return [ok("hostname", self.config.server.hostname, "mail leaves through a relay")]
         facts = await observe_names.host(self.resolver, self.config)
@@ -168,20 +163,20 @@ class Examination:
         delivery = self.config.delivery
         relay = delivery.mode is DeliveryMode.RELAY
         port = delivery.relay_port if relay else delivery.mx_port
-        knocks = await observe_names.knocks(self.resolver, self.config, self.outside)
-        return names.judge_port(knocks, port, relay=relay)
+        probes = await observe_names.probes(self.resolver, self.config, self.outside)
+        return names.judge_port(probes, port, relay=relay)
 
-    async def _records(self, sender: Sender) -> list[Finding]:
+    async def _records(self, sender: SendingDomain) -> list[Finding]:
         host = sending_host(self.config)
         found = domains.judge_keys(sender.domain, any(key.retired_at is None for key in sender.keys))
         wanted = records(sender.domain, host, sender.keys, self.outside.now())
-        async with self._places:
+        async with self._lookups:
             for checked in await dns_check.check(self.resolver, host, wanted, for_operator=True):
                 found += domains.judge_record(sender.domain, checked)
         return found
 
-    async def _mx(self, sender: Sender) -> list[Finding]:
-        async with self._places:
+    async def _mx(self, sender: SendingDomain) -> list[Finding]:
+        async with self._lookups:
             return domains.judge_mx(await observe_names.mx(self.resolver, sender.domain))
 
     # ---- the database
@@ -190,7 +185,7 @@ class Examination:
         path = self.config.server.data_dir / FILE_NAME
         if not path.exists():
             return None, Stored()
-        looked = await trio.to_thread.run_sync(look_over, path, DATABASE_LIMIT)
+        looked = await trio.to_thread.run_sync(look_over, path, DATABASE_TIMEOUT)
         if looked.damage or looked.schema != newest_known():
             return looked, Stored()  # reading it would fail, or change it
         async with open_store(path.parent, self.outside, inline=True) as store:
@@ -206,13 +201,13 @@ class Examination:
             for domain in store.access.domains(account.id):
                 if domain.usable:
                     keys = tuple(store.dkim_keys.of(account.id, domain.name))
-                    senders.append(Sender(domain.name, keys, _all_open(key, account.id, domain.name, keys)))
+                    senders.append(SendingDomain(domain.name, keys, _all_open(key, account.id, domain.name, keys)))
         holds = tuple(store.pools.holds().values())
-        warmups = tuple(store.warmups.told(self.config.warmup, WARMUPS))
+        warmups = tuple(store.warmups.told(self.config.warmup, WARMUPS_READ))
         return Stored(tuple(senders), holds, store.messages.newest_at(), tuple(unopened), warmups)
 
     def _key(self) -> bytes:
-        """The installation's key; another one of zeros, which opens nothing, where there is none to be read."""
+        """The installation's key; zeros, which open nothing, where it cannot be read."""
         try:
             key = (self.config.server.data_dir / KEY_FILE).read_bytes()
         except OSError:
@@ -241,7 +236,7 @@ _DIRECT = 'Set delivery.mode to "direct", or to "relay".'
 
 
 def _all_open(key: bytes, account_id: str, domain: str, keys: Sequence[StoredDkimKey]) -> bool:
-    """Whether those that sign can be opened; of the others only the records are needed."""
+    """Whether the keys that sign can be opened; of retired ones only the records are needed."""
     return all(
         _opens(partial(open_signing_key, key, account_id, domain, each.selector, each.private_key))
         for each in keys

@@ -1,21 +1,21 @@
-"""In charge of what an examination observes, before anybody judges it: plain facts. PURE."""
+"""What an examination observes (facts) and what it reports (findings). Pure: no I/O, no state."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 
 from appliance.dns.resolver import Mx
-from appliance.model.queue import PoolHold
 from appliance.net.address_policy import Address
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What DNS shows of the server's name, and the addresses mail leaves from; None: DNS could not be asked."""
+    """The server's name in the DNS, and the addresses mail leaves from; None: DNS could not be asked."""
 
     hostname: str
     addresses: tuple[Address, ...] | None  # of the name
-    leaving: tuple[Address, ...]  # where mail leaves from, as far as the machine knows; none behind a NAT
+    leaving: tuple[Address, ...]  # source addresses of mail, as far as the machine knows; none behind a NAT
     trouble: str = ""
 
 
@@ -31,8 +31,8 @@ class PtrFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
-    """A try to reach a mail server: what it said first, or why not."""
+class MailServerProbe:
+    """An attempt to reach a mail server: its greeting, or why there is none."""
 
     target: str
     greeting: str | None
@@ -52,21 +52,12 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class MxFacts:
-    """Who takes mail for a From domain: None when DNS could not be asked; `address` when it has none, but is a host."""
+    """The MX of a From domain: None when DNS could not be asked; `address` when it has none, but is a host."""
 
     domain: str
     mx: tuple[Mx, ...] | None
     address: bool = False
     trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockFacts:
-    """Whether the system keeps the clock right (None: it does not say), and the newest message's time."""
-
-    now: int
-    synchronised: bool | None
-    newest_message_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,7 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """A certificate that a listener shows; `trouble` when it could not be read, or its key does not fit."""
+    """The certificate of a listener; `trouble` when it could not be read, or its key does not match."""
 
     section: str  # of the settings: http or smtp
     file: Path | None  # None: none is configured
@@ -95,7 +86,7 @@ class CertificateFacts:
 
 @dataclass(frozen=True, slots=True)
 class AcmeFacts:
-    """The certificate that ACME keeps, without dates where there is none yet; and how the last try to get one went."""
+    """The certificate that ACME renews, without dates where there is none yet; and the result of the last try."""
 
     file: Path
     wanted: tuple[str, ...]  # the names it should be for
@@ -107,12 +98,12 @@ class AcmeFacts:
     error: str = ""
     advice: str = ""
     next_try: int = 0  # seconds since 1970
-    trouble: str = ""  # why it cannot be looked at
+    trouble: str = ""  # why it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerFacts:
-    """An address to listen on: whether it answers, and, if not, why it could not be had."""
+    """An address to listen on: whether it answers, and, if not, why it could not be bound."""
 
     key: str
     address: str
@@ -136,8 +127,45 @@ class DatabaseFacts:
     unopened_secrets: tuple[str, ...] = ()  # accounts whose webhook secret it does not open
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFacts:
-    """Mail that somebody, or the server itself, holds back."""
+# ---- findings
 
-    holds: tuple[PoolHold, ...]
+
+class FindingLevel(StrEnum):
+    """How serious a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"  # mail is delivered, but something is wrong or could not be checked
+    FAULT = "fault"  # mail is not delivered, or not trusted by receivers
+
+
+@dataclass(frozen=True, slots=True)
+class RecordToPublish:
+    """A DNS record, as it is written in a zone."""
+
+    name: str
+    type: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: `check` is the kind of thing, `subject` which one, `text` its state."""
+
+    level: FindingLevel
+    check: str
+    subject: str
+    text: str
+    advice: str = ""
+    records: tuple[RecordToPublish, ...] = ()
+
+
+def ok(check: str, subject: str, text: str) -> Finding:
+    return Finding(FindingLevel.OK, check, subject, text)
+
+
+def warning(check: str, subject: str, text: str, advice: str = "", *records: RecordToPublish) -> Finding:
+    return Finding(FindingLevel.WARNING, check, subject, text, advice, records)
+
+
+def fault(check: str, subject: str, text: str, advice: str, *records: RecordToPublish) -> Finding:
+    return Finding(FindingLevel.FAULT, check, subject, text, advice, records)

@@ -1,4 +1,4 @@
-"""In charge of observing the machine itself: clock, disk, certificates, listeners, files."""
+"""Observes the machine itself: clock, disk, certificates, listeners, file modes."""
 
 import ctypes
 import errno
@@ -25,7 +25,7 @@ from appliance.store import FILE_NAME as DATABASE
 from appliance.tls.certificate import tls_context
 from appliance.tls.certificate_files import acme_directory
 
-ANSWER_TIMEOUT = 3.0  # seconds for a listener on this machine to take a connection
+LISTENER_TIMEOUT = 3.0  # seconds for a listener on this machine to accept a connection
 TIMEX = 512  # bytes, more than adjtimex(2) writes
 UNSYNCHRONISED = 5  # TIME_ERROR
 
@@ -35,12 +35,12 @@ def synchronised() -> bool | None:
     c_library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(c_library, "adjtimex"):
         return None
-    state = c_library.adjtimex(ctypes.create_string_buffer(TIMEX))  # zeroed: it only asks
+    state = c_library.adjtimex(ctypes.create_string_buffer(TIMEX))  # zeroed: it only reads
     return None if state < 0 else state != UNSYNCHRONISED
 
 
 def disk(config: Config) -> DiskFacts:
-    """The space where the database lies, or will."""
+    """The file system of the data directory, or of the nearest directory above that exists."""
     directory = config.server.data_dir
     there = next(each for each in (directory, *directory.parents) if each.exists())
     usage, limits = shutil.disk_usage(there), config.limits
@@ -49,7 +49,7 @@ def disk(config: Config) -> DiskFacts:
 
 
 def open_to_others(data_dir: Path) -> tuple[Path, ...]:
-    """What of ours other users could read."""
+    """Files of the installation that other users could read."""
     files = (data_dir, data_dir / DATABASE, data_dir / KEY_FILE)
     return tuple(each for each in files if each.exists() and each.stat().st_mode & 0o077)
 
@@ -58,7 +58,7 @@ def open_to_others(data_dir: Path) -> tuple[Path, ...]:
 
 
 def certificate(section: str, chain: Path | None, key: Path | None) -> CertificateFacts:
-    """What a certificate file says, and whether its key fits."""
+    """What a certificate file says, and whether its key matches."""
     if chain is None or key is None:
         return CertificateFacts(section, None)
     try:
@@ -71,7 +71,7 @@ def certificate(section: str, chain: Path | None, key: Path | None) -> Certifica
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """In plain words: the libraries' own say which line of them has found it."""
+    """In plain words: the libraries name their own source lines."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
         return error_text(error)
     return "they do not fit together, are not PEM, or the key is encrypted"
@@ -89,7 +89,7 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
 
 
 def by_acme(config: Config) -> AcmeFacts:
-    """The certificate that ACME keeps, and what is written down beside it."""
+    """The certificate that ACME renews, and the state stored beside it."""
     files = AcmeFiles(acme_directory(config))
     facts = AcmeFacts(files.certificate, config.acme.names, config.acme.renew_before)
     try:
@@ -116,16 +116,16 @@ def by_acme(config: Config) -> AcmeFacts:
 
 
 async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFacts:
-    """Whether it answers while the server runs; else whether it could be had."""
+    """Whether it answers while the server runs; else whether it could be bound."""
     exposed = is_exposed(address)
     if not running:
         return ListenerFacts(key, str(address), answers=False, trouble=_bind_trouble(address), exposed=exposed)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - dialled, not bound
     try:
-        with trio.fail_after(ANSWER_TIMEOUT):
+        with trio.fail_after(LISTENER_TIMEOUT):
             await (await trio.open_tcp_stream(host, address.port)).aclose()
     except trio.TooSlowError:
-        trouble = f"no answer within {ANSWER_TIMEOUT:.0f} s"
+        trouble = f"no answer within {LISTENER_TIMEOUT:.0f} s"
         return ListenerFacts(key, str(address), answers=False, trouble=trouble, exposed=exposed)
     except OSError as error:
         return ListenerFacts(key, str(address), answers=False, trouble=error_text(error), exposed=exposed)
@@ -133,7 +133,7 @@ async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFac
 
 
 def is_exposed(address: Endpoint) -> bool:
-    """Whether everybody may reach it, as far as this machine knows: any address of it, or a public one."""
+    """Whether it is bound to all addresses or a public one, so that it can be reached from anywhere."""
     try:
         host = ip_address(address.host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""In charge of observing what the world shows of this machine: DNS, mail servers, blocklists."""
+"""Observes how other servers see this machine: DNS, mail servers, blocklists."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -7,21 +7,20 @@ import trio
 from appliance.config.settings import Config, DeliveryMode, RelayTls
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
-from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
+from appliance.doctor.facts import HostFacts, Listing, MailServerProbe, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
 from appliance.errors import error_text
 from appliance.net.address_policy import Address, refusal
 from appliance.net.local_addresses import UNASSIGNED, source_address
 from appliance.outside import Outside
 
-TARGETS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
-KNOCK_TIMEOUT = 8.0  # seconds for a connection and its first words
-GREETING = 512  # bytes read of them
-UNDER_TLS = "220 (under TLS, which was not begun)"  # of a server that takes the connection, and speaks only then
+PROBED_DOMAINS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
+PROBE_TIMEOUT = 8.0  # seconds for a connection and its greeting
+GREETING_BYTES = 512  # read of it
+UNDER_TLS = "220 (under TLS, which was not begun)"  # such a server greets only after the handshake
 
 
 async def host(resolver: Resolver, config: Config) -> HostFacts:
-    """The server's name and addresses."""
     name, leaving = config.server.hostname, leaving_addresses(config)
     try:
         return HostFacts(name, tuple(await addresses_of(resolver, name)), leaving)
@@ -30,7 +29,7 @@ async def host(resolver: Resolver, config: Config) -> HostFacts:
 
 
 def leaving_addresses(config: Config) -> tuple[Address, ...]:
-    """Where mail leaves from: as the settings say, else as the routing table does, if that is public at all."""
+    """The source addresses of mail: by the settings, else by the routing table if those are public."""
     if config.delivery.own_addresses:
         return config.delivery.own_addresses
     found = [address for nobodys in UNASSIGNED if (address := source_address(nobodys)) is not None]
@@ -51,12 +50,11 @@ async def ptr(resolver: Resolver, address: Address, hostname: str) -> PtrFacts:
             if address in await addresses_of(resolver, name):
                 confirmed.append(name)
         except LookupFailed:
-            pass  # not confirmed, whatever the cause: receivers will see no more
+            pass  # not confirmed, whatever the cause
     return PtrFacts(address, hostname, names, tuple(confirmed))
 
 
 async def mx(resolver: Resolver, domain: str) -> MxFacts:
-    """Who takes mail for a domain."""
     try:
         return MxFacts(domain, (await resolver.mx(domain)).records)
     except LookupFailed as failed:
@@ -71,35 +69,35 @@ async def mx(resolver: Resolver, domain: str) -> MxFacts:
 # ---- mail servers
 
 
-async def knocks(resolver: Resolver, config: Config, outside: Outside) -> list[Knock]:
-    """What the mail servers of large providers say, or the relay; all are asked at once."""
+async def probes(resolver: Resolver, config: Config, outside: Outside) -> list[MailServerProbe]:
+    """The greetings of the mail servers of large providers, or of the relay; all are tried at once."""
     if config.delivery.mode is DeliveryMode.RELAY and config.delivery.relay_host:
-        return [await _knock_at_relay(resolver, config, outside)]
-    found: dict[str, Knock] = {}
+        return [await _probe_relay(resolver, config, outside)]
+    found: dict[str, MailServerProbe] = {}
 
     async def one(target: str) -> None:
-        found[target] = await _knock_at_domain(resolver, config, outside, target)
+        found[target] = await _probe_domain(resolver, config, outside, target)
 
     async with trio.open_nursery() as nursery:
-        for target in TARGETS:
+        for target in PROBED_DOMAINS:
             nursery.start_soon(one, target)
-    return [found[target] for target in TARGETS]
+    return [found[target] for target in PROBED_DOMAINS]
 
 
-async def _knock_at_domain(resolver: Resolver, config: Config, outside: Outside, domain: str) -> Knock:
+async def _probe_domain(resolver: Resolver, config: Config, outside: Outside, domain: str) -> MailServerProbe:
     try:
         exchangers = (await resolver.mx(domain)).records
     except LookupFailed as failed:
-        return Knock(domain, None, failed.text, dialled=False)
+        return MailServerProbe(domain, None, failed.text, dialled=False)
     best = min(exchangers, key=lambda each: each.preference)
 
     async def greeting(address: Address) -> str:
         return await _greeting(outside, str(address), config.delivery.mx_port)
 
-    return await _knock(resolver, best.host, lambda address: refusal(address, config.delivery.allow_networks), greeting)
+    return await _probe(resolver, best.host, lambda address: refusal(address, config.delivery.allow_networks), greeting)
 
 
-async def _knock_at_relay(resolver: Resolver, config: Config, outside: Outside) -> Knock:
+async def _probe_relay(resolver: Resolver, config: Config, outside: Outside) -> MailServerProbe:
     """As delivery does: the operator named the relay, so its address may be a private one."""
     delivery = config.delivery
 
@@ -109,40 +107,40 @@ async def _knock_at_relay(resolver: Resolver, config: Config, outside: Outside) 
         await (await outside.dial(str(address), delivery.relay_port)).aclose()
         return UNDER_TLS
 
-    return await _knock(resolver, delivery.relay_host, lambda _: None, greeting)
+    return await _probe(resolver, delivery.relay_host, lambda _: None, greeting)
 
 
-async def _knock(
+async def _probe(
     resolver: Resolver,
     host_name: str,
     refused: Callable[[Address], str | None],
     greeting: Callable[[Address], Awaitable[str]],
-) -> Knock:
+) -> MailServerProbe:
     try:
         found = await addresses_of(resolver, host_name)
     except LookupFailed as failed:
-        return Knock(host_name, None, failed.text, dialled=False)
+        return MailServerProbe(host_name, None, failed.text, dialled=False)
     reason = "it has no address"
     for address in found[:2]:
         if no := refused(address):
             reason = no
             continue
         try:
-            with trio.fail_after(KNOCK_TIMEOUT):
-                return Knock(host_name, await greeting(address))
+            with trio.fail_after(PROBE_TIMEOUT):
+                return MailServerProbe(host_name, await greeting(address))
         except trio.TooSlowError:
-            reason = f"no answer from {address} within {KNOCK_TIMEOUT:.0f} s"
+            reason = f"no answer from {address} within {PROBE_TIMEOUT:.0f} s"
         except OSError as error:
             reason = f"{address}: {error_text(error)}"
         except trio.BrokenResourceError:
             reason = f"{address}: the connection was closed"
-    return Knock(host_name, None, reason)
+    return MailServerProbe(host_name, None, reason)
 
 
 async def _greeting(outside: Outside, address: str, port: int) -> str:
     stream = await outside.dial(address, port)
     async with stream:
-        said = await stream.receive_some(GREETING)
+        said = await stream.receive_some(GREETING_BYTES)
         return bytes(said).decode("ascii", "replace").strip() or "it hung up"
 
 
@@ -150,7 +148,6 @@ async def _greeting(outside: Outside, address: str, port: int) -> str:
 
 
 async def listings(resolver: Resolver, blocklists: Sequence[str], found: Sequence[Address]) -> list[Listing]:
-    """What each blocklist says of each address."""
     asked: dict[tuple[str, Address], Listing] = {}
 
     async def one(blocklist: str, address: Address) -> None:

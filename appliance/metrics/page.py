@@ -1,4 +1,4 @@
-"""In charge of the text that Prometheus reads: its exposition format, version 0.0.4. PURE."""
+"""The text format of Prometheus, version 0.0.4. No I/O."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Something that is read when it is asked for: one value, or one for each value of its labels."""
+    """A metric read at the time of the request: one value, or one for each value of its labels."""
 
     name: str
     about: str
@@ -21,7 +21,6 @@ class Reading:
 
 
 def page(counts: Iterable[Counter], spreads: Iterable[Histogram], readings: Iterable[Reading]) -> str:
-    """Everything, in the order given."""
     lines: list[str] = []
     for each in counts:
         lines += _counts(each)
@@ -60,7 +59,6 @@ def _reading(reading: Reading) -> Iterator[str]:
 
 
 def _labelled(labels: tuple[str, ...], key: object) -> str:
-    """The labels with their values, as they stand behind a name."""
     if not labels:
         return ""
     values = key if isinstance(key, tuple) else (key,)

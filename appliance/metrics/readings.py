@@ -1,4 +1,4 @@
-"""In charge of what is read only when Prometheus asks: the queue, the disk, the process."""
+"""Metrics read at the time of the request: the queue, the disk, the process."""
 
 import os
 import resource
@@ -15,30 +15,28 @@ from appliance.store import FILE_NAME
 from appliance.store.queue_depth import Depth, read_depth
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, WARMUP_STATUSES
 
-KEPT = 5.0  # seconds for which the queue is not read again, however often somebody asks
+QUEUE_CACHED = 5.0  # seconds for which a reading of the queue is reused
 STATM = Path("/proc/self/statm")
 DESCRIPTORS = Path("/proc/self/fd")
 
 
 @dataclass(slots=True)
 class Readings:
-    """Readings of one installation."""
-
     data_dir: Path
     outside: Outside
     _began: float = field(default_factory=time.time)
     _depth: Depth | None = None
     _read_at: float = float("-inf")  # Trio's clock
-    _one: trio.Lock = field(default_factory=trio.Lock)
+    _reading: trio.Lock = field(default_factory=trio.Lock)
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     async def now(self) -> list[Reading]:
-        """Everything as it is; the queue as it was at most a few seconds ago."""
+        """All readings; the queue as it was at most a few seconds ago."""
         return [*_process(self._began), *_disk(self.data_dir), *_queue(await self._queue()), *_warmups()]
 
     async def _queue(self) -> Depth | None:
-        async with self._one:
-            if trio.current_time() >= self._read_at + KEPT:
+        async with self._reading:
+            if trio.current_time() >= self._read_at + QUEUE_CACHED:
                 # In a thread, on a connection of its own: a long queue takes a while to count.
                 path, now = self.data_dir / FILE_NAME, self.outside.now()
                 self._depth = await trio.to_thread.run_sync(read_depth, path, now, limiter=self._thread)
@@ -47,7 +45,7 @@ class Readings:
 
 
 def _queue(depth: Depth | None) -> list[Reading]:
-    """The queue's readings, none of them when it could not be read in time: no value is better than a wrong one."""
+    """The queue's readings; none when it could not be read in time, rather than wrong ones."""
     if depth is None:
         return []
     waiting = {"due": float(depth.due), "deferred": float(depth.deferred)}
@@ -63,7 +61,7 @@ def _queue(depth: Depth | None) -> list[Reading]:
 
 
 def _warmups() -> list[Reading]:
-    """The warm-ups under way at pools that have a name."""
+    """The warm-ups of named pools."""
     found = [each for told in WARMUP_STATUSES.values() for each in told()]
     limits = {(each.pool, each.source): float(each.per_hour) for each in found}
     used = {(each.pool, each.source): float(each.used) for each in found}

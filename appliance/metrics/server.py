@@ -1,4 +1,4 @@
-"""In charge of the listener that Prometheus asks: one page, plain HTTP, for this machine or a network one trusts."""
+"""The metrics listener: one page over plain HTTP, without authentication, for loopback or a trusted network."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,9 +13,9 @@ from appliance.net.http_server import ShortConnection, answer_one, response
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, LOOP_LAG
 
-MOST = 100  # connections at once
-PATIENCE = 5.0  # seconds for a whole request and its answer
-LAG_EVERY = 0.1  # seconds between two looks how late the event loop is
+METRICS_CONNECTIONS = 100  # at once
+SCRAPE_TIMEOUT = 5.0  # seconds for a whole request and its answer
+LAG_EVERY = 0.1  # seconds between two measurements of the event loop's lag
 
 log = get_logger("metrics")
 
@@ -26,33 +26,37 @@ async def serve(
     binds: tuple[Endpoint, ...],
     readings: Readings,
     *,
+    scrape_timeout: float = SCRAPE_TIMEOUT,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve for ever; without an address to listen on there is nothing to do."""
+    """Serve until cancelled; without an address to listen on there is nothing to do."""
     listeners = [listener for bind in binds for listener in await trio.open_tcp_listeners(bind.port, host=bind.host)]
     task_status.started([str(Endpoint(*listener.socket.getsockname()[:2])) for listener in listeners])
     if listeners:
-        door: ConnectionTable[ShortConnection] = ConnectionTable(MOST, MOST)
+        door: ConnectionTable[ShortConnection] = ConnectionTable(METRICS_CONNECTIONS, METRICS_CONNECTIONS)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_loop)
+            serve_one = partial(_connected, readings, door, scrape_timeout)
             for listener in listeners:
-                nursery.start_soon(accept_connections, listener, partial(_connected, readings, door), nursery)
+                nursery.start_soon(accept_connections, listener, serve_one, nursery)
 
 
 async def _watch_loop() -> None:
-    """Measure how late this task is woken: what it waits, every sender and every delivery waits, too."""
+    """Measure how late this task is woken: every sender and every delivery waits as long."""
     while True:
         due = trio.current_time() + LAG_EVERY
         await trio.sleep_until(due)
         LOOP_LAG.add(max(0.0, trio.current_time() - due))
 
 
-async def _connected(readings: Readings, door: ConnectionTable[ShortConnection], stream: trio.SocketStream) -> None:
-    """One request; whatever goes wrong in it ends it alone."""
+async def _connected(
+    readings: Readings, door: ConnectionTable[ShortConnection], scrape_timeout: float, stream: trio.SocketStream
+) -> None:
+    """Serve one request; an exception ends only that."""
     try:
-        await answer_one(stream, door, PATIENCE, partial(answer, make_page=partial(_page, readings)))
+        await answer_one(stream, door, scrape_timeout, partial(answer, make_page=partial(_page, readings)))
     except Exception:
-        log.exception("metrics could not be told")
+        log.exception("metrics request failed")
 
 
 async def _page(readings: Readings) -> str:

@@ -1,1 +1,1 @@
-"""The words in which the command line and the dashboard tell where mail stands."""
+"""Texts on the state of mail, for the command line, the API and the dashboard."""

@@ -1,4 +1,4 @@
-"""In charge of saying in plain words where a recipient stands, why, and when it is tried next. PURE."""
+"""Explains in plain words the state of a recipient, its reason, and when it is tried next. Pure: no I/O, no state."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,15 +11,12 @@ from appliance.model.queue import PoolHold, PoolView
 from appliance.model.warmup import WarmupStatus
 from appliance.times import SECOND
 
-QUOTED_REPLY = ", the last: "  # what a hold quotes follows this
-CANCELLED = "cancelled:"  # how the response of a recipient begins that was given up by hand
-
-
-# ---- times
+QUOTED_REPLY = ", the last: "  # precedes the reply that the reason of a hold quotes
+CANCELLED_PREFIX = "cancelled:"  # of the response of a recipient that the operator cancelled
 
 
 def clock(at: int, now: int) -> str:
-    """A time as people read it (UTC): without the date if that is today's."""
+    """A time in UTC, without the date if it is today's."""
     moment, today = (datetime.fromtimestamp(each // SECOND, UTC) for each in (at, now))
     return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
@@ -37,7 +34,7 @@ def span(microseconds: int) -> str:
     return f"{days} d {hours % 24} h"
 
 
-# ---- where a recipient stands
+# ---- a recipient
 
 
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
@@ -67,17 +64,13 @@ def _bounced(tried: TriedRecipient, now: int) -> str:
 
 def _failed(tried: TriedRecipient, now: int) -> str:
     response = tried.recipient.last_smtp_response or ""
-    if not tried.attempts or response.startswith(CANCELLED):
+    if not tried.attempts or response.startswith(CANCELLED_PREFIX):
         return response + (f" (after {_count(len(tried.attempts))})" if tried.attempts else "")
     last = tried.attempts[-1]
     return f"failed at {clock(last.finished_at, now)}: {_count(len(tried.attempts))} used up, the last: {_said(last)}"
 
 
-_FINAL = {
-    RecipientStatus.DELIVERED: _delivered,
-    RecipientStatus.BOUNCED: _bounced,
-    RecipientStatus.FAILED: _failed,
-}
+_FINAL = {RecipientStatus.DELIVERED: _delivered, RecipientStatus.BOUNCED: _bounced, RecipientStatus.FAILED: _failed}
 
 
 def _deferred(tried: TriedRecipient, at: int, pool: PoolView, now: int, allowed: int) -> str:
@@ -96,7 +89,7 @@ def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: i
 
 
 def _held(pool: PoolView, now: int) -> str | None:
-    """That mail may not go at all, and who can change that."""
+    """That the pool's mail is held, and how it is released."""
     if pool.pause is not None:
         hint = " (`appliance resume` lets it go)" if pool.for_operator else ""
         return f"all mail is paused: {pool.pause.reason}{hint}"
@@ -107,12 +100,12 @@ def _held(pool: PoolView, now: int) -> str | None:
 
 
 def public_reason(hold: PoolHold) -> str:
-    """Why a pool is held, for customers: without the reply that a hold of our own quotes, to any account's mail."""
+    """Why a pool is held, for customers: without the quoted reply, which may be to another account's mail."""
     return hold.reason.partition(QUOTED_REPLY)[0]
 
 
 def hold_reason(hold: PoolHold, now: int) -> str:
-    """Why a pool is held, and when it is tried again whether it still has to be."""
+    """Why a pool is held, and when the next probe is."""
     return f"{hold.reason}{_next_probe(hold, now)}"
 
 
@@ -123,7 +116,7 @@ def _next_probe(hold: PoolHold, now: int) -> str:
 
 
 def _why(pool: PoolView, now: int) -> str:
-    """What a due recipient waits for, the greatest obstacle first."""
+    """What a due recipient waits for; the first that applies."""
     state, name = pool.state, f"pool {pool.name}"
     if held := _held(pool, now):
         return held
@@ -163,7 +156,6 @@ def _because(tried: TriedRecipient) -> str:
 
 
 def _said(attempt: Attempt) -> str:
-    """What a server answered, or what we found instead of one."""
     text = attempt.smtp_response or "nothing is known"
     return f"{attempt.mx_host} said {text}" if attempt.mx_host and attempt.smtp_code is not None else text
 
@@ -181,7 +173,7 @@ def _count(attempts: int) -> str:
 
 
 def server(attempt: Attempt) -> str:
-    """Whom an attempt reached, and how well that was encrypted."""
+    """The server of an attempt, and its encryption."""
     if attempt.mx_host is None:
         return "the sandbox" if attempt.decision is None else "no server"  # only simulated ones decide nothing
     at = f" ({attempt.mx_address})" if attempt.mx_address and attempt.mx_address != attempt.mx_host else ""
@@ -189,7 +181,7 @@ def server(attempt: Attempt) -> str:
 
 
 def encryption(tls: str | None) -> str:
-    """The record of a connection's encryption, "version, cipher, verification", without the cipher."""
+    """The stored "version, cipher, verification" of a connection, without the cipher."""
     if tls is None:
         return "without TLS"
     version, _, rest = tls.partition(", ")
@@ -207,15 +199,15 @@ def attempt_line(number: int, attempt: Attempt, now: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """One line of an SMTP dialogue: `C` we, `S` the server, `*` a remark."""
+class DialogueLine:
+    """One line of an SMTP session: by the client (`C`), the server (`S`), or a remark (`*`)."""
 
     milliseconds: int
     speaker: str
     text: str
 
 
-def dialogue(attempt: Attempt) -> Iterable[Spoken]:
-    """What was said in an attempt, as far as it was kept."""
+def dialogue(attempt: Attempt) -> Iterable[DialogueLine]:
+    """The SMTP session of an attempt, as far as it was stored."""
     lines = msgspec.json.decode(attempt.dialogue or "[]", type=list[tuple[int, str, str]])
-    return [Spoken(*line) for line in lines]
+    return [DialogueLine(*line) for line in lines]

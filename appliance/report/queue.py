@@ -1,4 +1,4 @@
-"""In charge of how the queue is told, on the shell and over HTTP: by pool, with its destinations. PURE."""
+"""The queue as the command line and the API show it: by pool, with its destinations. Pure: no I/O, no state."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from appliance.model.warmup import WarmupStatus
 from appliance.times import rfc3339
 
 
-class Pause(Struct):
+class PauseReport(Struct):
     """Since when all mail is paused, and why."""
 
     since: str
@@ -65,16 +65,16 @@ class WarmingAddress(Struct):
 
 
 def warming(warmups: Iterable[WarmupStatus]) -> list[WarmingAddress]:
-    """How warm-ups are told."""
+    """Warm-ups as they are shown."""
     return [
         WarmingAddress(each.pool, each.source, each.day, each.days, each.per_hour, each.used, _time(each.next_at))
         for each in warmups
     ]
 
 
-def pause_of(hold: PoolHold | None) -> Pause | None:
-    """How a hold of all mail is told."""
-    return None if hold is None else Pause(rfc3339(hold.held_at), hold.reason)
+def pause_of(hold: PoolHold | None) -> PauseReport | None:
+    """The hold of all mail as it is shown."""
+    return None if hold is None else PauseReport(rfc3339(hold.held_at), hold.reason)
 
 
 def by_pool(
@@ -99,10 +99,7 @@ def _amounts(mail: WaitingMail) -> tuple[int, int, str, str | None]:
 
 
 def _pool(
-    name: str | None,
-    amounts: tuple[int, int, str | None, str | None],
-    hold: PoolHold | None,
-    state: PoolState | None,
+    name: str | None, amounts: tuple[int, int, str | None, str | None], hold: PoolHold | None, state: PoolState | None
 ) -> WaitingPool:
     return WaitingPool(
         name,

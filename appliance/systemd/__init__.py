@@ -1,1 +1,1 @@
-"""In charge of being a systemd service: the unit, its user and its directories, and how they are put on a machine."""
+"""The systemd service: the unit, its user and directories, and the steps that install and remove them."""

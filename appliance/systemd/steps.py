@@ -1,4 +1,4 @@
-"""In charge of the single steps an installation is made of: what each is called, and doing it."""
+"""The steps of an installation. Each has `do()`, and as text the line that the command prints for it."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ class Write:
         return f"write {self.path} ({self.mode:04o})"
 
     def do(self) -> None:
-        """Put it there, whole or not at all."""
+        """Replace the file atomically."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _replace(self.path, self.mode, lambda draft: draft.write_text(self.content, "utf-8"))
 
@@ -57,7 +57,7 @@ class Copy:
         return f"copy {self.source} to {self.path} (0755)"
 
     def do(self) -> None:
-        """Put it there, whole or not at all."""
+        """Replace the file atomically."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _replace(self.path, 0o755, lambda draft: shutil.copyfile(self.source, draft))
 
@@ -73,7 +73,6 @@ class Link:
         return f"link {self.path} to {self.target}"
 
     def do(self) -> None:
-        """Put it there, in the place of an earlier one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
         self.path.symlink_to(self.target)
@@ -89,7 +88,6 @@ class Remove:
         return f"remove {self.path}"
 
     def do(self) -> None:
-        """Take it away; it may be gone already."""
         if self.path.is_dir() and not self.path.is_symlink():
             shutil.rmtree(self.path)
         else:
@@ -106,7 +104,7 @@ class Run:
         return f"run {' '.join(self.command)}"
 
     def do(self) -> None:
-        """Run it; StepFailed with the first line of its complaint."""
+        """Run it; raises StepFailed with the first line of its error output."""
         environment = own_environment(os.environ, frozen=bool(getattr(sys, "frozen", False)))
         try:
             ran = subprocess.run(  # noqa: S603 - our own constants and paths the operator gave
@@ -115,15 +113,15 @@ class Run:
         except OSError as error:
             raise StepFailed(f"{self.command[0]}: {error.strerror}") from None
         if ran.returncode != 0:
-            complaint = (ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}").splitlines()
-            raise StepFailed(f"`{' '.join(self.command)}` failed: {complaint[0]}")
+            output = (ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}").splitlines()
+            raise StepFailed(f"`{' '.join(self.command)}` failed: {output[0]}")
 
 
 Step = Write | Keep | Copy | Link | Remove | Run
 
 
 def own_environment(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
-    """The environment for commands of the system: the libraries in the single binary are not for them."""
+    """The environment for system commands, without the library path of the single binary."""
     given = dict(environ)
     if frozen:
         given.pop(LIBRARIES, None)
@@ -133,7 +131,7 @@ def own_environment(environ: Mapping[str, str], *, frozen: bool) -> dict[str, st
 
 
 def _replace(path: Path, mode: int, fill: Callable[[Path], object]) -> None:
-    """Make a draft beside the file and put it in its place: a program that runs keeps the old one."""
+    """Write beside the file and rename: a running program keeps the old file."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     draft.touch(0o600)

@@ -1,30 +1,34 @@
-"""In charge of putting webhooks together: which parts there are, and what each is given."""
+"""Builds the webhook service out of the settings: what is trusted, allowed and refused, and how it runs."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import trio
 
 from appliance.config.settings import Config
-from appliance.dns.resolver import DnsResolver
+from appliance.dns.resolver import DnsResolver, Resolver
 from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.tls.trust import https_context
+from appliance.webhook.attempt import Attempts
 from appliance.webhook.dispatcher import Dispatcher
-from appliance.webhook.from_settings import poster
 from appliance.webhook.post import Poster
 
-CLOSE_EVERY = 5.0  # seconds between two looks for connections that nobody needs
+CLOSE_IDLE_EVERY = 5.0  # seconds between two checks for idle connections
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
-    """Who posts, and who has it done."""
+class WebhookService:
+    """The dispatcher of due posts, and the poster it uses; the API checks URLs with the same poster."""
 
     poster: Poster
     dispatcher: Dispatcher
 
     async def run(self) -> None:
-        """Post whatever is due, for ever; close the connections at the end."""
+        """Post events until cancelled, then close the connections."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_idle)
@@ -35,12 +39,46 @@ class Office:
 
     async def _close_idle(self) -> None:
         while True:
-            await trio.sleep(CLOSE_EVERY)
+            await trio.sleep(CLOSE_IDLE_EVERY)
             await self.poster.close_idle()
 
 
-def build(config: Config, outside: Outside, store: Store, key: bytes) -> Office:
-    """Webhooks, ready to run; raises ConfigError when the settings cannot be used."""
-    posts = poster(config, DnsResolver(config.dns.resolvers), outside)
-    secrets = WebhookSecrets(key, outside)
-    return Office(posts, Dispatcher(store, outside, secrets, posts, config.webhooks.retry_delays))
+def build(config: Config, outside: Outside, store: Store, key: bytes) -> WebhookService:
+    """The service, ready to run; raises ConfigError when the settings cannot be used."""
+    poster = build_poster(config, DnsResolver(config.dns.resolvers), outside)
+    attempts = Attempts(poster, WebhookSecrets(key, outside), outside, config.webhooks.retry_delays)
+    return WebhookService(poster, Dispatcher(store, outside, attempts))
+
+
+def build_poster(config: Config, resolver: Resolver, outside: Outside) -> Poster:
+    """The poster by the operator's settings; raises ConfigError when `webhooks.ca_file` cannot be used."""
+    return Poster(
+        resolver,
+        outside.dial,
+        https_context(config, "webhooks.ca_file", config.webhooks.ca_file),
+        ports=frozenset(config.webhooks.ports),
+        own_names=own_names(config),
+        allowed=config.webhooks.allow_networks,
+        own=LocalAddresses(frozenset(config.delivery.own_addresses)),
+    )
+
+
+def own_names(config: Config) -> frozenset[str]:
+    """The names of this service, and as `*.domain` every name below `server.own_domains`.
+
+    Names below the host name and below that of the base URL are not refused: `hooks.example.com` may be a customer's
+    while this service is reached at `example.com`. An address in the base URL is not a name: `webhooks.allow_networks`
+    decides whether it may be dialled, and an operator who allows loopback means it.
+    """
+    names = {config.server.hostname, urlsplit(config.http.base_url).hostname or ""}
+    names = {name for name in names if not _is_address(name)}
+    domains = config.server.own_domains
+    return frozenset({*names, *domains, *(f"*.{domain}" for domain in domains)} - {""})
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,63 +1,42 @@
-"""In charge of the connections that are kept for the next event: how many, for how long, and for whom."""
+"""Idle connections to receivers, kept for the next event: bounded in all and per host, by idle time and by age.
+
+A connection is reused only for the same name, port and checked address. Of several the one used last is taken first,
+so that the others become idle and are closed.
+"""
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import trio
 
-from appliance.net.address_policy import Address
-from appliance.webhook.limited_stream import Transport
+from appliance.webhook.connect import ReceiverConnection, ReceiverEndpoint
 
-IDLE_LIMIT = 30.0  # seconds a connection is kept without use
-AGE_LIMIT = 300.0  # seconds it is used at all, so that the receiver's certificate is looked at again soon
-KEPT = 200  # connections in all
-KEPT_FOR_HOST = 16
-
-
-class Place(NamedTuple):
-    """Whom a connection leads to: a name, verified by the certificate, at an address that was checked."""
-
-    host: str
-    port: int
-    address: Address
-
-
-@dataclass(eq=False, slots=True)
-class Connection:
-    """An open connection to a receiver."""
-
-    place: Place
-    stream: trio.abc.Stream  # encrypted
-    transport: Transport  # beneath it
-    opened: float
-    used: float = 0.0
-
-    def begin(self) -> None:
-        """Another answer is awaited."""
-        self.transport.begin()
-
-    async def aclose(self) -> None:
-        """Close at once: receivers do not wait for a goodbye, and neither do we."""
-        await trio.aclose_forcefully(self.stream)
+IDLE_SECONDS = 30.0  # a connection is kept without use
+CONNECTION_AGE = 300.0  # seconds a connection is used at all, so that the certificate is verified again soon
+CONNECTIONS_KEPT = 200
+CONNECTIONS_PER_HOST = 16
 
 
 @dataclass(slots=True)
-class KeptConnections:
-    """The idle connections. Of one place the one used last is taken first, so that the others run out."""
+class IdleConnections:
+    """The idle connections of one poster."""
 
-    _places: dict[Place, deque[Connection]] = field(default_factory=dict)  # each in the order of their last use
-    _by_use: dict[Connection, None] = field(default_factory=dict)  # all of them, in that order
-    _of_host: dict[tuple[str, int], int] = field(default_factory=dict)
+    idle_seconds: float = IDLE_SECONDS
+    limit: int = CONNECTIONS_KEPT
+    limit_per_host: int = CONNECTIONS_PER_HOST
+    _by_endpoint: dict[ReceiverEndpoint, deque[ReceiverConnection]] = field(
+        default_factory=dict
+    )  # each in order of last use
+    _by_use: dict[ReceiverConnection, None] = field(default_factory=dict)  # all of them, in that order
+    _per_host: dict[tuple[str, int], int] = field(default_factory=dict)
     _closed: bool = False
 
     def __len__(self) -> int:
-        """How many are kept."""
         return len(self._by_use)
 
-    async def take(self, place: Place) -> Connection | None:
-        """An idle connection to there that seems alive, no longer kept; dead ones are closed on the way."""
-        while waiting := self._places.get(place):
+    async def take(self, endpoint: ReceiverEndpoint) -> ReceiverConnection | None:
+        """Remove and return an idle connection that seems alive; dead ones found on the way are closed."""
+        while waiting := self._by_endpoint.get(endpoint):
             connection = waiting[-1]
             self._remove(connection)
             if connection.transport.silent:
@@ -65,56 +44,54 @@ class KeptConnections:
             await connection.aclose()
         return None
 
-    async def give_back(self, connection: Connection) -> None:
-        """Keep it for the next event; when there are too many, the one unused for longest goes."""
+    async def give_back(self, connection: ReceiverConnection) -> None:
+        """Keep a connection for the next event; above the limit the one unused for longest is closed."""
         now = connection.used = trio.current_time()
-        key = connection.place[:2]
-        count = self._of_host.get(key, 0)
-        if self._closed or count >= KEPT_FOR_HOST or now - connection.opened >= AGE_LIMIT:
+        host = connection.endpoint[:2]
+        count = self._per_host.get(host, 0)
+        if self._closed or count >= self.limit_per_host or now - connection.opened >= CONNECTION_AGE:
             await connection.aclose()
             return
-        self._places.setdefault(connection.place, deque()).append(connection)
+        self._by_endpoint.setdefault(connection.endpoint, deque()).append(connection)
         self._by_use[connection] = None
-        self._of_host[key] = count + 1
-        if len(self._by_use) > KEPT:
+        self._per_host[host] = count + 1
+        if len(self._by_use) > self.limit:
             await self._drop(next(iter(self._by_use)))
 
-    async def drop_all_to(self, place: Place) -> None:
-        """Close those to a place that has just let one of them down: they would waste an attempt each."""
-        while waiting := self._places.get(place):
+    async def drop_all_to(self, endpoint: ReceiverEndpoint) -> None:
+        """Close all to an endpoint that has just broken one of them: each would waste an attempt."""
+        while waiting := self._by_endpoint.get(endpoint):
             await self._drop(waiting[0])
 
     async def close_idle(self) -> None:
-        """Close those that nobody has used for a while."""
-        limit = trio.current_time() - IDLE_LIMIT
+        """Close those unused for `idle_seconds`."""
+        limit = trio.current_time() - self.idle_seconds
         while self._by_use and (oldest := next(iter(self._by_use))).used <= limit:
             await self._drop(oldest)
 
     async def drop_all(self) -> None:
-        """Close all that are kept now."""
         while self._by_use:
             await self._drop(next(iter(self._by_use)))
 
     async def aclose(self) -> None:
-        """Close all, and keep none any more."""
+        """Close all, and keep none from now on."""
         self._closed = True
         await self.drop_all()
 
-    async def _drop(self, connection: Connection) -> None:
+    async def _drop(self, connection: ReceiverConnection) -> None:
         self._remove(connection)
         await connection.aclose()
 
-    def _remove(self, connection: Connection) -> None:
-        """Forget it. It is the first or the last of its place: used before or after all others there."""
-        place = connection.place
-        waiting = self._places[place]
+    def _remove(self, connection: ReceiverConnection) -> None:
+        waiting = self._by_endpoint[connection.endpoint]
         if waiting[-1] is connection:
             waiting.pop()
         else:
             waiting.remove(connection)
         if not waiting:
-            del self._places[place]
+            del self._by_endpoint[connection.endpoint]
         del self._by_use[connection]
-        self._of_host[place[:2]] -= 1
-        if not self._of_host[place[:2]]:
-            del self._of_host[place[:2]]
+        host = connection.endpoint[:2]
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]

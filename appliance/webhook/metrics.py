@@ -1,4 +1,4 @@
-"""In charge of counting what came of posts, and of leaving a line of each in the log."""
+"""Counts recorded attempts, and writes a line of each into the message log."""
 
 from appliance.model.webhooks import PostResult, PostStatus
 from appliance.telemetry.message_log import MESSAGE_LOG
@@ -6,15 +6,12 @@ from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 
 
 def observe(result: PostResult) -> None:
-    """Count one attempt, which is on disk; one that is made again has failed all the same."""
+    """Count one attempt, which is on disk; one that will be retried counts as failed."""
     WEBHOOK_POSTS.add((PostStatus.SUCCESS if result.status is PostStatus.SUCCESS else PostStatus.FAILED).value)
     WEBHOOK_SECONDS.add(result.duration_ms / 1000)
-    if MESSAGE_LOG.keep and result.post.message_id is not None:  # a ping is about no message
-        _note(result)
-
-
-def _note(result: PostResult) -> None:
     post = result.post
+    if not MESSAGE_LOG.keep or post.message_id is None:  # a ping is about no message
+        return
     MESSAGE_LOG.note(
         "webhook",
         message_id=post.message_id,

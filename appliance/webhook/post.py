@@ -1,7 +1,7 @@
-"""In charge of posting an event to a receiver over HTTPS: whom to dial, for how long, and what came of it.
+"""Posts one event to a receiver over HTTPS, within five seconds in all; every failure is in the result.
 
-An attempt looks at everything again: the URL by its rules, its name in the DNS, each address behind it. The address
-that was checked is the one dialled, with the name in SNI and Host. No redirect is followed.
+Each attempt applies the URL policy, looks the name up and checks every address again. The name is in SNI and Host. No
+redirect is followed. A connection that may carry another request is kept for the next event.
 """
 
 import ssl
@@ -15,37 +15,42 @@ from appliance.dns.resolver import Resolver
 from appliance.net.address_policy import Address, Network
 from appliance.net.dial import Dial
 from appliance.system.shortage import Shortage
-from appliance.webhook.address_check import Lookup, NotFound
-from appliance.webhook.attempt import Attempt, NotPosted
-from appliance.webhook.connect import connect
-from appliance.webhook.connection_pool import Connection, KeptConnections, Place
-from appliance.webhook.exchange import Lost, exchange
-from appliance.webhook.request import request_bytes
+from appliance.webhook.connect import (
+    FIRST_ADDRESS,
+    AddressLookup,
+    NoAddress,
+    NotPosted,
+    ReceiverConnection,
+    ReceiverEndpoint,
+    dial_receiver,
+    start_tls,
+)
+from appliance.webhook.connection_pool import IDLE_SECONDS, IdleConnections
+from appliance.webhook.http import ConnectionLost, PostAttempt, Step, exchange, request_bytes
 from appliance.webhook.url_policy import Target, UrlRefused, read_url
 
 POST_TIMEOUT = 5.0  # seconds for all of an attempt, by the interface
-URLS_READ = 1_000  # whose reading is remembered
-SWEEP_EVERY = 5.0  # seconds between looks at the idle connections
+URLS_CACHED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What came of a post."""
+    """The result of one attempt to post."""
 
     status: int | None
     body: bytes  # the first 2 KiB of the answer's
-    error: str | None  # what went wrong, in plain words; None when a whole answer came
+    error: str | None  # what went wrong; None when a whole answer came
     duration_ms: int
-    overlong: bool = False  # nothing went wrong but that the answer was too long to be read to its end
+    overlong: bool = False  # the error is only that the answer was too long to be read to its end
 
     @property
     def accepted(self) -> bool:
-        """Whether the receiver took the event: any 2xx, by the interface, however much it has to say besides."""
+        """Whether the receiver took the event: any 2xx, by the interface, however long its answer is."""
         return self.status is not None and 200 <= self.status < 300 and (self.error is None or self.overlong)
 
 
 class Poster:
-    """Posts events. One for the process: it keeps the connections."""
+    """Posts events. One for the process, since it keeps the idle connections."""
 
     def __init__(
         self,
@@ -58,21 +63,23 @@ class Poster:
         allowed: tuple[Network, ...] = (),
         own: Container[Address] = frozenset(),
         timeout: float = POST_TIMEOUT,
+        first_address: float = FIRST_ADDRESS,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._dial = dial
         self._context = context
         self._timeout = timeout
-        self._lookup = Lookup(resolver, allowed, own)
-        self._kept = KeptConnections()
-        self._swept = 0.0
-        # A URL is judged by its text and the settings alone, so the verdict on a text stays the same.
-        self._read = lru_cache(URLS_READ)(lambda url: read_url(url, ports, own_names, allowed))
+        self._first_address = first_address
+        self._lookup = AddressLookup(resolver, allowed, own)
+        self._idle = IdleConnections(idle_seconds)
+        # The policy depends on the URL's text and the settings only, so its verdict can be cached.
+        self._read = lru_cache(URLS_CACHED)(lambda url: read_url(url, ports, own_names, allowed))
 
     async def check(self, url: str) -> str | None:
-        """Why this URL may not be saved, in words; None when it may.
+        """Why this URL may not be saved; None when it may.
 
-        So it may while its name cannot be looked up: every attempt looks again, and an outage of the DNS should not
-        keep anybody from their settings.
+        A lookup that fails for the moment refuses nothing: every attempt looks the name up again, and customers must
+        be able to save their settings during an outage of the DNS.
         """
         try:
             target = self._read(url)
@@ -80,18 +87,18 @@ class Poster:
                 await self._lookup.addresses(target)
         except UrlRefused as refused:
             return str(refused)
-        except NotFound as missing:
+        except NoAddress as missing:
             return None if missing.temporary else str(missing)
         except Shortage:
             return None
         return None
 
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
-        """Post once; whatever goes wrong is in the result. A cancellation closes the connection.
+        """Post once. A cancellation closes the connection.
 
-        Raises `Shortage` when this machine lacks what it takes to reach anybody, and gives up the kept connections.
+        Raises `Shortage` when this machine lacks what a connection needs, and closes the idle connections then.
         """
-        attempt, begun = Attempt(), trio.current_time()
+        attempt, began = PostAttempt(), trio.current_time()
         with trio.move_on_after(self._timeout) as limit:
             try:
                 target = self._read(url)
@@ -99,43 +106,48 @@ class Poster:
             except (UrlRefused, NotPosted) as fault:
                 attempt.error = str(fault)
             except Shortage:
-                await self._kept.drop_all()
+                await self._idle.drop_all()
                 raise
         if limit.cancelled_caught:
             attempt.error = f"{attempt.awaiting} within {self._timeout:g} s"
-        duration = round((trio.current_time() - begun) * 1000)
+        duration = round((trio.current_time() - began) * 1000)
         return Posted(attempt.status, attempt.body, attempt.error, duration, attempt.overlong)
 
     async def close_idle(self) -> None:
-        """Close the connections that have not been used for a while; posting does so, too, every few seconds."""
-        await self._kept.close_idle()
+        await self._idle.close_idle()
 
     async def aclose(self) -> None:
-        """Close the connections that are kept."""
-        await self._kept.aclose()
+        """Close the idle connections, and keep none from now on."""
+        await self._idle.aclose()
 
-    async def _post(self, attempt: Attempt, target: Target, request: bytes) -> None:
+    async def _post(self, attempt: PostAttempt, target: Target, request: bytes) -> None:
         addresses = await self._lookup.addresses(target)
-        await self._sweep()
-        connection = await self._take(target, addresses)
+        connection = await self._take_idle(target, addresses)
         if connection is not None:
             try:
                 await self._exchange(attempt, connection, request)
-            except Lost:  # the receiver had given it up; that it took the event all the same is for it to notice
-                await self._kept.drop_all_to(connection.place)
+            except ConnectionLost:  # closed while idle; a receiver that took the event all the same sees its id twice
+                await self._idle.drop_all_to(connection.endpoint)
             else:
                 return
-        connection = await connect(attempt, self._dial, self._context, target, addresses)
+        connection = await self._connect(attempt, target, addresses)
         await self._exchange(attempt, connection, request)
 
-    async def _take(self, target: Target, addresses: tuple[Address, ...]) -> Connection | None:
+    async def _take_idle(self, target: Target, addresses: tuple[Address, ...]) -> ReceiverConnection | None:
         for address in addresses:
-            if connection := await self._kept.take(Place(target.host, target.port, address)):
+            if connection := await self._idle.take(ReceiverEndpoint(target.host, target.port, address)):
                 return connection
         return None
 
-    async def _exchange(self, attempt: Attempt, connection: Connection, request: bytes) -> None:
-        """One request and its answer; the connection is kept if it may carry another."""
+    async def _connect(
+        self, attempt: PostAttempt, target: Target, addresses: tuple[Address, ...]
+    ) -> ReceiverConnection:
+        attempt.awaiting = Step.CONNECTED
+        endpoint, stream = await dial_receiver(self._dial, target, addresses, first_address=self._first_address)
+        attempt.awaiting = Step.SECURED
+        return await start_tls(self._context, endpoint, stream)
+
+    async def _exchange(self, attempt: PostAttempt, connection: ReceiverConnection, request: bytes) -> None:
         keep = False
         try:
             keep = await exchange(attempt, connection, request)
@@ -143,10 +155,4 @@ class Poster:
             if not keep:
                 await connection.aclose()
         if keep:
-            await self._kept.give_back(connection)
-
-    async def _sweep(self) -> None:
-        now = trio.current_time()
-        if now >= self._swept + SWEEP_EVERY:
-            self._swept = now
-            await self._kept.close_idle()
+            await self._idle.give_back(connection)

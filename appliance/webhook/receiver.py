@@ -1,8 +1,8 @@
-"""In charge of how one receiver is treated: how many posts at once, and how fast, by how it has been answering. PURE.
+"""The posts of one receiver that are in memory, and how many of them may be in flight. No I/O.
 
-A lane's posts are begun in order. A receiver that answers well may be given several at once. One that keeps failing is
-given one at a time, and soon only a few in a second: however much waits for it, trying costs next to nothing, and the
-first success lets everything through again.
+A lane's posts are started in order. A receiver that answers well gets several at once. One that keeps failing gets one
+at a time, and after more failures only a few in a second: a long queue then costs next to nothing, and the first
+success lifts both limits.
 """
 
 from collections import deque
@@ -11,92 +11,88 @@ from enum import StrEnum
 
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus
 
-AT_ONCE = 8  # posts to one receiver
-FAILING = 3  # failures in a row from which a receiver gets one post at a time
-DEAD = 20  # failures in a row from which it gets them at a measured pace
-PACE = 0.1  # seconds between two posts to one that is dead
-SLOW = 1_000  # milliseconds; who takes longer shares a part of all slots with others like it
+POSTS_PER_RECEIVER = 8  # in flight at once
+FAILING_AFTER = 3  # failures in a row; then one post at a time
+DEAD_AFTER = 20  # failures in a row; then DEAD_INTERVAL between two posts
+DEAD_INTERVAL = 0.1  # seconds
+SLOW_MS = 1_000  # an answer that takes longer makes the receiver one of the troubled
 
 
-class Standing(StrEnum):
-    """How a receiver's posts are likely to go."""
+class ReceiverHealth(StrEnum):
+    """How the next post to a receiver is likely to go."""
 
-    GOOD = "good"  # it has been answering
-    UNKNOWN = "unknown"  # it has never been seen to
+    GOOD = "good"  # it has been answering in time
+    UNKNOWN = "unknown"  # it has never answered in time
     TROUBLED = "troubled"  # it is slow, or keeps failing
 
 
 @dataclass(slots=True, eq=False)
-class Line:
-    """The posts of one lane that are in hand, and how its receiver is doing."""
+class ReceiverQueue:
+    """The posts of one lane in memory, and what is known of its receiver."""
 
     lane: Lane
-    proven: bool = (
-        False  # it has answered in time, here or by the record; what it does when asked need not be tried out
-    )
+    proven: bool = False  # it has answered in time, in this process or by what the store says
     waiting: deque[DuePost] = field(default_factory=deque)
-    taken: set[str] = field(default_factory=set)  # all that are in hand: still due, as far as the store knows
-    flying: int = 0
+    loaded: set[str] = field(default_factory=set)  # ids of all posts in memory; for the store they are still due
+    in_flight: int = 0
     failures: int = 0  # in a row
     slow: bool = False
-    may_begin_at: float = 0.0  # Trio's clock
-    in_turn: bool = False  # it waits for its turn
-    perhaps_more: bool = True  # the store may have more that is due
+    not_before: float = 0.0  # Trio's clock: no post is started earlier
+    queued: bool = False  # it waits for a slot
+    more_due: bool = True  # the store may have more posts that are due
 
     @property
-    def standing(self) -> Standing:
-        """How its posts are likely to go."""
-        if self.slow or self.failures >= FAILING:
-            return Standing.TROUBLED
-        return Standing.GOOD if self.proven else Standing.UNKNOWN
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing of it is in hand."""
-        return not self.taken and not self.flying and not self.in_turn
-
-    @property
-    def allowed(self) -> int:
-        """How many posts may be on their way at once; one, until it is known that they are answered."""
-        return AT_ONCE if self.proven and self.failures < FAILING else 1
-
-    def room(self, most: int) -> int:
-        """How many more posts may be taken into hand, of so many at most; none while enough of them wait."""
-        return 0 if len(self.waiting) > most // 8 else max(0, most - len(self.taken))
-
-    def take(self, posts: list[DuePost]) -> None:
-        """Take posts into hand."""
-        self.waiting.extend(posts)
-        self.taken.update([post.id for post in posts])
+    def health(self) -> ReceiverHealth:
+        if self.slow or self.failures >= FAILING_AFTER:
+            return ReceiverHealth.TROUBLED
+        return ReceiverHealth.GOOD if self.proven else ReceiverHealth.UNKNOWN
 
     @property
     def dead(self) -> bool:
-        """Whether nothing has gone well for a long time."""
-        return self.failures >= DEAD
+        """Whether its last DEAD_AFTER posts have failed."""
+        return self.failures >= DEAD_AFTER
 
-    def begin(self, now: float, pace: float = PACE) -> DuePost:
-        """The next post, which is on its way from now on."""
-        self.flying += 1
+    @property
+    def idle(self) -> bool:
+        """Whether none of its posts are in memory."""
+        return not self.loaded and not self.in_flight and not self.queued
+
+    @property
+    def in_flight_limit(self) -> int:
+        """How many posts may be in flight at once; one, until an answer has come in time."""
+        return POSTS_PER_RECEIVER if self.proven and self.failures < FAILING_AFTER else 1
+
+    def room(self, limit: int) -> int:
+        """How many more posts may be loaded, with so many in memory at most; none while enough of them wait."""
+        return 0 if len(self.waiting) > limit // 8 else max(0, limit - len(self.loaded))
+
+    def load(self, posts: list[DuePost]) -> None:
+        self.waiting.extend(posts)
+        self.loaded.update([post.id for post in posts])
+
+    def start(self, now: float, dead_interval: float = DEAD_INTERVAL) -> DuePost:
+        """The next post, which is in flight from now on."""
+        self.in_flight += 1
         if self.dead:
-            self.may_begin_at = now + pace
+            self.not_before = now + dead_interval
         return self.waiting.popleft()
 
-    def ended(self, post: DuePost, result: PostResult | None) -> None:
-        """A post has ended; with a result it is in hand until that is recorded, without one it was not tried."""
-        self.flying -= 1
+    def finish(self, post: DuePost, result: PostResult | None) -> None:
+        """End a post in flight. It stays loaded until its result is recorded; without one it was not attempted."""
+        self.in_flight -= 1
         if result is None:
-            self.taken.discard(post.id)
+            self.loaded.discard(post.id)
         else:
             self.failures = 0 if result.status is PostStatus.SUCCESS else self.failures + 1
-            self.slow = result.duration_ms > SLOW
+            self.slow = result.duration_ms > SLOW_MS
             self.proven = self.proven or (self.failures == 0 and not self.slow)
 
-    def wait_until(self, time: float) -> None:
-        """Begin nothing before then; what was not tried is still due."""
-        self.may_begin_at, self.perhaps_more = time, True
+    def postpone(self, time: float) -> None:
+        """Start nothing before then; what was not attempted is still due."""
+        self.not_before, self.more_due = time, True
 
     def drop(self) -> None:
-        """Forget what waits, here and in the store."""
-        self.taken.difference_update([post.id for post in self.waiting])
+        """Forget the waiting posts, and that the store may have more."""
+        self.loaded.difference_update([post.id for post in self.waiting])
         self.waiting.clear()
-        self.perhaps_more = False
+        self.more_due = False

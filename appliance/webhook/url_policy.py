@@ -1,8 +1,8 @@
-"""In charge of which URLs may be posted to: https, a public host, an allowed port, spelled in one plain way. PURE.
+"""Which URLs may be posted to: https, a public host, an allowed port, in one plain spelling. Pure: no I/O, no state.
 
-Whoever names a webhook chooses where this machine connects to. Checks are slipped past where two programs read one URL
-differently, so a URL is not read leniently and then judged: either it is written as nobody can read it differently, or
-it is refused. Where the name leads is checked by its addresses, at every attempt (`lookup.py`).
+The owner of a webhook chooses what this machine connects to. A check can be bypassed where two programs read one URL
+differently, so a URL with more than one possible reading is refused. The addresses of a name are checked at every
+attempt (`connect.AddressLookup`).
 
 Names of the service itself are refused, each exactly; a pattern such as `*.example.com` stands for all names below.
 """
@@ -22,13 +22,13 @@ HTTPS_PORT = 443
 _PLAIN = r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*"
 _PATH = re.compile(rf"{_PLAIN}(?:%[0-9A-Fa-f]{{2}}{_PLAIN})*")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
-# A last label that is a number, hexadecimal ones too, makes many readers take the whole for an IPv4 address.
+# A last label that is a number, hexadecimal ones too, makes many URL parsers take the whole for an IPv4 address.
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
-_LOCAL = ("localhost", "localdomain")  # RFC 6761 6.3, and what many a hosts file makes of it
+_LOCAL = ("localhost", "localdomain")  # RFC 6761 6.3, and what many hosts files add
 
 
 class Target(NamedTuple):
-    """What an allowed URL names."""
+    """What an allowed URL names: where to connect, and what to request there."""
 
     host: str  # lower case; an IP address without brackets
     port: int
@@ -43,22 +43,11 @@ class Target(NamedTuple):
 
 
 class UrlRefused(Exception):
-    """A URL that may not be posted to, with the reason in words."""
-
-
-def url_fault(
-    url: str, ports: Container[int], own_names: Container[str], allowed: Iterable[Network] = ()
-) -> str | None:
-    """Why this URL may not be saved, in words; None when it may, as far as the URL itself can tell."""
-    try:
-        read_url(url, ports, own_names, allowed)
-    except UrlRefused as refused:
-        return str(refused)
-    return None
+    """A URL that may not be posted to; the text says why."""
 
 
 def read_url(url: str, ports: Container[int], own_names: Container[str], allowed: Iterable[Network] = ()) -> Target:
-    """What a URL names; raises `UrlRefused`. `allowed` admits addresses that would be refused otherwise."""
+    """Parse and check a URL; raises `UrlRefused`. `allowed` admits addresses that would be refused otherwise."""
     _check_characters(url)
     scheme, _, rest = url.partition("://")
     if scheme.lower() != "https":
@@ -93,7 +82,7 @@ def _check_characters(url: str) -> None:
 
 
 def _split(authority: str) -> tuple[str, int]:
-    """Host, an IPv6 address in its brackets, and port."""
+    """The host (an IPv6 address in its brackets) and the port."""
     if "@" in authority:
         raise UrlRefused("the URL must not carry a user name or password")
     if authority.startswith("["):

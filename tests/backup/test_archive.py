@@ -1,4 +1,4 @@
-"""In charge of the form of a backup file: whatever byte is altered, missing or added, it is refused."""
+"""The format of a backup file: whatever byte is altered, missing or added, it is refused."""
 
 import hashlib
 import io
@@ -19,14 +19,14 @@ def made(content: bytes = CONTENT, key: bytes = KEY, format_: int = archive.FORM
     """A backup of something in the place of a database."""
     file = io.BytesIO(b"\0" * archive.BEGIN + content)
 
-    def manifest(parts: dict[str, archive.Part]) -> archive.Manifest:
+    def manifest(parts: dict[str, archive.ArchivePart]) -> archive.Manifest:
         return archive.Manifest(format_, "2026-11-14T14:00:00.000Z", "mail.example.com", "1.0", 2, parts)
 
     archive.finish(file, key, manifest, MTIME, lambda _: None)
     return file.getvalue()
 
 
-def read(content: bytes) -> archive.Opened:
+def read(content: bytes) -> archive.OpenedBackup:
     """What is read of such a file."""
     return archive.read(io.BytesIO(content), lambda _: None)
 
@@ -39,17 +39,17 @@ def test_what_was_written_is_read(size: int) -> None:
     opened = archive.read(io.BytesIO(content), seen.append)
     assert (opened.key, opened.size) == (KEY, size)
     assert opened.manifest.files["appliance.db"].size == size
-    assert sum(seen) == len(content) - archive.BEGIN - archive.TAIL
+    assert sum(seen) == len(content) - archive.BEGIN - archive._TAIL
 
 
 def test_tar_reads_it_too(tmp_path: Path) -> None:
-    """Whoever has no appliance at hand gets at everything with `tar` and `sha256sum`."""
+    """Without the appliance, `tar` and `sha256sum` read and check everything."""
     file = tmp_path / "backup.tar"
     file.write_bytes(made())
     subprocess.run(["tar", "xf", file], cwd=tmp_path, check=True)
     assert (tmp_path / "appliance.db").read_bytes() == CONTENT
     assert (tmp_path / "appliance.key").read_bytes() == KEY
-    before = file.read_bytes()[: -archive.TAIL]
+    before = file.read_bytes()[: -archive._TAIL]
     summed = subprocess.run(["sha256sum"], input=before, capture_output=True, check=True).stdout.split()[0]
     assert (tmp_path / "seal.sha256").read_bytes().strip() == summed
 
@@ -60,7 +60,7 @@ def test_no_altered_byte_gets_past() -> None:
     for place in range(len(content)):
         altered = bytearray(content)
         altered[place] ^= 0x10
-        with pytest.raises(archive.Broken):
+        with pytest.raises(archive.BrokenBackup):
             read(bytes(altered))
 
 
@@ -68,16 +68,16 @@ def test_no_missing_or_added_end_gets_past() -> None:
     """Cut short anywhere, or with something behind its end, it is refused."""
     content = made()
     for length in range(0, len(content), 7):
-        with pytest.raises(archive.Broken):
+        with pytest.raises(archive.BrokenBackup):
             read(content[:length])
     for more in (b"\0", b"x", b"\0" * 512, content):
-        with pytest.raises(archive.Broken):
+        with pytest.raises(archive.BrokenBackup):
             read(content + more)
 
 
 @pytest.mark.parametrize("size", [0, 8 * 2**30 - 1, 8 * 2**30, 2**45])
 def test_the_head_is_one_block_however_large_the_database(size: int) -> None:
-    """Room for it is left before anybody knows the size, so it must never need more."""
+    """Room for it is left before the size is known, so it must never need more."""
     head = archive.head("appliance.db", size, MTIME)
     assert len(head) == archive.BEGIN
     assert archive._database_size(head) == size
@@ -87,7 +87,7 @@ def test_what_lies_about_its_size_is_refused_without_reading_it() -> None:
     """A head that names more bytes than the file has, or fewer, is no backup."""
     content = made()
     for size in (len(CONTENT) - 512, len(CONTENT) + 512, 1 << 40):
-        with pytest.raises(archive.Broken):
+        with pytest.raises(archive.BrokenBackup):
             read(archive.head("appliance.db", size, MTIME) + content[archive.BEGIN :])
 
 
@@ -104,11 +104,11 @@ def test_what_lies_about_its_size_is_refused_without_reading_it() -> None:
 )
 def test_the_reason_is_told(content: bytes, reason: str) -> None:
     """What is wrong with a file is said in words."""
-    with pytest.raises(archive.Broken, match=reason):
+    with pytest.raises(archive.BrokenBackup, match=reason):
         read(content)
 
 
-# ---- files that somebody made on purpose: their seal is whole
+# ---- forged files: their seal is right
 
 
 def link(name: str, target: str) -> bytes:
@@ -149,19 +149,19 @@ def forged(rest: bytes) -> bytes:
         link("manifest.json", "appliance.key") + link("appliance.key", "manifest.json"),
     ],
 )
-def test_what_somebody_forged_is_refused_in_our_own_words(rest: bytes) -> None:
+def test_a_forged_file_is_refused_in_our_own_words(rest: bytes) -> None:
     """Links, sizes that are lies, other formats and plain rubbish, under a seal that is whole."""
-    with pytest.raises(archive.Broken, match="it was made by another program or version"):
+    with pytest.raises(archive.BrokenBackup, match="it was made by another program or version"):
         read(forged(rest))
 
 
 def test_a_manifest_cannot_drive_a_terminal() -> None:
     """What it says is printed, so it must be printable."""
 
-    def manifest(parts: dict[str, archive.Part]) -> archive.Manifest:
+    def manifest(parts: dict[str, archive.ArchivePart]) -> archive.Manifest:
         return archive.Manifest(archive.FORMAT, "2026-11-14T14:00:00.000Z", "\x1b[2J", "1.0", 2, parts)
 
     file = io.BytesIO(b"\0" * archive.BEGIN + CONTENT)
     archive.finish(file, KEY, manifest, MTIME, lambda _: None)
-    with pytest.raises(archive.Broken, match="control characters"):
+    with pytest.raises(archive.BrokenBackup, match="control characters"):
         read(file.getvalue())

@@ -1,4 +1,4 @@
-"""In charge of backups from end to end, without a server: made, verified, restored; and everything that is refused."""
+"""Backups from end to end, without a server: made, verified, restored; and everything that is refused."""
 
 import errno
 import fcntl
@@ -34,7 +34,7 @@ OUTSIDE = Outside()
 
 
 def nothing(_: float) -> None:
-    """For who does not look at progress."""
+    """Ignores progress."""
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_what_fails_half_way_leaves_nothing(data_dir: Path, tmp_path: Path) -> N
 
 
 def test_what_another_was_killed_over_is_swept_away(data_dir: Path, tmp_path: Path) -> None:
-    """A file as large as the database would stay for ever; but one that is still written to is left alone."""
+    """A file as large as the database would stay; but one that is still written to is left alone."""
     dead, living, young = (tmp_path / f".backup.{name}.unfinished" for name in ("dead", "living", "young"))
     for each in (dead, living, young):
         each.write_bytes(b"part of a backup")
@@ -222,10 +222,10 @@ def test_a_backup_that_finds_no_room_names_its_own_disk(data_dir: Path, tmp_path
 def test_a_database_that_was_broken_before_is_refused(
     data_dir: Path, tmp_path: Path, statements: list[str], reason: str
 ) -> None:
-    """Its seal is whole, so the database itself is looked at: pages, references, schema."""
+    """Its seal is right, so the database itself is checked: pages, references, schema."""
     change(data_dir, *statements)
     make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    with pytest.raises(archive.Broken, match=reason):
+    with pytest.raises(archive.BrokenBackup, match=reason):
         verify(tmp_path / "backup.tar", nothing)
 
 
@@ -245,7 +245,7 @@ def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -
     assert len(verify(tmp_path / "good.tar", nothing).contents.webhook_secrets) == 1
     replace_key(data_dir)
     make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    with pytest.raises(archive.Broken, match=r"does not open the webhook secret of acme"):
+    with pytest.raises(archive.BrokenBackup, match=r"does not open the webhook secret of acme"):
         verify(tmp_path / "backup.tar", nothing)
 
 
@@ -253,12 +253,12 @@ def test_a_key_that_opens_nothing_is_noticed(data_dir: Path, tmp_path: Path) -> 
     """With another key file the signing keys are lost: better known when the backup is verified than later."""
     replace_key(data_dir)
     make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    with pytest.raises(archive.Broken, match=r"does not open the signing keys of example\.com"):
+    with pytest.raises(archive.BrokenBackup, match=r"does not open the signing keys of example\.com"):
         verify(tmp_path / "backup.tar", nothing)
 
 
 def test_signing_keys_of_before_need_no_key_file(data_dir: Path, tmp_path: Path) -> None:
-    """Whoever lost the key file and made new keys has whole backups again: those retired are never opened."""
+    """After a lost key file and new keys, backups are whole again: retired keys are never opened."""
     key = replace_key(data_dir)
 
     async def rotate() -> None:
@@ -294,7 +294,7 @@ def test_where_nothing_is_sealed_yet_the_key_is_made_with_the_backup(tmp_path: P
 async def test_a_damaged_backup_changes_nothing(backup: Path, tmp_path: Path, place: int) -> None:
     """Altered in any part, it is refused before the data directory is touched."""
     alter(backup, place)
-    with pytest.raises(archive.Broken):
+    with pytest.raises(archive.BrokenBackup):
         await restore(backup, tmp_path / "elsewhere", OUTSIDE, nothing, force=True)
     assert not (tmp_path / "elsewhere").exists()
 
@@ -329,7 +329,7 @@ async def test_a_key_without_its_database_is_not_overwritten(backup: Path, tmp_p
 
 
 async def test_what_a_killed_restore_left_is_swept_away(backup: Path, tmp_path: Path) -> None:
-    """A copy of all mail must not lie about for ever."""
+    """A copy of all mail must not stay on the disk."""
     left = tmp_path / "elsewhere" / "restoring-abc"
     left.mkdir(parents=True)
     (left / FILE_NAME).write_bytes(b"half of it")

@@ -27,7 +27,7 @@ import httpx
 import trio
 import trustme
 
-from appliance.webhook.receiver import AT_ONCE
+from appliance.webhook.receiver import POSTS_PER_RECEIVER
 from tests.bench.deliver import CREDITS, SESSIONS, appliance, measure, resident, send_over_http, sink
 from tests.bench.postfix import free_port
 from tests.bench.posts import BODY, fill_posts
@@ -107,7 +107,7 @@ def their_posts(there: Receiver, count: int) -> float:
 
     async def post_all() -> None:
         left = iter(range(count))
-        limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
+        limits = httpx.Limits(max_connections=POSTS_PER_RECEIVER, max_keepalive_connections=POSTS_PER_RECEIVER)
         context = httpx.create_ssl_context(verify=str(there.authority))
         headers = {"Content-Type": "application/json", "User-Agent": "Service-Webhook/1.0"}
 
@@ -118,7 +118,7 @@ def their_posts(there: Receiver, count: int) -> float:
                     (await client.post(there.url, content=BODY)).raise_for_status()
 
             async with trio.open_nursery() as nursery:
-                for _ in range(AT_ONCE):
+                for _ in range(POSTS_PER_RECEIVER):
                     nursery.start_soon(post)
 
     began = time.perf_counter()

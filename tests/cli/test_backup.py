@@ -1,4 +1,4 @@
-"""In charge of `appliance backup`, `verify`, `restore`, `pause` and `resume`, as an operator types them."""
+"""`appliance backup`, `verify`, `restore`, `pause` and `resume`, as an operator types them."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_a_backup_is_made_verified_and_restored(acme: Shell, tmp_path: Path) -> 
 
 
 def test_a_restore_of_an_empty_queue_says_so(acme: Shell, tmp_path: Path) -> None:
-    """Nothing waits, so nothing has to be looked at."""
+    """Nothing waits, so nothing has to be checked."""
     acme.text("backup", str(tmp_path / "backup.tar"))
     assert "Nothing waits to be sent" in acme.text("restore", str(tmp_path / "backup.tar"), "--force")
 

@@ -1,4 +1,4 @@
-"""In charge of `appliance doctor` as an operator types it: lines, JSON, exit code."""
+"""`appliance doctor` as an operator types it: lines, JSON, exit code."""
 
 import json
 from pathlib import Path
@@ -8,15 +8,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from appliance.cli import main
-from appliance.doctor import examination, finding
-from appliance.doctor.finding import Finding, Paste
+from appliance.doctor import examination, facts
+from appliance.doctor.facts import Finding, RecordToPublish
 from tests.cli.test_commands import fields
 from tests.docs.test_cli import documented
 
-GOOD = finding.ok("disk", "/var", "90 MiB free")
-ODD = finding.warning("queue", "all mail", "is paused: a \x1b[31mreason", "appliance resume")
-BAD = finding.fault(
-    "dkim", "a.test", "is missing", "Publish this record.", Paste("x.a.test", "TXT", "v=DKIM1; p=" + "A" * 300)
+GOOD = facts.ok("disk", "/var", "90 MiB free")
+ODD = facts.warning("queue", "all mail", "is paused: a \x1b[31mreason", "appliance resume")
+BAD = facts.fault(
+    "dkim",
+    "a.test",
+    "is missing",
+    "Publish this record.",
+    RecordToPublish("x.a.test", "TXT", "v=DKIM1; p=" + "A" * 300),
 )
 
 

@@ -1,4 +1,4 @@
-"""In charge of `appliance domain records`, `rotate` and `verify`: keys, records, and real DNS packets."""
+"""`appliance domain records`, `rotate` and `verify`: keys, records, and real DNS packets."""
 
 import json
 import threading
@@ -92,7 +92,7 @@ def test_the_records_are_told_with_their_purpose(acme: Shell) -> None:
 
 
 def test_a_domain_without_keys_gets_them_with_its_records(acme: Shell) -> None:
-    """A domain that came in another way, as at the first start, has keys as soon as somebody asks for its records."""
+    """A domain that came in another way, as at the first start, has keys as soon as its records are shown."""
     account = acme.json("account", "show", "acme")["id"]
 
     async def add() -> None:
@@ -141,7 +141,7 @@ def test_a_resolver_that_cannot_be_reached_is_told_in_words(acme: Shell) -> None
 
 @pytest.mark.parametrize("command", ["records", "rotate", "verify"])
 def test_an_unknown_domain_is_refused(acme: Shell, command: str) -> None:
-    """A domain of nobody, or of another account, gets no keys."""
+    """A domain of no account, or of another one, gets no keys."""
     acme.create("other")
     for account, domain in (("acme", "else.example"), ("other", "acme.example")):
         assert f"the account {account} has no domain {domain}" in acme.refused("domain", command, account, domain)

@@ -1,4 +1,4 @@
-"""In charge of `appliance install` and `uninstall`: below another root for real, and every reason to refuse."""
+"""`appliance install` and `uninstall`: below another root for real, and every reason to refuse."""
 
 import json
 import os
@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can install
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program in a virtual environment, at a place that the service could see."""
-    # Only looked at for its path: nothing is run from there.
+    # Only its path is used: nothing is run from there.
     venv = Path("/opt/mail/bin")
     monkeypatch.setattr(sys, "executable", str(venv / "python"))
     monkeypatch.setattr(sys, "base_prefix", "/usr")
@@ -121,7 +121,7 @@ def refusal(*arguments: str) -> str:
 
 
 def test_only_root_installs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may look, and is told how."""
+    """Without root the refusal names --dry-run, which any user may run."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "only root may do this: try it with sudo, or look first with --dry-run" in refusal("install")
 

@@ -1,4 +1,4 @@
-"""In charge of `appliance queue …` and `appliance explain`, on a database with mail in it."""
+"""`appliance queue …` and `appliance explain`, on a database with mail in it."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -184,7 +184,7 @@ def test_accounts_whose_mail_alone_is_slowed_are_told(acme: Shell) -> None:
     assert recipient["explanation"] == told
 
 
-def test_a_pool_nobody_knows_is_not_held_by_a_slip(acme: Shell) -> None:
+def test_an_unknown_pool_is_not_held_by_a_typing_error(acme: Shell) -> None:
     """The name that was meant is told, or the pool of a domain; with --force it is held all the same."""
     say(acme, gmail_com="google", example_net="example.net")
     assert "Did you mean google?" in acme.refused("queue", "pause", "gogle")
@@ -212,7 +212,7 @@ def test_a_long_queue_is_cut(acme: Shell) -> None:
 
 
 def test_simulated_mail_is_not_in_the_queue(acme: Shell) -> None:
-    """What never leaves the machine waits for nobody's server."""
+    """Simulated mail waits for no server."""
     accept(acme, "a@gmail.com", simulated=True)
     assert acme.json("queue")["pools"] == []
 

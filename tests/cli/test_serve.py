@@ -1,4 +1,4 @@
-"""In charge of how `appliance serve` begins and ends: exit codes, and one line for every reason not to start."""
+"""How `appliance serve` begins and ends: exit codes, and one line for every reason not to start."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_on_a_terminal_both_are_text(tmp_path: Path) -> None:
     assert b"{" not in seen
 
 
-def test_a_stdout_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
+def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
     """The server serves on, and ends cleanly, when stdout is a broken pipe."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -173,7 +173,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_the_way_of_acme_is_one_line(tmp_path: Path) -> None:
-    """Somebody else on port 80, and a root certificate that is none, are told before anything is asked for."""
+    """Another program on port 80, and a file without a root certificate, are reported before any request."""
     (tmp_path / "ca.pem").write_text("no certificate")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -216,7 +216,7 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_failed_storage_is_one_line_of_the_log(tmp_path: Path) -> None:
-    """When nobody knows whether a commit landed the process ends with 1 and says why in its log."""
+    """When it is unknown whether a commit is on disk the process ends with 1 and logs why."""
     line = json.loads(failure(settings(tmp_path), raising("supervisor.StorageFailed('the disk failed')")))
     assert line["level"] == "error"
     assert line["event"].startswith("the storage failed")
@@ -224,7 +224,7 @@ def test_a_failed_storage_is_one_line_of_the_log(tmp_path: Path) -> None:
 
 
 def test_a_bug_is_logged_with_its_traceback(tmp_path: Path) -> None:
-    """Whatever nobody foresaw ends the process with 1, and its traceback is in the log, on one line."""
+    """An unexpected exception ends the process with 1, and its traceback is in the log, on one line."""
     line = json.loads(failure(settings(tmp_path), raising("ZeroDivisionError('unforeseen')")))
     assert line["event"] == "ended by a bug"
     assert "ZeroDivisionError: unforeseen" in line["traceback"]

@@ -1,4 +1,4 @@
-"""Holds docs/webhooks.md to what is posted: its snippets are run where their language is installed."""
+"""docs/webhooks.md says what is posted; its snippets are run where their language is installed."""
 
 import re
 import subprocess
@@ -11,14 +11,14 @@ import pytest
 from appliance.config.load import parse
 from appliance.model.events import EVENT_RESPONSE_CHARACTERS, EVENT_SUBJECT_CHARACTERS, PING_TYPE
 from appliance.model.webhooks import EventType
-from appliance.webhook.dispatcher import CONTENT_TYPE, USER_AGENT
-from appliance.webhook.receiver import AT_ONCE, DEAD
-from appliance.webhook.signature import TOLERANCE, signature_header
-from appliance.webhook.slots import SLOTS
+from appliance.webhook.attempt import CONTENT_TYPE_HEADER, USER_AGENT_HEADER, signature_header
+from appliance.webhook.receiver import DEAD_AFTER, POSTS_PER_RECEIVER
+from appliance.webhook.slots import POST_SLOTS
 from tests.programs import require
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "webhooks.md").read_text()
+TOLERANCE = 300  # seconds that `t` may differ from the receiver's clock, by the interface
 SECRET = "whsec_0TfI8yJ0jVx-aB_c"
 BODY = '{"id":"evt_1","data":{"subject":"Grüße, \\"Ada\\" = , ."}}'.encode()
 
@@ -108,15 +108,15 @@ def test_every_field_has_its_row(field: str) -> None:
 
 def test_the_numbers_are_those_that_hold() -> None:
     """Headers, limits and waits on the page are those of the code."""
-    for name, value in (CONTENT_TYPE, USER_AGENT):
+    for name, value in (CONTENT_TYPE_HEADER, USER_AGENT_HEADER):
         assert f"{name}: {value}\n" in TEXT
     text = " ".join(TEXT.split())
     assert f"first {EVENT_SUBJECT_CHARACTERS} characters" in text
     assert f"first {EVENT_RESPONSE_CHARACTERS} characters" in text
     assert f"more than {TOLERANCE} seconds" in text
-    assert f"At most {AT_ONCE} posts" in text
-    assert f"At most {SLOTS} posts" in text
-    assert f"after {DEAD} failures in a row" in text
+    assert f"At most {POSTS_PER_RECEIVER} posts" in text
+    assert f"At most {POST_SLOTS} posts" in text
+    assert f"after {DEAD_AFTER} failures in a row" in text
     waits = parse("", Path("config.toml")).webhooks.retry_delays
     units = {5.0: "5 s", 300.0: "5 min", 1800.0: "30 min", 7200.0: "2 h", 18000.0: "5 h", 36000.0: "10 h"}
     assert " | ".join(["at once", *(units[wait] for wait in waits)]) in TEXT

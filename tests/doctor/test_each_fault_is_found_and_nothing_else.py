@@ -9,7 +9,7 @@ import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from appliance.doctor.finding import Level
+from appliance.doctor.facts import FindingLevel
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.pools import EVERY
@@ -19,7 +19,7 @@ from tests.doctor.world import ADDRESS, DOMAIN, HOST, LISTED, OUTSIDE, REVERSE, 
 from tests.fakes.dns import Trouble
 from tests.fakes.mx import FakeMx
 
-FAULT, WARNING = Level.FAULT, Level.WARNING
+FAULT, WARNING = FindingLevel.FAULT, FindingLevel.WARNING
 
 
 def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:
@@ -49,7 +49,7 @@ def short_name(world: World) -> None:
 
 
 def stopped(world: World) -> None:
-    """Neither a server nor anybody else on its ports."""
+    """Neither the server nor another program on its ports."""
     world.runs = world.listens = False
 
 
@@ -73,7 +73,7 @@ def retired(world: World) -> None:
 
 
 def encrypt_key(world: World) -> None:
-    """A private key that needs a password: nobody is there to be asked for it."""
+    """A private key that needs a password, which a service cannot ask for."""
     path = world.directory / "key.pem"
     key = serialization.load_pem_private_key(path.read_bytes(), None)
     password = serialization.BestAvailableEncryption(b"secret")
@@ -93,7 +93,7 @@ SPF, DMARC = DOMAIN, f"_dmarc.{DOMAIN}"
 CERT = ["http.tls_cert", "smtp.tls_cert"]
 
 # What is done to the world, and all that must then be wrong.
-SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[Level, str, str | Callable[[World], str]]]]] = {
+SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, str | Callable[[World], str]]]]] = {
     "port 25 is closed": (
         lambda w: setattr(w, "mx_listens", False),
         [(FAULT, "port", lambda w: str(w.settings["mx"]))],
@@ -198,7 +198,7 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[Level, str, str | C
         lambda w: setattr(w, "listens", False),
         [(FAULT, "listener", lambda w, n=name: f"127.0.0.1:{w.settings[n]}") for name in ("http", "smtp")],  # type: ignore[misc]
     ),
-    "the server does not run, and somebody else has its ports": (
+    "the server does not run, and another program has its ports": (
         lambda w: setattr(w, "runs", False),
         [
             (WARNING, "server", "appliance"),
@@ -237,7 +237,7 @@ def test_each_fault_is_found_and_nothing_else(world: World, seed: str) -> None:
     assert wrong(found) == wanted
     for each in found:
         silent = each.check == "blocklist" and "could not be asked" in each.text
-        assert each.level is Level.OK or each.advice or silent
+        assert each.level is FindingLevel.OK or each.advice or silent
 
 
 def test_the_services_group_may_read_the_private_key(world: World) -> None:

@@ -1,4 +1,4 @@
-"""In charge of examinations as a whole: other modes, databases that cannot be read, time that runs out."""
+"""Whole examinations: other modes, databases that cannot be read, time that runs out."""
 
 import shutil
 from dataclasses import replace
@@ -12,8 +12,8 @@ from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
 from appliance.dns.resolver import DnsAnswer
 from appliance.doctor import observe_machine
-from appliance.doctor.examination import AT_ONCE, Examination
-from appliance.doctor.finding import Finding, Level
+from appliance.doctor.examination import DOMAINS_AT_ONCE, Examination
+from appliance.doctor.facts import Finding, FindingLevel
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.warmup import begin
@@ -21,7 +21,7 @@ from appliance.store import FILE_NAME, Store
 from tests.doctor.world import ADDRESS, CONFIG, DOMAIN, HOST, OUTSIDE, REVERSE, World, wrong
 from tests.fakes.dns import Trouble, ZoneResolver
 
-FAULT, WARNING = Level.FAULT, Level.WARNING
+FAULT, WARNING = FindingLevel.FAULT, FindingLevel.WARNING
 
 
 def test_a_damaged_database_is_told_and_the_rest_still_looked_at(world: World) -> None:
@@ -144,7 +144,7 @@ def test_a_warm_up_is_a_line_for_each_pool_and_address(world: World) -> None:
     assert [each for each in trio.run(world.examine) if each.check == "warmup"] == []
     world.settings["warmup"] = "true"
     found = [each for each in trio.run(world.examine) if each.check == "warmup"]
-    assert {each.level for each in found} == {Level.OK}
+    assert {each.level for each in found} == {FindingLevel.OK}
     assert found[0].subject == "google from 192.0.2.1"
     assert found[0].text.startswith("day 3 of 30: 39 an hour, 3 used; next at ")
     assert [each.subject for each in found[1:4]] == [f"pool0{number}.test from 192.0.2.1" for number in range(3)]
@@ -164,7 +164,7 @@ def test_a_directory_to_be_is_on_some_disk(world: World, tmp_path: Path) -> None
     world.settings["data_dir"] = tmp_path / "a" / "b"
     found = trio.run(world.examine)
     (disk,) = (each for each in found if each.check == "disk")
-    assert (disk.level, disk.subject) == (Level.OK, str(tmp_path / "a" / "b"))
+    assert (disk.level, disk.subject) == (FindingLevel.OK, str(tmp_path / "a" / "b"))
 
 
 def spf_finding(world: World, *records: str) -> Finding:
@@ -186,7 +186,7 @@ def test_the_record_to_paste_keeps_what_is_there(world: World) -> None:
     assert "Make one record of these" in found.advice
 
 
-def test_a_record_of_somebody_elses_making_is_not_pasted(world: World) -> None:
+def test_a_record_made_by_others_is_not_pasted(world: World) -> None:
     """Quotes and escapes could end a line of a zone file; and a long record is not shown whole."""
     found = spf_finding(world, r"v=spf1 x=\"\027[2J -all")
     assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} -all"]
@@ -196,7 +196,7 @@ def test_a_record_of_somebody_elses_making_is_not_pasted(world: World) -> None:
 
 
 def test_keys_that_retired_need_not_be_opened(world: World) -> None:
-    """Whoever lost the key file and rotated, as advised, has nothing more to do."""
+    """After a lost key file and the advised rotation nothing more is to do."""
     (world.data_dir / KEY_FILE).unlink()
     key = load_or_create(world.data_dir)
 
@@ -233,12 +233,12 @@ def test_hundreds_of_domains_are_not_all_asked_for_at_once(world: World) -> None
     config = parse(CONFIG.format(**settings), world.directory / "config.toml")
     found = trio.run(Examination(config, OUTSIDE, resolver).run)
     assert len([each for each in found if each.check == "spf"]) == 301
-    assert 1 < resolver.most <= 4 * AT_ONCE
+    assert 1 < resolver.most <= 4 * DOMAINS_AT_ONCE
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "8.8.8.8"])
-def test_what_everybody_could_read_is_told(world: World, host: str) -> None:
-    """HTTP without TLS carries passwords, and metrics ask for none; on a loopback address nobody minds."""
+def test_what_others_could_read_is_reported(world: World, host: str) -> None:
+    """HTTP without TLS carries passwords, and metrics ask for none; on a loopback address that is fine."""
     world.runs = world.listens = False
     world.settings |= {"metrics": f'["{host}:0", "{host}:1"]', "http_host": host, "cert": "", "key": ""}
     found = {each[1:] for each in wrong(trio.run(world.examine)) if each[0] is WARNING}

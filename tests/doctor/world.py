@@ -15,7 +15,7 @@ from appliance.config.load import parse
 from appliance.dns.records import records
 from appliance.dns.resolver import DnsResolver
 from appliance.doctor.examination import Examination
-from appliance.doctor.finding import Finding, Level
+from appliance.doctor.facts import Finding, FindingLevel
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.outside import Outside
@@ -78,7 +78,7 @@ def installation(directory: Path) -> None:
 
 @dataclass
 class World:
-    """Everything that an examination looks at; tests spoil one thing of it."""
+    """Everything that an examination observes; each test breaks one thing of it."""
 
     directory: Path
     zone: dict[str, dict[str, Records]]
@@ -186,6 +186,6 @@ async def _publish(store: Store, world: World) -> None:
         world.zone[record.name] = {**world.zone.get(record.name, {}), "TXT": [text]}
 
 
-def wrong(found: list[Finding]) -> set[tuple[Level, str, str]]:
+def wrong(found: list[Finding]) -> set[tuple[FindingLevel, str, str]]:
     """What is not as it should be: level, check and subject."""
-    return {(each.level, each.check, each.subject) for each in found if each.level is not Level.OK}
+    return {(each.level, each.check, each.subject) for each in found if each.level is not FindingLevel.OK}

@@ -1,4 +1,4 @@
-"""In charge of the page that Prometheus reads: its form, its numbers, and whatever a label may hold."""
+"""The page that Prometheus reads: its format, its numbers, and any text in a label."""
 
 from appliance.metrics.page import Reading, page
 from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, Counter, Histogram

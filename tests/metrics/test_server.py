@@ -1,5 +1,6 @@
-"""In charge of the listener for Prometheus: one page, and nobody who is slow or rude keeps others from it."""
+"""The metrics listener: one page, and slow or rude clients do not keep others from it."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from trio.testing import MockClock
 
 from appliance.config.values import Endpoint
 from appliance.metrics import server
-from appliance.metrics.readings import KEPT, Readings
+from appliance.metrics.readings import QUEUE_CACHED, Readings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.telemetry.metrics import LOOP_LAG
@@ -81,18 +82,30 @@ async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: tr
     nursery.cancel_scope.cancel()
 
 
-async def test_slow_and_rude_clients_are_cut(
-    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More than are let in say nothing, or hang up: within the patience there is, somebody is served again."""
+async def silent_clients(address: str, count: int) -> list[trio.SocketStream]:
+    """Connections without a request."""
+    port = int(address.rpartition(":")[2])
+    return [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(count)]
+
+
+async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """Beside half of the connections without a request another client is served before they time out."""
     async with open_store(tmp_path, OUTSIDE, inline=True):
         (address,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, OUTSIDE))
-        port = int(address.rpartition(":")[2])
-        silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(server.MOST // 2)]
-        with trio.fail_after(server.PATIENCE - 1):
-            assert "appliance_build_info" in await ask(address)  # for there is room beside them
-        monkeypatch.setattr(server, "PATIENCE", 0.3)
-        silent += [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(server.MOST)]
+        silent = await silent_clients(address, server.METRICS_CONNECTIONS // 2)
+        with trio.fail_after(server.SCRAPE_TIMEOUT - 1):
+            assert "appliance_build_info" in await ask(address)
+        for stream in silent:
+            await stream.aclose()
+    nursery.cancel_scope.cancel()
+
+
+async def test_slow_and_rude_clients_are_cut(tmp_path: Path, nursery: trio.Nursery) -> None:
+    """With more silent or closed connections than are allowed, others are served once those have timed out."""
+    async with open_store(tmp_path, OUTSIDE, inline=True):
+        serve = partial(server.serve, scrape_timeout=0.3)
+        (address,) = await nursery.start(serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, OUTSIDE))
+        silent = await silent_clients(address, server.METRICS_CONNECTIONS * 3 // 2)
         for rude in silent[:4]:
             await rude.aclose()
         await trio.sleep(0.5)
@@ -103,19 +116,19 @@ async def test_slow_and_rude_clients_are_cut(
     nursery.cancel_scope.cancel()
 
 
-async def test_the_queue_is_not_read_for_each_who_asks(
+async def test_the_queue_is_not_read_for_each_request(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a few seconds the same reading is told again; one that failed leaves its metrics out."""
+    """Within a few seconds the same reading is reused; one that failed leaves its metrics out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         readings = Readings(tmp_path, OUTSIDE)
         assert await _due(readings) == 0
         await _send(store)
         assert await _due(readings) == 0
-        await trio.sleep(KEPT)
+        await trio.sleep(QUEUE_CACHED)
         assert await _due(readings) == 1
     monkeypatch.setattr("appliance.metrics.readings.read_depth", lambda *_: None)
-    await trio.sleep(KEPT)
+    await trio.sleep(QUEUE_CACHED)
     assert await _due(readings) is None
 
 

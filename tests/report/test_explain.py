@@ -7,7 +7,7 @@ import pytest
 from appliance.model.mail import Attempt, Billing, Recipient, RecipientStatus, TriedRecipient
 from appliance.model.queue import PoolHold, PoolState, PoolView
 from appliance.model.warmup import WarmupStatus
-from appliance.report.explain import Spoken, attempt_line, clock, dialogue, encryption, span, standing
+from appliance.report.explain import DialogueLine, attempt_line, clock, dialogue, encryption, span, standing
 from appliance.times import SECOND
 
 NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
@@ -225,7 +225,7 @@ def test_an_attempt_on_one_line() -> None:
 def test_a_dialogue_is_read_back() -> None:
     """The lines as they were kept; none where nothing was said."""
     kept = attempt(250, "250 ok", dialogue='[[0,"S","220 hello"],[12,"C","EHLO mail.example.com"]]')
-    assert dialogue(kept) == [Spoken(0, "S", "220 hello"), Spoken(12, "C", "EHLO mail.example.com")]
+    assert dialogue(kept) == [DialogueLine(0, "S", "220 hello"), DialogueLine(12, "C", "EHLO mail.example.com")]
     assert dialogue(NO_ROUTE) == []
 
 

@@ -1,4 +1,4 @@
-"""In charge of the steps that install and uninstall: their order, their files, and what each kind of program needs."""
+"""The steps that install and uninstall: their order, their files, and what each kind of program needs."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from appliance.config.load import parse
 from appliance.systemd import plan
-from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, PROGRAM, UNIT_FILE, Program, Wishes
+from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, PROGRAM, UNIT_FILE, Installation, Program
 from appliance.systemd.steps import Keep, Link, Remove, Run, Step, Write
 
 BINARY = Program(Path("/home/me/Downloads/appliance"), single_file=True)
@@ -26,7 +26,7 @@ def commands(steps: list[Step]) -> list[str]:
 
 def test_a_binary_is_copied_and_started() -> None:
     """Program, user, directories and unit come before the commands that use them, and the start is last."""
-    steps = list(plan.install(BINARY, Wishes()))
+    steps = list(plan.install(BINARY, Installation()))
     assert str(steps[0]) == f"copy {BINARY.path} to /usr/local/bin/appliance (0755)"
     assert [type(step) for step in steps[1:5]] == [Write] * 4
     assert commands(steps) == [
@@ -40,22 +40,22 @@ def test_a_binary_is_copied_and_started() -> None:
 
 def test_the_binarys_child_may_speak() -> None:
     """The single file unpacks itself in one process and runs in another; systemd listens to both. A script is one."""
-    unit = plan.unit(BINARY, Wishes())
+    unit = plan.unit(BINARY, Installation())
     assert "ExecStart=/usr/local/bin/appliance serve --config /etc/appliance/config.toml\n" in unit
     assert "\nNotifyAccess=all\n" in unit
-    unit = plan.unit(SCRIPT, Wishes())
+    unit = plan.unit(SCRIPT, Installation())
     assert "ExecStart=/opt/appliance/bin/appliance serve --config /etc/appliance/config.toml\n" in unit
     assert "\nNotifyAccess=main\n" in unit
 
 
 def test_a_script_is_linked() -> None:
     """A virtual environment stays where it is, and its command is found by its name."""
-    assert next(iter(plan.install(SCRIPT, Wishes()))) == Link(PROGRAM, SCRIPT.path)
+    assert next(iter(plan.install(SCRIPT, Installation()))) == Link(PROGRAM, SCRIPT.path)
 
 
 def test_below_another_root_nothing_is_started(tmp_path: Path) -> None:
     """Every path is below it, and only commands run that work on a system which does not run."""
-    steps = list(plan.install(BINARY, Wishes(tmp_path)))
+    steps = list(plan.install(BINARY, Installation(tmp_path)))
     assert all(step.path.is_relative_to(tmp_path) for step in steps if not isinstance(step, Run))
     assert commands(steps) == [
         f"systemd-sysusers --root={tmp_path} appliance.conf",
@@ -66,18 +66,18 @@ def test_below_another_root_nothing_is_started(tmp_path: Path) -> None:
 
 def test_no_start_enables_only() -> None:
     """It starts with the next boot."""
-    assert commands(list(plan.install(BINARY, Wishes(start=False))))[-1] == "systemctl enable appliance.service"
+    assert commands(list(plan.install(BINARY, Installation(start=False))))[-1] == "systemctl enable appliance.service"
 
 
 def test_settings_that_are_there_are_kept(tmp_path: Path) -> None:
     """A configuration file is written once, with the host name that was given, and never touched again."""
-    wishes = Wishes(tmp_path, hostname="mail.example.com")
-    file = wishes.at(CONFIG_FILE)
-    first = written(list(plan.install(BINARY, wishes)), file)
+    target = Installation(tmp_path, hostname="mail.example.com")
+    file = target.at(CONFIG_FILE)
+    first = written(list(plan.install(BINARY, target)), file)
     assert first.mode == 0o640
     assert parse(first.content, CONFIG_FILE).server.hostname == "mail.example.com"
     first.do()
-    assert Keep(file) in plan.install(BINARY, wishes)
+    assert Keep(file) in plan.install(BINARY, target)
 
 
 def test_the_first_settings_are_those_of_an_empty_file() -> None:
@@ -87,48 +87,48 @@ def test_the_first_settings_are_those_of_an_empty_file() -> None:
 
 def test_a_data_directory_of_ones_own_can_be_written() -> None:
     """The unit opens it, and it belongs to the service's user."""
-    wishes = Wishes(data_dir=Path("/srv/mail data"))
-    steps = list(plan.install(SCRIPT, wishes))
+    target = Installation(data_dir=Path("/srv/mail data"))
+    steps = list(plan.install(SCRIPT, target))
     assert '\nReadWritePaths="/srv/mail data"\n' in written(steps, UNIT_FILE).content
     assert 'd "/srv/mail data" 0700 appliance appliance -\n' in written(steps, plan.DIRECTORIES_FILE).content
-    assert "ReadWritePaths" not in plan.unit(SCRIPT, Wishes())
+    assert "ReadWritePaths" not in plan.unit(SCRIPT, Installation())
 
 
 def test_odd_paths_are_quoted() -> None:
     """Percent and dollar signs mean something to systemd; in a path they must not."""
     odd = Program(Path("/opt/50% $off/appliance"), single_file=False)
-    assert 'ExecStart="/opt/50%% $$off/appliance" serve' in plan.unit(odd, Wishes())
+    assert 'ExecStart="/opt/50%% $$off/appliance" serve' in plan.unit(odd, Installation())
 
 
 @pytest.mark.parametrize(
-    ("program", "wishes", "what"),
+    ("program", "target", "what"),
     [
-        (Program(Path("/root/appliance/bin/appliance"), single_file=False), Wishes(), "this program"),
-        (SCRIPT, Wishes(config_file=Path("/home/me/config.toml")), "the settings"),
-        (BINARY, Wishes(data_dir=Path("/tmp/mail")), "server.data_dir"),
+        (Program(Path("/root/appliance/bin/appliance"), single_file=False), Installation(), "this program"),
+        (SCRIPT, Installation(config_file=Path("/home/me/config.toml")), "the settings"),
+        (BINARY, Installation(data_dir=Path("/tmp/mail")), "server.data_dir"),
     ],
 )
-def test_what_the_service_could_not_see_is_refused(program: Program, wishes: Wishes, what: str) -> None:
+def test_what_the_service_could_not_see_is_refused(program: Program, target: Installation, what: str) -> None:
     """Home and temporary directories are hidden from the service, so nothing it needs can lie there."""
-    reason = plan.fault(program, wishes, Path("/usr"))
+    reason = plan.fault(program, target, Path("/usr"))
     assert reason is not None
     assert f"{what} cannot be there" in reason
 
 
 def test_a_python_in_a_home_directory_is_refused() -> None:
     """A virtual environment needs the Python that it was made of; a binary brings its own."""
-    assert "its Python" in (plan.fault(SCRIPT, Wishes(), Path("/home/me/python")) or "")
-    assert plan.fault(SCRIPT, Wishes(), Path("/usr")) is None
-    assert plan.fault(BINARY, Wishes(), Path("/tmp/_MEI1")) is None
+    assert "its Python" in (plan.fault(SCRIPT, Installation(), Path("/home/me/python")) or "")
+    assert plan.fault(SCRIPT, Installation(), Path("/usr")) is None
+    assert plan.fault(BINARY, Installation(), Path("/tmp/_MEI1")) is None
 
 
 @pytest.mark.parametrize("purge", [False, True])
 def test_uninstall_keeps_mail_unless_purged(tmp_path: Path, purge: bool) -> None:
     """Settings and data go only when that was asked for; the program itself goes last."""
-    wishes = Wishes(tmp_path)
-    written(list(plan.install(SCRIPT, wishes)), wishes.at(UNIT_FILE)).do()
-    steps = list(plan.uninstall(wishes, purge=purge))
+    target = Installation(tmp_path)
+    written(list(plan.install(SCRIPT, target)), target.at(UNIT_FILE)).do()
+    steps = list(plan.uninstall(target, purge=purge))
     assert commands(steps) == [f"systemctl --root={tmp_path} disable appliance.service"]
     removed = [step.path for step in steps if isinstance(step, Remove)]
-    assert (wishes.at(DATA_DIR) in removed, wishes.at(CONFIG_FILE.parent) in removed) == (purge, purge)
-    assert steps[-1] == Remove(wishes.at(PROGRAM))
+    assert (target.at(DATA_DIR) in removed, target.at(CONFIG_FILE.parent) in removed) == (purge, purge)
+    assert steps[-1] == Remove(target.at(PROGRAM))

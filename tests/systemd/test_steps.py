@@ -1,4 +1,4 @@
-"""In charge of the single steps: each does what it says, and one that fails says why."""
+"""Single steps: each does what it says, and one that fails says why."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""In charge of the unit: systemd accepts it, finds it well hardened, and the real program lives within it."""
+"""The unit: systemd accepts it and rates it well hardened, and the real program runs within it."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from appliance.systemd import plan
-from appliance.systemd.plan import Program, Wishes
+from appliance.systemd.plan import Installation, Program
 from tests.e2e.submission.client import final_status, submit
 from tests.programs import find, needs
 from tests.running_appliance import PROGRAM as THIS
@@ -28,7 +28,7 @@ MESSAGE = {"from": "a@example.com", "to": "b@example.net", "subject": "x", "text
 def unit_file(directory: Path, *, single_file: bool) -> Path:
     """The unit as it is installed, for a program that exists."""
     path = directory / "appliance.service"
-    text = plan.unit(Program(Path("/bin/true"), single_file=False), Wishes())
+    text = plan.unit(Program(Path("/bin/true"), single_file=False), Installation())
     path.write_text(text.replace("NotifyAccess=main", "NotifyAccess=all") if single_file else text)
     return path
 

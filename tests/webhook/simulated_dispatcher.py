@@ -14,6 +14,7 @@ from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.sql import rows
+from appliance.webhook.attempt import Attempts
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.post import Posted
 
@@ -23,7 +24,7 @@ KEY = bytes(32)
 
 OK = Posted(200, b"thanks", None, 3)
 BROKEN = Posted(500, b"oh no", None, 3)
-NOBODY = Posted(None, b"", "the receiver refused the connection", 1)
+REFUSED = Posted(None, b"", "the receiver refused the connection", 1)
 
 
 class Seen(NamedTuple):
@@ -46,14 +47,14 @@ class Receivers:
     answers: dict[str, Answer | Posted | Exception] = field(default_factory=dict)
     at_once: int = 0
     most_at_once: dict[str, int] = field(default_factory=dict)
-    _flying: dict[str, int] = field(default_factory=dict)
+    _in_flight: dict[str, int] = field(default_factory=dict)
 
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
         """As `Poster.post`."""
         seen = Seen(trio.current_time(), url, dict(headers), body)
         self.seen.append(seen)
-        self._flying[url] = self._flying.get(url, 0) + 1
-        self.most_at_once[url] = max(self.most_at_once.get(url, 0), self._flying[url])
+        self._in_flight[url] = self._in_flight.get(url, 0) + 1
+        self.most_at_once[url] = max(self.most_at_once.get(url, 0), self._in_flight[url])
         try:
             answer = self.answers.get(url, OK)
             if isinstance(answer, Exception):
@@ -61,7 +62,7 @@ class Receivers:
             await trio.lowlevel.checkpoint()
             return answer if isinstance(answer, Posted) else await answer(seen)
         finally:
-            self._flying[url] -= 1
+            self._in_flight[url] -= 1
 
     def at(self, url: str) -> list[float]:
         """When this URL was posted to."""
@@ -69,8 +70,8 @@ class Receivers:
 
 
 @dataclass
-class Stage:
-    """What tests play on."""
+class Simulation:
+    """The store, the receivers and the accounts of one test."""
 
     store: Store
     outside: Outside
@@ -81,9 +82,10 @@ class Stage:
     shown: dict[str, str] = field(default_factory=dict)  # the secrets, by account
 
     def dispatcher(self, **options: Any) -> Dispatcher:
-        """One that is ready to run; it seldom looks around by itself, or a virtual day would take a while."""
-        options.setdefault("look_every", 60.0)
-        return Dispatcher(self.store, self.outside, self.secrets, self.receivers, self.delays, **options)
+        """One that is ready to run; it seldom polls by itself, or a virtual day would take a while."""
+        options.setdefault("poll_every", 60.0)
+        attempts = Attempts(self.receivers, self.secrets, self.outside, self.delays)
+        return Dispatcher(self.store, self.outside, attempts, **options)
 
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncIterator[None]:
@@ -183,7 +185,7 @@ def message(outside: Outside, account_id: str, subject: str, addresses: Sequence
 
 
 def outcome(new: NewMessage, recipient: NewRecipient, status: RecipientStatus, now: int) -> Outcome:
-    """What became of one of its recipients."""
+    """The outcome of one of its recipients."""
     due = DueRecipient(
         recipient.id,
         new.id,
@@ -203,8 +205,8 @@ def outcome(new: NewMessage, recipient: NewRecipient, status: RecipientStatus, n
 
 
 @asynccontextmanager
-async def stage(directory: Path, *, delays: Sequence[float] = DELAYS) -> AsyncIterator[Stage]:
+async def simulation(directory: Path, *, delays: Sequence[float] = DELAYS) -> AsyncIterator[Simulation]:
     """A store on a virtual clock; nothing runs yet."""
     outside = Outside(now=lambda: START + round(trio.current_time() * 1_000_000))
     async with open_store(directory, outside, inline=True) as store:
-        yield Stage(store, outside, Receivers(), WebhookSecrets(KEY, outside), delays)
+        yield Simulation(store, outside, Receivers(), WebhookSecrets(KEY, outside), delays)

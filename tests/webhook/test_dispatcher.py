@@ -1,4 +1,4 @@
-"""In charge of the dispatcher: who is posted to, when, how often, and what is left of it."""
+"""The dispatcher: which receivers are posted to, when and how often, and what the history says of it."""
 
 import json
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType, PostResult, PostStatus, SealedSecret, Trigger
 from appliance.system.shortage import Shortage
-from appliance.webhook import dispatcher as dispatcher_module
-from appliance.webhook.dispatcher import BROKEN_SEAL, DISABLED, OWN_FAULT
+from appliance.webhook.attempt import BROKEN_SEAL, OWN_FAULT
+from appliance.webhook.dispatcher import DISABLED
 from appliance.webhook.post import Posted
-from tests.webhook.simulated_dispatcher import BROKEN, DELAYS, NOBODY, OK, START, Seen, Stage, stage, url_of
+from tests.webhook.simulated_dispatcher import BROKEN, DELAYS, OK, REFUSED, START, Seen, Simulation, simulation, url_of
 
 HOOK = url_of("demo")
 
@@ -43,16 +43,16 @@ def ids(seen: Sequence[Seen]) -> list[str]:
 
 
 async def test_an_event_is_posted_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A result rings the dispatcher, which posts the event's own bytes and records the answer."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        async with played.running():
+    """A result wakes the dispatcher, which posts the event's own bytes and records the answer."""
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        async with sim.running():
             await trio.sleep(1)
-            message_id = await played.result("demo", subject="Your order")
-            await played.done("demo")
-            (seen,) = played.receivers.seen
+            message_id = await sim.result("demo", subject="Your order")
+            await sim.done("demo")
+            (seen,) = sim.receivers.seen
             assert seen.at == pytest.approx(1.0)
-        (delivery,) = played.deliveries("demo")
+        (delivery,) = sim.deliveries("demo")
     body = json.loads(seen.body)
     assert body["type"] == delivery.type == "email.delivered"
     assert body["data"]["email_id"] == delivery.message_id == message_id
@@ -64,34 +64,34 @@ async def test_an_event_is_posted_at_once(tmp_path: Path, autojump_clock: MockCl
 
 async def test_the_headers_are_those_of_the_interface(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Content type, agent and signature; the signature is of this second, and the stripe library accepts it."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        async with played.running():
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        async with sim.running():
             await trio.sleep(90)
-            await played.result("demo")
-            await played.done("demo")
-        (seen,) = played.receivers.seen
+            await sim.result("demo")
+            await sim.done("demo")
+        (seen,) = sim.receivers.seen
         assert set(seen.headers) == {"Content-Type", "User-Agent", "Service-Signature"}
         assert seen.headers["Content-Type"] == "application/json"
         assert seen.headers["User-Agent"] == "Service-Webhook/1.0"
         signature = seen.headers["Service-Signature"]
         assert signature.startswith(f"t={START // 1_000_000 + 90},v1=")
-        assert WebhookSignature.verify_header(seen.body.decode(), signature, played.shown["demo"])
+        assert WebhookSignature.verify_header(seen.body.decode(), signature, sim.shown["demo"])
 
 
 async def test_a_failing_receiver_is_tried_seven_times(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The attempts come at 0 s, 5 s, 5 min, 30 min, 2 h, 5 h and 10 h after the one before; then it is given up."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        async with played.running():
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        async with sim.running():
             await trio.sleep(1)
-            await played.result("demo")
+            await sim.result("demo")
             began = trio.current_time()
-            await played.done("demo")
+            await sim.done("demo")
             await trio.sleep(86_400)
-        (delivery,) = played.deliveries("demo")
-    at = played.receivers.at(HOOK)
+        (delivery,) = sim.deliveries("demo")
+    at = sim.receivers.at(HOOK)
     waits = [after - before for before, after in zip([began, *at], at, strict=False)]
     assert waits == pytest.approx([0, *DELAYS], abs=0.001)
     assert (delivery.status, delivery.attempt, delivery.next_attempt_at) == (PostStatus.FAILED, 7, None)
@@ -102,13 +102,13 @@ async def test_every_attempt_has_the_same_body_and_a_signature_of_its_own(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """Retries reuse event id and bytes; `t` is the time of the attempt, so a receiver's clock check holds."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = NOBODY
-        async with played.running():
-            await played.result("demo")
-            await played.done("demo")
-        seen = played.receivers.seen
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = REFUSED
+        async with sim.running():
+            await sim.result("demo")
+            await sim.done("demo")
+        seen = sim.receivers.seen
     assert len({each.body for each in seen}) == 1
     times = [int(each.headers["Service-Signature"][2:].partition(",")[0]) for each in seen]
     assert times == [START // 1_000_000 + round(each.at) for each in seen]
@@ -118,23 +118,23 @@ async def test_a_receiver_that_recovers_gets_it_once(tmp_path: Path, autojump_cl
     """After the first 2xx there is nothing more, and between attempts the history says when the next one is."""
 
     async def recovering(seen: Seen) -> Posted:
-        return OK if len(played.receivers.seen) == 3 else NOBODY
+        return OK if len(sim.receivers.seen) == 3 else REFUSED
 
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = recovering
-        async with played.running():
-            await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = recovering
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(100)
-            (waiting,) = played.deliveries("demo")
-            assert (waiting.status, waiting.attempt, waiting.error) == (PostStatus.PENDING, 2, NOBODY.error)
+            (waiting,) = sim.deliveries("demo")
+            assert (waiting.status, waiting.attempt, waiting.error) == (PostStatus.PENDING, 2, REFUSED.error)
             assert (waiting.response_status, waiting.response_body) == (None, None)
             assert waiting.next_attempt_at == pytest.approx(START + 305 * 1_000_000, abs=1_000)
             await trio.sleep(2 * 86_400)
-        (delivery,) = played.deliveries("demo")
-        webhook = played.store.webhooks.existing(played.accounts["demo"])
+        (delivery,) = sim.deliveries("demo")
+        webhook = sim.store.webhooks.existing(sim.accounts["demo"])
     assert (delivery.status, delivery.attempt, delivery.error) == (PostStatus.SUCCESS, 3, None)
-    assert len(played.receivers.seen) == 3
+    assert len(sim.receivers.seen) == 3
     assert webhook.last_success_at == delivery.attempted_at == pytest.approx(START + 305 * 1_000_000, abs=1_000)
     assert webhook.last_failure_at == pytest.approx(START + 5 * 1_000_000, abs=1_000)
 
@@ -158,13 +158,13 @@ async def test_a_2xx_that_breaks_off_is_not_success(tmp_path: Path, autojump_clo
 
 async def came_of(directory: Path, posted: Posted) -> PostStatus:
     """How a post stands after its first attempt was answered like this."""
-    async with stage(directory) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = posted
-        async with played.running():
-            await played.result("demo")
+    async with simulation(directory) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = posted
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(1)
-        (delivery,) = played.deliveries("demo")
+        (delivery,) = sim.deliveries("demo")
     assert delivery.response_status == posted.status
     return delivery.status
 
@@ -174,55 +174,55 @@ async def came_of(directory: Path, posted: Posted) -> PostStatus:
 
 async def test_each_recipient_has_a_post_of_its_own(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Several recipients of one message are several posts with the same email_id."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        async with played.running():
-            message_id = await played.result("demo", "ada@example.net", "bob@example.net", "eve@example.net")
-            await played.done("demo")
-    data = [json.loads(seen.body)["data"] for seen in played.receivers.seen]
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        async with sim.running():
+            message_id = await sim.result("demo", "ada@example.net", "bob@example.net", "eve@example.net")
+            await sim.done("demo")
+    data = [json.loads(seen.body)["data"] for seen in sim.receivers.seen]
     assert {each["email_id"] for each in data} == {message_id}
     assert sorted(each["to"] for each in data) == ["ada@example.net", "bob@example.net", "eve@example.net"]
-    assert len({each["recipient_id"] for each in data}) == len(set(ids(played.receivers.seen))) == 3
+    assert len({each["recipient_id"] for each in data}) == len(set(ids(sim.receivers.seen))) == 3
 
 
 async def test_a_deferral_posts_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What is not final is nobody's business yet."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        async with played.running():
-            await played.result("demo", status=RecipientStatus.DEFERRED)
+    """Only final results are events."""
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        async with sim.running():
+            await sim.result("demo", status=RecipientStatus.DEFERRED)
             await trio.sleep(600)
-    assert played.receivers.seen == []
+    assert sim.receivers.seen == []
 
 
 async def test_only_what_is_subscribed_is_posted(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A webhook that wants bounces gets bounces; an account without one, or with a disabled one, gets nothing."""
-    async with stage(tmp_path) as played:
-        await played.account("demo", [EventType.BOUNCED])
-        await played.account("disabled", enabled=False)
-        await played.account("none", hook=False)
-        async with played.running():
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo", [EventType.BOUNCED])
+        await sim.account("disabled", enabled=False)
+        await sim.account("none", hook=False)
+        async with sim.running():
             for status in (RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED):
-                for name in played.accounts:
-                    await played.result(name, status=status)
+                for name in sim.accounts:
+                    await sim.result(name, status=status)
             await trio.sleep(600)
-        assert played.deliveries("disabled") == []
-    assert [json.loads(seen.body)["type"] for seen in played.receivers.seen] == ["email.bounced"]
+        assert sim.deliveries("disabled") == []
+    assert [json.loads(seen.body)["type"] for seen in sim.receivers.seen] == ["email.bounced"]
 
 
 async def test_what_was_written_before_the_start_is_posted(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A restart continues the schedule: nothing is repeated early, nothing is forgotten."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        await sim.result("demo")
         for _ in range(50):
-            async with played.running():
+            async with sim.running():
                 await trio.sleep(40)
-        assert played.receivers.at(HOOK) == pytest.approx([0, 5, 305], abs=0.5)
-        async with played.running():
-            await played.done("demo")
-    at = played.receivers.at(HOOK)
+        assert sim.receivers.at(HOOK) == pytest.approx([0, 5, 305], abs=0.5)
+        async with sim.running():
+            await sim.done("demo")
+    at = sim.receivers.at(HOOK)
     assert [after - before for before, after in pairwise(at)] == pytest.approx(DELAYS, abs=0.5)
 
 
@@ -231,123 +231,123 @@ async def test_what_was_written_before_the_start_is_posted(tmp_path: Path, autoj
 
 async def test_a_deleted_webhook_gets_nothing_more(tmp_path: Path, autojump_clock: MockClock) -> None:
     """What waits for it is not posted, nor to the webhook that takes its place."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        async with played.running():
-            await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(1)
-            await played.store.webhooks.delete(played.accounts["demo"])
+            await sim.store.webhooks.delete(sim.accounts["demo"])
             await trio.sleep(1)
-            await played.hook("demo")
+            await sim.hook("demo")
             await trio.sleep(86_400)
-        assert played.deliveries("demo") == []
-    assert len(played.receivers.seen) == 1
+        assert sim.deliveries("demo") == []
+    assert len(sim.receivers.seen) == 1
 
 
 async def test_a_disabled_webhook_gets_nothing_more(tmp_path: Path, autojump_clock: MockClock) -> None:
     """What comes due while it is disabled has failed, for the reason that the history tells."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        async with played.running():
-            await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(1)
-            await played.hook("demo", enabled=False)
-            await played.done("demo")
-            played.receivers.answers[HOOK] = OK
-            await played.hook("demo")
+            await sim.hook("demo", enabled=False)
+            await sim.done("demo")
+            sim.receivers.answers[HOOK] = OK
+            await sim.hook("demo")
             await trio.sleep(86_400)
-        (delivery,) = played.deliveries("demo")
-    assert len(played.receivers.seen) == 1
+        (delivery,) = sim.deliveries("demo")
+    assert len(sim.receivers.seen) == 1
     assert (delivery.status, delivery.attempt, delivery.error) == (PostStatus.FAILED, 1, DISABLED)
 
 
 async def test_a_webhook_that_is_enabled_again_in_time_goes_on(tmp_path: Path, autojump_clock: MockClock) -> None:
     """What was not due in between is tried at its time."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        async with played.running():
-            await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(10)
-            await played.hook("demo", enabled=False)
+            await sim.hook("demo", enabled=False)
             await trio.sleep(100)
-            await played.hook("demo")
+            await sim.hook("demo")
             await trio.sleep(300)
-    assert played.receivers.at(HOOK) == pytest.approx([0, 5, 305], abs=0.001)
+    assert sim.receivers.at(HOOK) == pytest.approx([0, 5, 305], abs=0.001)
 
 
 async def test_a_new_url_gets_what_waits(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The attempts after a change go to where the webhook is now, and the history says so."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        async with played.running():
-            await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(1)
-            await played.hook("demo", url="https://elsewhere.example.net/")
-            await played.done("demo")
-        (delivery,) = played.deliveries("demo")
-    assert [seen.url for seen in played.receivers.seen] == [HOOK, "https://elsewhere.example.net/"]
+            await sim.hook("demo", url="https://elsewhere.example.net/")
+            await sim.done("demo")
+        (delivery,) = sim.deliveries("demo")
+    assert [seen.url for seen in sim.receivers.seen] == [HOOK, "https://elsewhere.example.net/"]
     assert delivery.url == "https://elsewhere.example.net/"
 
 
 async def test_a_new_secret_signs_from_then_on(tmp_path: Path, autojump_clock: MockClock) -> None:
     """An attempt before the rotation has the old signature, the retry after it the new one, and only that."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        async with played.running():
-            await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(1)
-            webhook = played.store.webhooks.existing(played.accounts["demo"])
-            secret, sealed = played.secrets.fresh(webhook.id)
-            await played.store.webhooks.replace_secret(webhook, sealed)
+            webhook = sim.store.webhooks.existing(sim.accounts["demo"])
+            secret, sealed = sim.secrets.fresh(webhook.id)
+            await sim.store.webhooks.replace_secret(webhook, sealed)
             await trio.sleep(10)
-    first, second = played.receivers.seen
-    for seen, key in ((first, played.shown["demo"]), (second, secret)):
+    first, second = sim.receivers.seen
+    for seen, key in ((first, sim.shown["demo"]), (second, secret)):
         header = seen.headers["Service-Signature"]
         assert header.count("v1=") == 1
         assert WebhookSignature.verify_header(seen.body.decode(), header, key)
 
 
-# ---- whose turn it is
+# ---- which receiver is next
 
 
-async def test_a_slow_receiver_delays_nobody_else(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_slow_receiver_delays_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
     """While one account's backlog waits for a receiver of five seconds, another's events go out at once."""
-    async with stage(tmp_path) as played:
-        await played.account("slow")
-        await played.account("quick")
-        played.receivers.answers[url_of("slow")] = slowly
-        async with played.running(slots=20):
-            await played.result("slow", *[f"a{number}@example.net" for number in range(50)])
+    async with simulation(tmp_path) as sim:
+        await sim.account("slow")
+        await sim.account("quick")
+        sim.receivers.answers[url_of("slow")] = slowly
+        async with sim.running(slots=20):
+            await sim.result("slow", *[f"a{number}@example.net" for number in range(50)])
             for _ in range(20):
                 await trio.sleep(1)
                 now = trio.current_time()
-                await played.result("quick")
+                await sim.result("quick")
                 await trio.sleep(0.01)
-                assert played.receivers.at(url_of("quick"))[-1] == pytest.approx(now, abs=0.001)
+                assert sim.receivers.at(url_of("quick"))[-1] == pytest.approx(now, abs=0.001)
 
 
 async def test_many_slow_receivers_leave_slots_for_the_others(tmp_path: Path, autojump_clock: MockClock) -> None:
     """However many receivers let us wait, they have half of the slots, once they are known to."""
-    async with stage(tmp_path) as played:
+    async with simulation(tmp_path) as sim:
         for number in range(12):
-            await played.account(f"slow{number}")
-            played.receivers.answers[url_of(f"slow{number}")] = never
-        await played.account("quick")
-        async with played.running(slots=10):
+            await sim.account(f"slow{number}")
+            sim.receivers.answers[url_of(f"slow{number}")] = never
+        await sim.account("quick")
+        async with sim.running(slots=10):
             for number in range(12):
-                await played.result(f"slow{number}", *[f"a{each}@example.net" for each in range(30)])
+                await sim.result(f"slow{number}", *[f"a{each}@example.net" for each in range(30)])
             await trio.sleep(60)
             for _ in range(10):
                 await trio.sleep(1)
                 now = trio.current_time()
-                await played.result("quick")
+                await sim.result("quick")
                 await trio.sleep(0.01)
-                assert played.receivers.at(url_of("quick"))[-1] == pytest.approx(now, abs=0.001)
+                assert sim.receivers.at(url_of("quick"))[-1] == pytest.approx(now, abs=0.001)
 
 
 @pytest.mark.parametrize("hanging", [200, 500])
@@ -356,41 +356,41 @@ async def test_hanging_receivers_leave_slots_for_those_that_answer(
     tmp_path: Path, autojump_clock: MockClock, hanging: int, known: bool
 ) -> None:
     """Beside more hanging receivers than there are slots, events for one that has answered before go at once."""
-    async with stage(tmp_path) as played:
+    async with simulation(tmp_path) as sim:
         for number in range(hanging):
-            await played.account(name := f"hanging{number}")
-            played.receivers.answers[url_of(name)] = never
-            await played.result(name)
-        await played.account("good")
-        await played.prove("good")
-        async with played.running():
+            await sim.account(name := f"hanging{number}")
+            sim.receivers.answers[url_of(name)] = never
+            await sim.result(name)
+        await sim.account("good")
+        await sim.prove("good")
+        async with sim.running():
             await trio.sleep(6 if known else 0.1)
             for _ in range(40):
                 for number in range(hanging if known else 0):
-                    await played.result(f"hanging{number}")
-                before, began = len(played.receivers.at(url_of("good"))), trio.current_time()
-                await played.result("good")
+                    await sim.result(f"hanging{number}")
+                before, began = len(sim.receivers.at(url_of("good"))), trio.current_time()
+                await sim.result("good")
                 await trio.sleep(0.1)
-                (at,) = played.receivers.at(url_of("good"))[before:]
+                (at,) = sim.receivers.at(url_of("good"))[before:]
                 assert at - began < 0.05
 
 
 async def test_a_new_receiver_does_not_wait_behind_those_that_hung(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Receivers that are known to hang have slots of their own, so that one never seen before is posted to at once."""
-    async with stage(tmp_path) as played:
+    async with simulation(tmp_path) as sim:
         for number in range(300):
-            await played.account(name := f"hanging{number}")
-            played.receivers.answers[url_of(name)] = never
-            await played.result(name)
-        await played.account("new")
-        async with played.running():
+            await sim.account(name := f"hanging{number}")
+            sim.receivers.answers[url_of(name)] = never
+            await sim.result(name)
+        await sim.account("new")
+        async with sim.running():
             await trio.sleep(30)
             for number in range(300):
-                await played.result(f"hanging{number}")
+                await sim.result(f"hanging{number}")
             began = trio.current_time()
-            await played.result("new")
+            await sim.result("new")
             await trio.sleep(0.1)
-            (at,) = played.receivers.at(url_of("new"))
+            (at,) = sim.receivers.at(url_of("new"))
             assert at - began < 0.05
 
 
@@ -398,18 +398,18 @@ async def test_a_lack_of_this_machine_is_no_attempt(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without descriptors events wait, one line tells of it, and then each goes with its first attempt."""
-    async with stage(tmp_path) as played:
+    async with simulation(tmp_path) as sim:
         for number in range(20):
-            await played.account(name := f"a{number}")
-            played.receivers.answers[url_of(name)] = Shortage("Too many open files")
-            await played.result(name)
-        async with played.running():
+            await sim.account(name := f"a{number}")
+            sim.receivers.answers[url_of(name)] = Shortage("Too many open files")
+            await sim.result(name)
+        async with sim.running():
             await trio.sleep(100)
-            played.receivers.answers.clear()
+            sim.receivers.answers.clear()
             for number in range(20):
-                await played.done(f"a{number}", within=2)
+                await sim.done(f"a{number}", within=2)
         for number in range(20):
-            (delivery,) = played.deliveries(f"a{number}")
+            (delivery,) = sim.deliveries(f"a{number}")
             assert (delivery.status, delivery.attempt) == (PostStatus.SUCCESS, 1)
     assert [record.message for record in caplog.records] == ["events wait: this machine is short"]
 
@@ -421,16 +421,16 @@ async def test_accounts_take_turns(tmp_path: Path, autojump_clock: MockClock) ->
         await trio.sleep(0.5)
         return OK
 
-    async with stage(tmp_path) as played:
+    async with simulation(tmp_path) as sim:
         for name in ("many", "few"):
-            await played.account(name)
-            played.receivers.answers[url_of(name)] = steadily
-        await played.result("many", *[f"a{number}@example.net" for number in range(50)])
-        async with played.running(slots=2):
+            await sim.account(name)
+            sim.receivers.answers[url_of(name)] = steadily
+        await sim.result("many", *[f"a{number}@example.net" for number in range(50)])
+        async with sim.running(slots=2):
             await trio.sleep(3.1)
-            await played.result("few")
+            await sim.result("few")
             await trio.sleep(1.1)
-            assert len(played.receivers.at(url_of("few"))) == 1
+            assert len(sim.receivers.at(url_of("few"))) == 1
 
 
 async def test_one_receiver_gets_a_few_at_once_in_order(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -440,99 +440,94 @@ async def test_one_receiver_gets_a_few_at_once_in_order(tmp_path: Path, autojump
         await trio.sleep(0.5)
         return OK
 
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        await played.prove("demo")
-        played.receivers.answers[HOOK] = steadily
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        await sim.prove("demo")
+        sim.receivers.answers[HOOK] = steadily
         for number in range(200):
-            await played.result("demo", f"a{number}@example.net")
+            await sim.result("demo", f"a{number}@example.net")
             await trio.sleep(0.001)
         began = trio.current_time()
-        async with played.running():
-            await played.done("demo")
+        async with sim.running():
+            await sim.done("demo")
     # Those that are begun in the same moment reach their receiver in any order.
-    order = [int(json.loads(seen.body)["data"]["to"][1:].partition("@")[0]) for seen in played.receivers.seen]
+    order = [int(json.loads(seen.body)["data"]["to"][1:].partition("@")[0]) for seen in sim.receivers.seen]
     assert all(abs(number - place) < 8 for place, number in enumerate(order))
     assert sorted(order) == list(range(200))
-    assert played.receivers.most_at_once[HOOK] == 8
-    assert played.receivers.seen[-1].at - began == pytest.approx(200 / 8 * 0.5 - 0.5, abs=0.2)
+    assert sim.receivers.most_at_once[HOOK] == 8
+    assert sim.receivers.seen[-1].at - began == pytest.approx(200 / 8 * 0.5 - 0.5, abs=0.2)
 
 
 async def test_a_dead_receiver_is_tried_little_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Whatever waits for it, there are ten attempts in a second at most, one at a time; a few are all tried in time."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = NOBODY
-        await played.result("demo", *[f"a{number}@example.net" for number in range(500)])
-        async with played.running():
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = REFUSED
+        await sim.result("demo", *[f"a{number}@example.net" for number in range(500)])
+        async with sim.running():
             await trio.sleep(21)
-            assert 100 <= len(played.receivers.seen) <= 240
-            in_second = sum(1 for at in played.receivers.at(HOOK) if 10 <= at < 11)
+            assert 100 <= len(sim.receivers.seen) <= 240
+            in_second = sum(1 for at in sim.receivers.at(HOOK) if 10 <= at < 11)
             assert in_second <= 11
-            played.receivers.answers[HOOK] = OK
+            sim.receivers.answers[HOOK] = OK
             await trio.sleep(1)
-            assert len(set(ids(played.receivers.seen))) == 500
+            assert len(set(ids(sim.receivers.seen))) == 500
 
 
 async def test_many_dead_receivers_cost_no_more_than_two(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Ten dead receivers with a backlog are together tried twenty times in a second, each of them as often."""
-    async with stage(tmp_path) as played:
+    async with simulation(tmp_path) as sim:
         for number in range(10):
-            await played.account(f"dead{number}")
-            played.receivers.answers[url_of(f"dead{number}")] = NOBODY
-            await played.result(f"dead{number}", *[f"{each}@example.net" for each in range(100)])
-        async with played.running(look_every=5.0):
+            await sim.account(f"dead{number}")
+            sim.receivers.answers[url_of(f"dead{number}")] = REFUSED
+            await sim.result(f"dead{number}", *[f"{each}@example.net" for each in range(100)])
+        async with sim.running(poll_every=5.0):
             await trio.sleep(30)
     for number in range(10):
-        tried = [at for at in played.receivers.at(url_of(f"dead{number}")) if 10 <= at < 20]
+        tried = [at for at in sim.receivers.at(url_of(f"dead{number}")) if 10 <= at < 20]
         assert 15 <= len(tried) <= 22
 
 
-async def test_what_is_in_memory_is_bounded(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Many lanes have a few posts each in hand, one lane has more; all of it is posted all the same."""
-    monkeypatch.setattr(dispatcher_module, "ALL_IN_HAND", 60)
-    async with stage(tmp_path) as played:
+async def test_what_is_in_memory_is_bounded(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Of many lanes each has a few posts in memory, of one lane more; all are posted."""
+    async with simulation(tmp_path) as sim:
         for number in range(20):
-            await played.account(f"a{number}")
-            await played.result(f"a{number}", *[f"{each}@example.net" for each in range(10)])
-        posting = played.dispatcher(slots=5)
+            await sim.account(f"a{number}")
+            await sim.result(f"a{number}", *[f"{each}@example.net" for each in range(10)])
+        posting = sim.dispatcher(slots=5, posts_in_memory=60)
         most = 0
 
         async def counting(seen: Seen) -> Posted:
             nonlocal most
-            most = max(most, sum(len(line.taken) for line in posting._lines.values()))
+            most = max(most, sum(len(queue.loaded) for queue in posting.queues.values()))
             await trio.sleep(0.1)
             return OK
 
-        played.receivers.answers.update({url_of(f"a{number}"): counting for number in range(20)})
+        sim.receivers.answers.update({url_of(f"a{number}"): counting for number in range(20)})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(posting.run)
             for number in range(20):
-                await played.done(f"a{number}")
+                await sim.done(f"a{number}")
             nursery.cancel_scope.cancel()
-    assert len(set(ids(played.receivers.seen))) == 200
+    assert len(set(ids(sim.receivers.seen))) == 200
     assert most <= 60
 
 
 async def test_a_ping_does_not_wait_behind_a_backlog(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Pings and replays have lanes of their own: they are posted at once, however much else waits."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = never
-        await played.result("demo", *[f"a{number}@example.net" for number in range(100)])
-        async with played.running():
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = never
+        await sim.result("demo", *[f"a{number}@example.net" for number in range(100)])
+        async with sim.running():
             await trio.sleep(100)
             now = trio.current_time()
-            ping = await played.store.webhook_history.ping(played.accounts["demo"])
-            replay = await played.store.webhook_history.replay(
-                played.accounts["demo"], played.deliveries("demo")[-1].id
-            )
+            ping = await sim.store.webhook_history.ping(sim.accounts["demo"])
+            replay = await sim.store.webhook_history.replay(sim.accounts["demo"], sim.deliveries("demo")[-1].id)
             await trio.sleep(0.01)
             posted = {
                 id_
-                for id_, seen in zip(ids(played.receivers.seen), played.receivers.seen, strict=True)
+                for id_, seen in zip(ids(sim.receivers.seen), sim.receivers.seen, strict=True)
                 if seen.at >= now - 0.001
             }
             assert {ping.event_id, replay.event_id} <= posted
@@ -542,116 +537,116 @@ async def test_a_ping_does_not_wait_behind_a_backlog(tmp_path: Path, autojump_cl
 
 
 async def test_a_fault_of_our_own_ends_one_attempt(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Whatever a post raises is logged, counts as an attempt, and stops nobody."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        await played.account("other")
-        played.receivers.answers[HOOK] = RuntimeError("a bug")
-        async with played.running():
-            await played.result("demo")
-            await played.result("other")
+    """Whatever a post raises is logged, counts as an attempt, and stops no other post."""
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        await sim.account("other")
+        sim.receivers.answers[HOOK] = RuntimeError("a bug")
+        async with sim.running():
+            await sim.result("demo")
+            await sim.result("other")
             await trio.sleep(1)
-            played.receivers.answers[HOOK] = OK
-            (delivery,) = played.deliveries("demo")
+            sim.receivers.answers[HOOK] = OK
+            (delivery,) = sim.deliveries("demo")
             assert (delivery.attempt, delivery.error) == (1, OWN_FAULT)
-            await played.done("demo")
-            await played.done("other")
-        assert [each.status for name in played.accounts for each in played.deliveries(name)] == [PostStatus.SUCCESS] * 2
+            await sim.done("demo")
+            await sim.done("other")
+        assert [each.status for name in sim.accounts for each in sim.deliveries(name)] == [PostStatus.SUCCESS] * 2
 
 
 async def test_a_secret_that_cannot_be_read_fails_in_words(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With another key file nothing is posted unsigned; the history says what to do, and a new secret helps."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        webhook = played.store.webhooks.existing(played.accounts["demo"])
-        await played.store.webhooks.replace_secret(webhook, SealedSecret(b"\x01" + bytes(60), "abcd"))
-        async with played.running():
-            await played.result("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        webhook = sim.store.webhooks.existing(sim.accounts["demo"])
+        await sim.store.webhooks.replace_secret(webhook, SealedSecret(b"\x01" + bytes(60), "abcd"))
+        async with sim.running():
+            await sim.result("demo")
             await trio.sleep(1)
-            (delivery,) = played.deliveries("demo")
+            (delivery,) = sim.deliveries("demo")
             assert (delivery.status, delivery.error) == (PostStatus.PENDING, BROKEN_SEAL)
-            assert played.receivers.seen == []
-            _, sealed = played.secrets.fresh(webhook.id)
-            await played.store.webhooks.replace_secret(webhook, sealed)
-            await played.done("demo")
-        assert len(played.receivers.seen) == 1
+            assert sim.receivers.seen == []
+            _, sealed = sim.secrets.fresh(webhook.id)
+            await sim.store.webhooks.replace_secret(webhook, sealed)
+            await sim.done("demo")
+        assert len(sim.receivers.seen) == 1
 
 
 async def test_a_storage_that_refuses_for_a_while_repeats_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A result that cannot be written yet is kept and written later; the event is not posted again meanwhile."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
         refusals = iter(range(5))
-        posts = type(played.store.webhook_posts)
+        posts = type(sim.store.webhook_posts)
         really = posts.record
 
         async def refusing(self: object, results: Sequence[PostResult]) -> None:
             if next(refusals, None) is not None:
                 raise Refused(Code.TEMPORARY_FAILURE, "the storage is busy")
-            await really(played.store.webhook_posts, results)
+            await really(sim.store.webhook_posts, results)
 
         monkeypatch.setattr(posts, "record", refusing)
-        async with played.running():
-            await played.result("demo")
-            await played.done("demo")
-        assert len(played.receivers.seen) == 1
+        async with sim.running():
+            await sim.result("demo")
+            await sim.done("demo")
+        assert len(sim.receivers.seen) == 1
         assert trio.current_time() >= 5
 
 
-async def test_the_end_lets_what_is_on_its_way_arrive(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A stop begins nothing new, waits for the posts on their way, and records them."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        await played.prove("demo")
-        played.receivers.answers[HOOK] = slowly
-        await played.result("demo", *[f"a{number}@example.net" for number in range(20)])
-        async with played.running():
+async def test_a_stop_finishes_the_posts_in_flight(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A stop starts no new post, waits for those in flight, and records them."""
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        await sim.prove("demo")
+        sim.receivers.answers[HOOK] = slowly
+        await sim.result("demo", *[f"a{number}@example.net" for number in range(20)])
+        async with sim.running():
             await trio.sleep(1)
         assert trio.current_time() == pytest.approx(4.9, abs=0.1)
-        counts = [each.status for each in played.deliveries("demo")]
-    assert len(played.receivers.seen) == 8
+        counts = [each.status for each in sim.deliveries("demo")]
+    assert len(sim.receivers.seen) == 8
     assert (counts.count(PostStatus.SUCCESS), counts.count(PostStatus.PENDING)) == (8, 12)
 
 
 async def test_a_clock_that_was_ahead_leaves_nothing_stuck(tmp_path: Path, autojump_clock: MockClock) -> None:
     """What was put off to a time further away than any wait of the schedule is due now."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        await played.result("demo")
-        async with played.running():
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        await sim.result("demo")
+        async with sim.running():
             await trio.sleep(1)
-        await ahead(played, days=2)
-        played.receivers.answers[HOOK] = OK
-        async with played.running():
-            await played.done("demo", within=60)
+        await ahead(sim, days=2)
+        sim.receivers.answers[HOOK] = OK
+        async with sim.running():
+            await sim.done("demo", within=60)
 
 
 async def test_a_clock_that_was_ahead_leaves_nothing_stuck_on_a_busy_webhook(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """However many posts of the same webhook are due at any time, all that was put off too far is brought back."""
-    async with stage(tmp_path) as played:
-        await played.account("demo")
-        played.receivers.answers[HOOK] = BROKEN
-        await played.result("demo", *[f"a{number}@example.net" for number in range(700)])
-        async with played.running():
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+        await sim.result("demo", *[f"a{number}@example.net" for number in range(700)])
+        async with sim.running():
             await trio.sleep(4)
-        await ahead(played, days=2)
-        await played.result("demo", "busy@example.net")
-        put_off = [each for each in played.deliveries("demo") if each.attempt]
+        await ahead(sim, days=2)
+        await sim.result("demo", "busy@example.net")
+        put_off = [each for each in sim.deliveries("demo") if each.attempt]
         assert put_off
-        async with played.running(look_every=5.0):
+        async with sim.running(poll_every=5.0):
             for _ in range(20):
                 await trio.sleep(1)
-                await played.result("demo", "busy@example.net")
-            tried_again = {each.id for each in played.deliveries("demo") if each.attempt > 1}
+                await sim.result("demo", "busy@example.net")
+            tried_again = {each.id for each in sim.deliveries("demo") if each.attempt > 1}
         assert tried_again >= {each.id for each in put_off}
 
 
-async def ahead(played: Stage, days: int) -> None:
+async def ahead(sim: Simulation, days: int) -> None:
     """Put off whatever waits, as a clock that is wrong by this much does."""
     statement = f"UPDATE webhook_deliveries SET next_attempt_at = next_attempt_at + {days * 86_400_000_000}"
-    await played.store.engine.write(lambda c: c.execute(statement).fetchall())
+    await sim.store.engine.write(lambda c: c.execute(statement).fetchall())

@@ -48,7 +48,7 @@ async def post_to(receiver: Receiver, seconds: float = POST_TIMEOUT) -> Posted:
 
 
 def endless(begin: bytes, piece: Callable[[int], bytes]) -> Serve:
-    """Answers with `begin`, and pieces for as long as anybody listens."""
+    """Answers with `begin`, and pieces for as long as the client reads."""
 
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await read_request(receiver, stream)
@@ -67,13 +67,14 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     "serve",
     [
         endless(LENGTH, lambda _: b"x" * 65536),
+        endless(HEAD + b"Content-Length: 99999\r\n\r\n", lambda _: b"x" * 65536),
         endless(HEAD + b"\r\n", lambda _: b"x" * 65536),
         endless(CHUNKED, lambda _: b"10000\r\n" + b"x" * 65536 + b"\r\n"),
         endless(CHUNKED, lambda _: b"1\r\nx\r\n" * 5000),
         endless(CHUNKED, lambda _: b"1;" + b"e" * 4000 + b"\r\nx\r\n"),
         endless(LENGTH, lambda _: b"x"),
     ],
-    ids=["length", "until closed", "chunks", "tiny chunks", "chunk extensions", "tiny records"],
+    ids=["length", "over the limit", "until closed", "chunks", "tiny chunks", "chunk extensions", "tiny records"],
 )
 async def test_an_endless_body_is_cut(serve: Serve) -> None:
     """Of an answer without end 2 KiB are kept; the receiver took the event, and the rest is left alone."""
@@ -246,7 +247,7 @@ async def test_a_reset_at_each_point(begun: bytes) -> None:
 
 
 async def test_a_receiver_that_does_not_read() -> None:
-    """An event that nobody takes is given up in time."""
+    """An event that the receiver does not read is given up in time."""
 
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await stream.do_handshake()
@@ -266,7 +267,7 @@ async def hang_up_at_once(stream: trio.SocketStream) -> None:
 
 
 async def say_nothing(stream: trio.SocketStream) -> None:
-    """Wait for ever."""
+    """Wait until cancelled."""
     await trio.sleep_forever()
 
 
@@ -285,7 +286,7 @@ async def speak_plainly(stream: trio.SocketStream) -> None:
     ],
 )
 async def test_a_receiver_without_tls(plain: Callable[[trio.SocketStream], Awaitable[None]], words: str) -> None:
-    """Whoever does not speak TLS gets nothing."""
+    """A receiver that does not speak TLS gets nothing."""
     posted = await post_to(Receiver(plain=plain), seconds=SHORT)
     assert posted.status is None
     assert words in str(posted.error)
@@ -297,7 +298,7 @@ async def test_a_handshake_cut_short(bytes_let_through: int) -> None:
 
     async def serve(connection: trio.SocketStream) -> None:
         await connection.receive_some(65536)
-        hello = await first_flight()
+        hello = await server_hello()
         await connection.send_all(hello[:bytes_let_through])
         await connection.aclose()
 
@@ -305,7 +306,7 @@ async def test_a_handshake_cut_short(bytes_let_through: int) -> None:
     assert "the TLS handshake with the receiver failed" in str(posted.error)
 
 
-async def first_flight() -> bytes:
+async def server_hello() -> bytes:
     """What a TLS server sends first; to another client, but it is cut off anyway."""
     return b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + b"r" * 600
 
@@ -337,7 +338,7 @@ async def test_bad_certificates(certificate: Callable[[], trustme.LeafCert], wor
 
 
 async def test_a_certificate_that_signs_itself(tmp_path: Path) -> None:
-    """Nobody vouches for a certificate that its owner made, so it is not accepted."""
+    """A certificate that its owner signed is not accepted."""
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
     generate(chain, key, HOST)
     receiver = Receiver()

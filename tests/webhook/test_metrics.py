@@ -1,4 +1,4 @@
-"""In charge of what is counted and logged of posts: every attempt by its result, a line for those about a message."""
+"""Every attempt is counted by its result, and those about a message have a line in the message log."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from appliance.webhook.metrics import observe
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """The notes of the trail, which is kept."""
+    """The lines of the message log, which is on."""
     notes: list[dict[str, object]] = []
     monkeypatch.setattr(MESSAGE_LOG, "keep", True)
     monkeypatch.setattr(MESSAGE_LOG, "note", lambda event, **fields: notes.append({"event": event, **fields}))

@@ -21,7 +21,7 @@ from appliance.outside import Outside
 from appliance.webhook.post import Poster
 from tests.fakes.dns import DnsServer, Zone, serving
 from tests.fakes.receiver import LOOPBACK, Receiver, answering, client_context, posting
-from tests.webhook.hostile import NAMES, OWN_NAMES, SPELLINGS
+from tests.webhook.hostile_urls import NAMES, OWN_NAMES, SPELLINGS
 
 PUBLIC = "9.9.9.9"
 EVENT = ([("Content-Type", "application/json")], b"{}")
@@ -147,7 +147,7 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
 
 
 async def test_the_canary_can_sing() -> None:
-    """It does hear whoever comes: with an allowance for loopback the same way leads to it."""
+    """With an allowance for loopback the same URL does reach it."""
     async with canary(DnsServer({"loopback.example": {"A": ["127.0.0.1"]}}), allowed=LOOPBACK) as here:
         posted = await here.poster.post(f"https://loopback.example:{here.port}/", *EVENT)
         assert "TLS handshake" in str(posted.error)

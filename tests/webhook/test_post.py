@@ -8,7 +8,6 @@ from trio.testing import MockClock
 
 from appliance.outside import Outside
 from appliance.system.shortage import Shortage
-from appliance.webhook import connect, connection_pool
 from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import Trouble, ZoneResolver
 from tests.fakes.receiver import (
@@ -117,7 +116,7 @@ async def test_head_and_body_in_pieces(size: int) -> None:
     assert receiver.connections == 1
 
 
-# ---- connections that are kept
+# ---- idle connections
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -218,16 +217,15 @@ async def test_after_closing_nothing_is_kept() -> None:
             await ended.wait()
 
 
-async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody has used for a while is closed."""
-    monkeypatch.setattr(connection_pool, "IDLE_LIMIT", 0.01)
+async def test_idle_connections_are_closed() -> None:
+    """What has not been used for a while is closed."""
     ended = trio.Event()
 
     async def serve(receiver: Receiver, stream: Tls) -> None:
         await answering(OK)(receiver, stream)
         ended.set()
 
-    async with posting(Receiver(serve)) as there:
+    async with posting(Receiver(serve), idle_seconds=0.01) as there:
         assert fine(await post(there))
         await trio.sleep(0.02)
         await there.poster.close_idle()
@@ -258,9 +256,8 @@ async def test_the_second_address_is_tried() -> None:
     assert dialled[2:] == ["127.0.0.2", "127.0.0.3"]
 
 
-async def test_a_silent_first_address_leaves_time_for_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_first_address_leaves_time_for_the_second() -> None:
     """An address that does not answer at all, such as an IPv6 that leads nowhere, does not use up the attempt."""
-    monkeypatch.setattr(connect, "FIRST_ADDRESS", 0.05)
 
     async def dial(address: str, port: int) -> trio.abc.Stream:
         if address != "127.0.0.1":
@@ -268,7 +265,7 @@ async def test_a_silent_first_address_leaves_time_for_the_second(monkeypatch: py
         return await Outside().dial(address, port)
 
     resolver = ZoneResolver({HOST: {"A": ["127.0.0.1"], "AAAA": ["2620:fe::fe"]}})
-    async with posting(Receiver(), resolver, dial=dial) as there:
+    async with posting(Receiver(), resolver, dial=dial, first_address=0.05) as there:
         assert fine(await post(there))
 
 
@@ -323,13 +320,13 @@ async def test_a_lack_of_descriptors_gives_up_the_kept_connections() -> None:
 
     async with posting(Receiver(), dial=short_dial) as there:
         assert (await post(there)).accepted
-        kept_now = there.poster._kept
-        assert len(kept_now) == 1
+        idle = there.poster._idle
+        assert len(idle) == 1
         short = True
         assert (await post(there)).accepted  # over the one that is kept
         with pytest.raises(Shortage):
             await there.poster.post(f"https://127.0.0.2:{there.port}/", HEADERS, BODY)
-        assert len(kept_now) == 0
+        assert len(idle) == 0
         short = False
         assert (await post(there)).accepted
 
@@ -378,7 +375,7 @@ async def test_a_cancelled_post_leaves_nothing_behind(patience: float) -> None:
             while True:
                 await post(there)
         assert fine(await post(there))
-        assert len(there.poster._kept) == 1
+        assert len(there.poster._idle) == 1
 
 
 async def test_an_address_that_becomes_ours_is_refused(autojump_clock: MockClock) -> None:

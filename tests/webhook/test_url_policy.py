@@ -1,15 +1,26 @@
 """Which URLs may be saved: plain ones to public hosts, and no others."""
 
+from collections.abc import Container, Iterable
 from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.webhook.url_policy import Target, UrlRefused, read_url, url_fault
-from tests.webhook.hostile import OWN_NAMES, SPELLINGS
+from appliance.net.address_policy import Network
+from appliance.webhook.url_policy import Target, UrlRefused, read_url
+from tests.webhook.hostile_urls import OWN_NAMES, SPELLINGS
 
 PORTS = frozenset({443, 8443})
+
+
+def fault_of(url: str, own_names: Container[str] = OWN_NAMES, allowed: Iterable[Network] = ()) -> str | None:
+    """Why a URL is refused; None when it is not."""
+    try:
+        read_url(url, PORTS, own_names, allowed)
+    except UrlRefused as refused:
+        return str(refused)
+    return None
 
 
 @pytest.mark.parametrize(
@@ -29,8 +40,7 @@ PORTS = frozenset({443, 8443})
     ],
 )
 def test_good_urls(url: str, target: tuple[str, int, str], authority: str | None) -> None:
-    """A plain https URL to a public host is fine, and is read as everybody reads it."""
-    assert url_fault(url, PORTS, OWN_NAMES) is None
+    """A plain https URL to a public host is fine, and has one reading only."""
     read = read_url(url, PORTS, OWN_NAMES)
     assert read[:3] == target
     assert read.authority == (authority or "hooks.example.com:8443")
@@ -39,7 +49,7 @@ def test_good_urls(url: str, target: tuple[str, int, str], authority: str | None
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_hostile_urls(spelling: str) -> None:
     """Whatever is no plain https URL to a public host is refused with one plain sentence."""
-    fault = url_fault(spelling.replace("{port}", "8443"), PORTS, OWN_NAMES)
+    fault = fault_of(spelling.replace("{port}", "8443"))
     assert fault is not None
     assert fault.isprintable()
     assert len(fault) < 200
@@ -70,22 +80,22 @@ def test_hostile_urls(spelling: str) -> None:
 )
 def test_the_reason_says_what_is_wrong(url: str, words: str) -> None:
     """The sentence names what its reader has to change."""
-    assert words in str(url_fault(url, PORTS, OWN_NAMES))
+    assert words in str(fault_of(url))
 
 
 def test_below_a_name_of_ours_may_be_others() -> None:
     """An own name is refused as it stands; what is below it only where a pattern says so."""
-    assert url_fault("https://hooks.mail.example.net/", PORTS, OWN_NAMES) is None
-    assert url_fault("https://notown.example/", PORTS, OWN_NAMES) is None
-    assert url_fault("https://9.9.9.9/", PORTS, {"9.9.9.9"}) == "9.9.9.9 is this service itself"
+    assert fault_of("https://hooks.mail.example.net/") is None
+    assert fault_of("https://notown.example/") is None
+    assert fault_of("https://9.9.9.9/", {"9.9.9.9"}) == "9.9.9.9 is this service itself"
 
 
 def test_an_allowed_network_admits_its_addresses_only() -> None:
     """The operator's list admits an address in the very form it has, and no name for this machine."""
     allowed = (ip_network("127.0.0.0/8"),)
-    assert url_fault("https://127.0.0.1/", PORTS, (), allowed) is None
+    assert fault_of("https://127.0.0.1/", (), allowed) is None
     for url in ("https://10.0.0.1/", "https://[::ffff:127.0.0.1]/", "https://127.1/", "https://localhost/"):
-        assert url_fault(url, PORTS, (), allowed) is not None
+        assert fault_of(url, (), allowed) is not None
 
 
 @given(st.text(max_size=60) | st.from_regex(r"\Ahttps?:[/\\]{0,3}[a-z0-9.@:\[\]%#?/-]{0,40}\Z"))

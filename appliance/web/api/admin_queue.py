@@ -9,7 +9,7 @@ from quart import Blueprint, Response
 from appliance.config.settings import WarmupSettings
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
-from appliance.report.queue import Pause, WaitingPool, WarmingAddress, by_pool, pause_of, warming
+from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.pools import EVERY
 from appliance.web.app import Services, answer, json_request, request_id
 from appliance.web.operations import for_admins, parameter
@@ -42,7 +42,7 @@ class QueueAnswer(msgspec.Struct):
     `warmups` are the sending addresses that are being warmed up, those first that keep mail waiting.
     """
 
-    paused: Pause | None
+    paused: PauseReport | None
     pools: list[WaitingPool]
     warmups: list[WarmingAddress]
     next: str | None

@@ -144,7 +144,7 @@ def _attempt(number: int, attempt: Attempt) -> AttemptObject:
     )
 
 
-def _speaker(line: explain.Spoken) -> Literal["C", "S", "*"]:
+def _speaker(line: explain.DialogueLine) -> Literal["C", "S", "*"]:
     match line.speaker:
         case "C":
             return "C"

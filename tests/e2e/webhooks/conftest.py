@@ -49,7 +49,7 @@ def client(running: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def new_customer(running: Running, client: httpx.Client, receiver: Hooks) -> NewCustomer:
-    """Makes accounts nobody else uses, each with a path of its own at the receiver."""
+    """Makes new accounts, each with a path of its own at the receiver."""
 
     def make(**options: Any) -> Customer:
         name = f"account-{uuid.uuid4().hex[:12]}"

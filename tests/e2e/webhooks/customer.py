@@ -1,4 +1,4 @@
-"""Somebody with an account and a webhook, who knows only the interface."""
+"""A customer with an account and a webhook, who uses only the interface."""
 
 from dataclasses import dataclass
 from typing import Any

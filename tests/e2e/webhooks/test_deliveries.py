@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from stripe import SignatureVerificationError, WebhookSignature
 
-from appliance.webhook.signature import Forged, verify
 from tests.e2e.contract.service import bearer, change, error, eventually
 from tests.e2e.webhooks.customer import Customer
 from tests.fakes.webhook_server import Post
@@ -34,16 +33,13 @@ FIELDS = {
 
 
 def check_signature(post: Post, secret: str) -> None:
-    """The stripe library and our own verifier accept the post, and neither accepts it altered."""
+    """The stripe library accepts the post, and does not accept it altered."""
     header, body = post.headers["service-signature"], post.body.decode()
     assert WebhookSignature.verify_header(body, header, secret, tolerance=300)
-    verify(secret.encode(), header, post.body, round(time.time()))
     altered = header[:-1] + ("0" if header[-1] != "0" else "1")
     for wrong in ((body + " ", header, secret), (body, altered, secret), (body, header, secret + "x")):
         with pytest.raises(SignatureVerificationError):
             WebhookSignature.verify_header(*wrong, tolerance=300)
-        with pytest.raises(Forged):
-            verify(wrong[2].encode(), wrong[1], wrong[0].encode(), round(time.time()))
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from tests.e2e.webhooks.conftest import NewCustomer
 from tests.e2e.webhooks.customer import Customer
 from tests.running_appliance import Provisioned, Running, provision
 
-SILENT = "127.0.0.9"  # where connections are accepted by the system, and by nobody else
+SILENT = "127.0.0.9"  # where the kernel accepts connections and no program does
 
 
 @contextmanager
-def nobody_answers(port: int, backlog: int) -> Iterator[None]:
+def no_answers(port: int, backlog: int) -> Iterator[None]:
     """A listener whose connections stay in its backlog."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,7 +88,7 @@ def test_hanging_receivers(running: Running, new_customer: NewCustomer, count: i
     good.posts(1)
     alone = latencies(good, 40)
     url = f"https://{SILENT}:{good.receiver.port}/"
-    with nobody_answers(good.receiver.port, 2_000):
+    with no_answers(good.receiver.port, 2_000):
         accounts = hanging_accounts(running.data_dir, url, count, f"hanging-{count}")
         try:
             with ThreadPoolExecutor(10) as pool:

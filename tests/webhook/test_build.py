@@ -1,4 +1,4 @@
-"""What the operator's settings make of posting: trust, ports, networks, and names that are the service's own."""
+"""The operator's settings for webhooks: trust, ports, networks, and the names of the service itself."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError
 from appliance.outside import Outside
-from appliance.webhook.from_settings import own_names, poster
+from appliance.webhook.build import build_poster, own_names
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import AUTHORITY, HERE, HOST, Receiver, posting
 
@@ -33,11 +33,11 @@ def test_an_address_in_the_base_url_is_no_name(address: str) -> None:
     assert not {"127.0.0.1", "::1", "198.51.100.7"} & names
 
 
-async def test_settings_reach_the_guard() -> None:
+async def test_settings_reach_the_url_policy() -> None:
     """Ports, networks and names are refused or allowed as the file says."""
     text = f'{SERVER}{URL}[webhooks]\nports = [443, 9443]\nallow_networks = ["10.0.0.0/8"]\n'
     zone = {"in.example": {"A": ["10.0.0.7"]}, "other.example": {"A": ["192.168.0.7"]}}
-    made = poster(config(text), ZoneResolver(zone), Outside())
+    made = build_poster(config(text), ZoneResolver(zone), Outside())
     assert await made.check("https://in.example:9443/") is None
     assert await made.check("https://10.0.0.7/") is None
     assert await made.check("https://in.example:8443/") == "port 8443 is not allowed for webhooks here"
@@ -48,7 +48,7 @@ async def test_settings_reach_the_guard() -> None:
 
 async def test_public_addresses_of_the_machine_are_its_own() -> None:
     """What the operator names as the machine's address behind a NAT is refused, too."""
-    made = poster(config('[delivery]\nown_addresses = ["9.9.9.9"]\n'), ZoneResolver({}), Outside())
+    made = build_poster(config('[delivery]\nown_addresses = ["9.9.9.9"]\n'), ZoneResolver({}), Outside())
     assert "an address of this machine" in str(await made.check("https://9.9.9.9/"))
 
 
@@ -60,7 +60,7 @@ async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:
         text = f'[webhooks]\nports = [{there.port}]\nallow_networks = ["127.0.0.0/8"]\n'
         for extra, accepted in (('ca_file = "ca.pem"\n', True), ("", False)):
             settings = config(text + extra, tmp_path / "config.toml")
-            made = poster(settings, ZoneResolver(HERE), Outside())
+            made = build_poster(settings, ZoneResolver(HERE), Outside())
             posted = await made.post(f"https://{HOST}:{there.port}/", [], b"{}")
             assert posted.accepted is accepted, posted
             await made.aclose()
@@ -72,4 +72,4 @@ def test_a_file_without_certificates_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing of the kind")
     settings = config('[webhooks]\nca_file = "ca.pem"\n', tmp_path / "config.toml")
     with pytest.raises(ConfigError, match=r"config\.toml: webhooks\.ca_file: holds no usable certificates"):
-        poster(settings, ZoneResolver({}), Outside())
+        build_poster(settings, ZoneResolver({}), Outside())

@@ -20,13 +20,13 @@ def slowly(_: Post) -> Answer:
 
 
 def too_late(_: Post) -> Answer:
-    """An answer that nobody waits for."""
+    """An answer that comes after the time limit."""
     time.sleep(6)
     return 200, b""
 
 
 def bomb(_: Post) -> Answer:
-    """An answer that nobody wants to read."""
+    """An answer too long to be read."""
     return 200, bytes(BOMB)
 
 
@@ -81,7 +81,7 @@ def test_an_endless_answer_is_not_read(customer: Customer) -> None:
 
 
 def test_a_receiver_that_is_not_there_is_told_in_words(customer: Customer) -> None:
-    """Without anybody listening the delivery fails in the end, and says why."""
+    """Without a listener the delivery fails in the end, and says why."""
     customer.saved(url=customer.url.replace("127.0.0.1", "127.0.0.3"))
     customer.sender.delivered()
     (delivery,) = customer.settled(1)

@@ -1,4 +1,4 @@
-"""The doctor's one line on the certificate that ACME keeps, for everything that can be the matter with it."""
+"""The finding on the certificate that ACME renews, in each of its states."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,12 +9,12 @@ from cryptography import x509
 
 from appliance.acme.crypto import new_key
 from appliance.acme.files import AcmeFiles, AcmeState
-from appliance.doctor.finding import Finding, Level
+from appliance.doctor.facts import Finding, FindingLevel
 from appliance.tls import self_signed
 from tests.acme.authority import issued
 from tests.doctor.world import HOST, World
 
-OK, FAULT, WARNING = Level.OK, Level.FAULT, Level.WARNING
+OK, FAULT, WARNING = FindingLevel.OK, FindingLevel.FAULT, FindingLevel.WARNING
 FAILED = AcmeState(failures=3, error="port 80 of a is closed", advice="Open it.", next_try=1_794_700_000)
 
 
@@ -61,7 +61,7 @@ def test_none_yet(world: World, files: AcmeFiles, made_here: bool) -> None:
     if made_here:
         self_signed.generate(files.certificate, files.certificate, HOST)
     found = examined(world)
-    assert (found.level, found.text) == (WARNING, "none yet: nobody has asked for it")
+    assert (found.level, found.text) == (WARNING, "none yet: it was not requested")
     files.save_state(FAILED)
     found = examined(world)
     assert (found.level, found.advice) == (FAULT, "Open it.")
@@ -88,7 +88,7 @@ def test_the_authority_wants_to_be_left_alone(world: World, files: AcmeFiles) ->
     assert "next try at 2026-11-16 03:33 UTC" in examined(world).text
 
 
-def test_a_renewal_that_nobody_tries(world: World, files: AcmeFiles) -> None:
+def test_a_renewal_that_is_not_tried(world: World, files: AcmeFiles) -> None:
     """A server that has not run for a month, or whose clock stands, is told of."""
     hold(files, 80, 90)
     found = examined(world)
@@ -97,7 +97,7 @@ def test_a_renewal_that_nobody_tries(world: World, files: AcmeFiles) -> None:
 
 
 def test_one_for_other_names(world: World, files: AcmeFiles) -> None:
-    """The settings were changed, and nobody has started with them."""
+    """The settings were changed, and the server was not restarted."""
     hold(files, 1, 90, "other.example.com")
     found = examined(world)
     assert (found.level, found.text) == (WARNING, f"is not for {HOST} yet")

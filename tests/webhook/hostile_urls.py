@@ -121,7 +121,7 @@ SPELLINGS = [
     "https://hooks.own.example:{port}/",
 ]
 
-# Names that lead to where nobody may be posted to, by what the DNS says of them.
+# Names whose addresses must not be posted to, with their DNS records.
 NAMES = {
     "loopback.example": {"A": ["127.0.0.1"]},
     "loopback6.example": {"AAAA": ["::1"]},
