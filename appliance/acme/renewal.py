@@ -53,7 +53,6 @@ class Renewer:
         self._spread = self.outside.random()
 
     async def run(self) -> None:
-        """Renew until cancelled."""
         self._state = self.files.state()
         while True:
             try:
@@ -63,7 +62,6 @@ class Renewer:
                 await trio.sleep(SLEEP_LIMIT)
 
     async def _step(self) -> None:
-        """Request a certificate if it is time, or wait."""
         held, now = self.files.held(), self._now()
         due = schedule.due_at(self.settings, self._state, held, now, self._spread)
         if due > now:

@@ -48,7 +48,6 @@ class ReadWatch:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def notify(self, events: int) -> None:
-        """Called with the events of epoll."""
         if events & _CLOSED:
             self.closed = True
         if events & select.EPOLLPRI:

@@ -1,4 +1,4 @@
-"""A customer's HTTPS server on loopback, as good or as bad as a test wants it, and somebody who posts to it."""
+"""A customer's HTTPS server on loopback, as good or as bad as a test wants it, and a poster for it."""
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -91,7 +91,7 @@ async def break_off(receiver: "Receiver", stream: Tls) -> None:
 
 
 async def silence(receiver: "Receiver", stream: Tls) -> None:
-    """Say nothing more, for ever."""
+    """Say nothing more."""
     await trio.sleep_forever()
 
 
@@ -133,7 +133,7 @@ class Receiver:
 
 @dataclass
 class Posting:
-    """Somebody who posts, and the URL of a receiver."""
+    """A poster, and the URL of a receiver."""
 
     poster: Poster
     port: int

@@ -120,7 +120,7 @@ def test_in_a_full_table_the_one_that_waits_longest_gives_way() -> None:
 
 
 def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
-    """A table full of requests and logged-in sessions has no room, whoever comes."""
+    """A table full of requests and logged-in sessions admits no client at all."""
     known = KnownNetworks()
     known.note("192.0.2.9")
     table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
