@@ -95,9 +95,8 @@ class Renewer:
         self.files.create_directory()
         account_key, is_new = self.files.account_key()
         known = not is_new and state.account_at == settings.directory
-        issuance = Issuance(
-            settings.directory, account_key, state.account if known else "", settings.email, settings.names
-        )
+        account = state.account if known else ""
+        issuance = Issuance(settings.directory, account_key, account, settings.email, settings.names)
         key = new_key()
         try:
             chain = await self.issue(issuance, key)
@@ -108,14 +107,8 @@ class Renewer:
             log.info("an account was made; its terms are agreed to", directory=at, terms=issuance.terms)
         await self.in_thread(self.files.save_certificate, key, chain)
         self._spread = self.outside.random()
-        await self._save(
-            AcmeState(
-                state.account,
-                state.account_at,
-                issued_for=schedule.certificate_wanted(settings),
-                issued_at=int(self._now()),
-            )
-        )
+        issued_for = schedule.certificate_wanted(settings)
+        await self._save(AcmeState(state.account, at, issued_for=issued_for, issued_at=int(self._now())))
         held = self.files.held()
         until = format_time(held.not_after) if held else ""
         log.info("a certificate has come", names=list(self.settings.names), until=until)
@@ -134,11 +127,8 @@ class Renewer:
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
         )
         fields = {"reason": state.error, "advice": state.advice, "next_try": format_time(schedule.next_try(state))}
-        event = (
-            "there is no certificate yet"
-            if held is None or held.self_signed
-            else "the certificate could not be renewed"
-        )
+        missing = held is None or held.self_signed
+        event = "there is no certificate yet" if missing else "the certificate could not be renewed"
         (log.warning if failures < ERROR_FROM else log.error)(event, names=list(self.settings.names), **fields)
         await self._save(state)
 

@@ -53,7 +53,9 @@ class KnownNetworks:
     def __contains__(self, network: str) -> bool:
         return network in self._seen
 
-    def __bool__(self) -> bool:
+    @property
+    def any(self) -> bool:
+        """Whether there is one; no `__bool__`, as `known or KnownNetworks()` would replace a shared, empty one."""
         return len(self._seen) > 0
 
 
@@ -150,7 +152,7 @@ class ConnectionTable(Generic[Connection]):
         return False
 
     def _reserved(self) -> int:
-        return self.most // RESERVED_PART if self.known else 0
+        return self.most // RESERVED_PART if self.known.any else 0
 
     @contextmanager
     def inside(self, connection: Connection, address: str) -> Iterator[None]:

@@ -274,6 +274,8 @@ def test_a_network_is_known_for_a_day_and_few_are_remembered() -> None:
     """Each authenticated request begins the day anew, and of too many networks the longest unseen are forgotten."""
     now = 0.0
     known = KnownNetworks(lambda: now)
+    assert not known.any
+    assert known  # an empty one is shared between services, too: `known or KnownNetworks()` must keep it
     known.note("2a01:4f8:1:2::1")
     assert "2a01:4f8:1:2::/64" in known
     now = KNOWN_FOR
