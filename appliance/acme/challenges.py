@@ -58,7 +58,6 @@ class ChallengeServer:
     async def serve(
         self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve until cancelled."""
         listeners = [each for bind in binds for each in await trio.open_tcp_listeners(bind.port, host=bind.host)]
         async with trio.open_nursery() as nursery:
             for listener in listeners:

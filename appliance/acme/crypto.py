@@ -23,7 +23,6 @@ class WrongCertificate(Exception):
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A key for an account, or for a certificate."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -96,7 +95,6 @@ def checked_chain(chain: bytes, key: ec.EllipticCurvePrivateKey, names: Sequence
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
-    """The host names a certificate is for."""
     try:
         alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -52,11 +52,9 @@ class AcmeFiles:
 
     @property
     def certificate(self) -> Path:
-        """The file with chain and key."""
         return self.directory / ACME_FILE
 
     def create_directory(self) -> None:
-        """Make the directory, readable by its owner only, unless it is there."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def state(self) -> AcmeState:
@@ -67,7 +65,6 @@ class AcmeFiles:
             return AcmeState()
 
     def save_state(self, state: AcmeState) -> None:
-        """Save the state, as JSON that an operator can read."""
         private_file.write(self.directory / STATE, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
 
     def account_key(self) -> tuple[ec.EllipticCurvePrivateKey, bool]:

@@ -69,7 +69,6 @@ class Authorization(msgspec.Struct):
 
     @property
     def error(self) -> Problem | None:
-        """Why it has failed, if the authority says."""
         return next((challenge.error for challenge in self.challenges if challenge.error is not None), None)
 
 
@@ -108,5 +107,4 @@ def retry_after_seconds(value: str, now: float) -> float | None:
 
 
 def format_time(seconds: float) -> str:
-    """A time as the log and the reports write it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

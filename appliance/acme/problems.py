@@ -36,7 +36,6 @@ class Problem(msgspec.Struct):
 
     @property
     def kind(self) -> str:
-        """Its type without the prefix."""
         return self.type.removeprefix(PREFIX)
 
 
@@ -114,6 +113,5 @@ def _most_specific(problem: Problem) -> Problem:
 
 
 def _plain(text: str) -> str:
-    """On one line, printable, and shortened."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= DETAIL_LIMIT else line[: DETAIL_LIMIT - 1] + "…"

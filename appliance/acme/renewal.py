@@ -53,7 +53,6 @@ class Renewer:
         self._spread = self.outside.random()
 
     async def run(self) -> None:
-        """Renew until cancelled."""
         self._state = self.files.state()
         while True:
             try:
@@ -63,7 +62,6 @@ class Renewer:
                 await trio.sleep(SLEEP_LIMIT)
 
     async def _step(self) -> None:
-        """Request a certificate if it is time, or wait."""
         held, now = self.files.held(), self._now()
         due = schedule.due_at(self.settings, self._state, held, now, self._spread)
         if due > now:
@@ -97,9 +95,8 @@ class Renewer:
         self.files.create_directory()
         account_key, is_new = self.files.account_key()
         known = not is_new and state.account_at == settings.directory
-        issuance = Issuance(
-            settings.directory, account_key, state.account if known else "", settings.email, settings.names
-        )
+        account = state.account if known else ""
+        issuance = Issuance(settings.directory, account_key, account, settings.email, settings.names)
         key = new_key()
         try:
             chain = await self.issue(issuance, key)
@@ -110,14 +107,8 @@ class Renewer:
             log.info("an account was made; its terms are agreed to", directory=at, terms=issuance.terms)
         await self.in_thread(self.files.save_certificate, key, chain)
         self._spread = self.outside.random()
-        await self._save(
-            AcmeState(
-                state.account,
-                state.account_at,
-                issued_for=schedule.certificate_wanted(settings),
-                issued_at=int(self._now()),
-            )
-        )
+        issued_for = schedule.certificate_wanted(settings)
+        await self._save(AcmeState(state.account, at, issued_for=issued_for, issued_at=int(self._now())))
         held = self.files.held()
         until = format_time(held.not_after) if held else ""
         log.info("a certificate has come", names=list(self.settings.names), until=until)
@@ -136,11 +127,8 @@ class Renewer:
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
         )
         fields = {"reason": state.error, "advice": state.advice, "next_try": format_time(schedule.next_try(state))}
-        event = (
-            "there is no certificate yet"
-            if held is None or held.self_signed
-            else "the certificate could not be renewed"
-        )
+        missing = held is None or held.self_signed
+        event = "there is no certificate yet" if missing else "the certificate could not be renewed"
         (log.warning if failures < ERROR_FROM else log.error)(event, names=list(self.settings.names), **fields)
         await self._save(state)
 

@@ -48,11 +48,9 @@ class TtlCache(Generic[Key, Value]):
             self._entries.popitem(last=False)
 
     def discard(self, key: Key) -> None:
-        """Forget a value, if there is one."""
         self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all values."""
         self._entries.clear()
 
     def __contains__(self, key: Key) -> bool:

@@ -120,7 +120,6 @@ class FairQueue:
         piece.begin.set()
 
     def _end(self, piece: _Piece) -> None:
-        """Charge the owner for a piece that is done, and let the next one begin."""
         self._free += 1
         self._rested = trio.current_time() + min(self._rest * piece.seconds, self._longest_rest)
         self._used[piece.owner] = max(self._now, self._used.get(piece.owner, 0.0)) + piece.seconds

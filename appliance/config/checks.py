@@ -51,7 +51,6 @@ def _check_acme(config: Config, file: str) -> None:
 
 
 def _collide(one: Endpoint, other: Endpoint) -> bool:
-    """Whether two listeners cannot both be open."""
     if one.port != other.port or not one.port:
         return False
     hosts = {one.host, other.host}

@@ -90,7 +90,6 @@ def _can_change(key: str, old: Config, new: Config) -> bool:
 
 
 def _with(old: Config, new: Config, keys: tuple[str, ...]) -> Config:
-    """The old settings with these taken from the new ones."""
     for key in keys:
         section, _, name = key.partition(".")
         value: Any = getattr(getattr(new, section), name)

@@ -437,7 +437,6 @@ def settings(section: str) -> Iterator[Setting]:
 
 
 def named_tables(section: str) -> Iterator[NamedTables]:
-    """The kinds of tables that one section may have."""
     for entry in fields(SECTIONS[section]):
         if "record" in entry.metadata:
             yield NamedTables(section, entry.name, **entry.metadata)

@@ -262,7 +262,6 @@ def integer(minimum: int, maximum: int) -> ValueKind[int]:
 
 
 def number(minimum: float, maximum: float) -> ValueKind[float]:
-    """A number between the two, both included."""
 
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
@@ -337,7 +336,6 @@ def _bytes(value: object) -> int:
 
 
 def choice(options: type[E]) -> ValueKind[E]:
-    """One of the words of an enum."""
 
     def read(value: object) -> E:
         for option in options:
@@ -349,7 +347,6 @@ def choice(options: type[E]) -> ValueKind[E]:
 
 
 def many(kind: ValueKind[T], *, at_least: int = 0) -> ValueKind[tuple[T, ...]]:
-    """A list of values of one kind."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list):

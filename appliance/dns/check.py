@@ -59,7 +59,6 @@ async def check(
 
 
 async def _texts(resolver: Resolver, name: str) -> tuple[str, ...]:
-    """The TXT records of a name, none when DNS has none."""
     try:
         return (await resolver.txt(name)).records
     except LookupFailed as failed:
@@ -74,6 +73,10 @@ def read_tags(text: str) -> dict[str, str]:
     return {name.strip(): "".join(value.split()) for name, _, value in pairs}
 
 
+def _differs(record: DnsRecord, found: tuple[str, ...], note: str) -> CheckedRecord:
+    return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
+
+
 # ---- DKIM
 
 
@@ -82,11 +85,10 @@ async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedR
     if not found:
         return CheckedRecord(record, RecordStatus.MISSING)
     if len(found) > 1:
-        return CheckedRecord(record, RecordStatus.DIFFERS, found, "there must be one record of this name")
-    same = _key_of(found[0]) == _key_of(record.value)
-    return CheckedRecord(
-        record, RecordStatus.OK if same else RecordStatus.DIFFERS, found, "" if same else "it is another key"
-    )
+        return _differs(record, found, "there must be one record of this name")
+    if _key_of(found[0]) != _key_of(record.value):
+        return _differs(record, found, "it is another key")
+    return CheckedRecord(record, RecordStatus.OK, found)
 
 
 def _key_of(text: str) -> tuple[str, str]:
@@ -107,13 +109,9 @@ async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked
         name = "_dmarc." + ".".join(labels[at:])
         found = tuple(text for text in await _texts(resolver, name) if _DMARC.match(text))
         if len(found) > 1:
-            return CheckedRecord(
-                record, RecordStatus.DIFFERS, found, f"{name} has more than one DMARC record, so none counts"
-            )
+            return _differs(record, found, f"{name} has more than one DMARC record, so none counts")
         if found and read_tags(found[0]).get("p", "").lower() not in DMARC_POLICIES:
-            return CheckedRecord(
-                record, RecordStatus.DIFFERS, found, f"it names no policy: p= must be {' or '.join(DMARC_POLICIES)}"
-            )
+            return _differs(record, found, f"it names no policy: p= must be {' or '.join(DMARC_POLICIES)}")
         if found:
             return CheckedRecord(record, RecordStatus.OK, found, "" if at == 0 else f"by {name}")
     return CheckedRecord(record, RecordStatus.MISSING)
@@ -127,14 +125,10 @@ async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checke
     if not found:
         return CheckedRecord(record, RecordStatus.MISSING)
     if len(found) > 1:
-        return CheckedRecord(
-            record, RecordStatus.DIFFERS, found, "more than one SPF record: receivers take that for none"
-        )
+        return _differs(record, found, "more than one SPF record: receivers take that for none")
     addresses = await addresses_of(resolver, host)
     if not addresses:
-        return CheckedRecord(
-            record, RecordStatus.DIFFERS, found, f"{host} has no address in DNS, so nothing lets it in"
-        )
+        return _differs(record, found, f"{host} has no address in DNS, so nothing lets it in")
     try:
         refused = [each for each in addresses if not await spf.permits(resolver, record.name, found[0], each)]
     except spf.SpfPermError as reason:
@@ -143,7 +137,7 @@ async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checke
         return CheckedRecord(record, RecordStatus.OK, found)
     source = "" if len(refused) == len(addresses) else f" from {', '.join(map(str, refused))}"
     note = f"it does not let {host} send{source}: put {spf_term(host)} into it"
-    return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
+    return _differs(record, found, note)
 
 
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:

@@ -213,7 +213,6 @@ def _read(reply: dns.message.QueryMessage, kind: str, *, validated: bool) -> Dns
 
 
 def _chain(reply: dns.message.QueryMessage, name: str) -> dns.message.ChainingResult:
-    """The CNAMEs of a reply, followed to the end."""
     try:
         return reply.resolve_chaining()
     except dns.message.ChainTooLong:

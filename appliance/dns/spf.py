@@ -33,7 +33,6 @@ class SpfPermError(Exception):
 
 
 def is_spf(text: str) -> bool:
-    """Whether a TXT record is an SPF record."""
     return text.lower() == "v=spf1" or text.lower().startswith("v=spf1 ")
 
 
@@ -84,7 +83,6 @@ def _directive(term: str) -> _Directive:
 
 
 def _is_in_order(read: re.Match[str]) -> bool:
-    """Whether a mechanism has the arguments that it needs, and no others."""
     mechanism, value, length = read[2], read[3], read[4] or read[5]
     if length and mechanism not in _TAKE_LENGTH and "%" not in read[0]:
         return False
@@ -94,7 +92,6 @@ def _is_in_order(read: re.Match[str]) -> bool:
 
 
 def _short(text: str) -> str:
-    """Foreign text for an error message."""
     return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…")
 
 

@@ -51,7 +51,6 @@ def hash_password(password: str) -> str:
 
 
 def password_matches(password: str, stored: str) -> bool:
-    """Whether this is the password. Takes as long as hashing it."""
     try:
         Argon2id.verify_phc_encoded(password.encode(), stored)
     except InvalidKey:

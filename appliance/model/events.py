@@ -70,6 +70,5 @@ def envelope(
 
 
 def ping_envelope(event_id: str, created_at: int) -> bytes:
-    """The JSON body of a test event."""
     data = _Data(UNSET, UNSET, UNSET, UNSET, PING_SUBJECT, UNSET, UNSET, test=True)
     return _ENCODER.encode(_Envelope(event_id, PING_TYPE, rfc3339(created_at), data))

@@ -132,7 +132,6 @@ class WarmupStatus:
 
 
 def begin(pool: str, source: str, now: int) -> WarmupPace:
-    """The pace of an address that is new to this pool."""
     return WarmupPace(pool, source, 0, now, 0, now, 0, now)
 
 

@@ -53,8 +53,9 @@ class KnownNetworks:
     def __contains__(self, network: str) -> bool:
         return network in self._seen
 
-    def __bool__(self) -> bool:
-        """Whether there is one at all."""
+    @property
+    def any(self) -> bool:
+        """Whether there is one; no `__bool__`, as `known or KnownNetworks()` would replace a shared, empty one."""
         return len(self._seen) > 0
 
 
@@ -109,7 +110,6 @@ class ConnectionTable(Generic[Connection]):
         return not self.is_crowded(address) and self._make_room(address)
 
     def is_crowded(self, address: str) -> bool:
-        """Whether this address has all the connections it may have."""
         return self.by_address[client_network(address)] >= self.most_per_address and not self._is_trusted(address)
 
     async def queue(self, address: str, patience: float) -> bool:
@@ -152,7 +152,7 @@ class ConnectionTable(Generic[Connection]):
         return False
 
     def _reserved(self) -> int:
-        return self.most // RESERVED_PART if self.known else 0
+        return self.most // RESERVED_PART if self.known.any else 0
 
     @contextmanager
     def inside(self, connection: Connection, address: str) -> Iterator[None]:
@@ -230,7 +230,6 @@ class ConnectionTable(Generic[Connection]):
         entry.unknown = False
 
     def _count_off(self, entry: _Entry) -> None:
-        """Stop counting an entry, and wake a connection that waits for it."""
         if entry.credential is not None:
             _decrease(self.by_credential, entry.credential)
             _decrease(self.by_account, entry.account)

@@ -1,4 +1,4 @@
-"""Waits until a socket is watch, with fewer system calls than Trio: the fast path of `socket_stream`.
+"""Waits until a socket is readable, with fewer system calls than Trio: the fast path of `socket_stream`.
 
 Trio registers a socket with epoll before every wait and unregisters it afterwards. Here each socket is registered once,
 in an epoll of our own, and a single task waits for that epoll through Trio.
@@ -48,7 +48,6 @@ class ReadWatch:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def notify(self, events: int) -> None:
-        """Called with the events of epoll."""
         if events & _CLOSED:
             self.closed = True
         if events & select.EPOLLPRI:

@@ -34,7 +34,6 @@ class HttpResponse:
     _http: h11.Connection
 
     def all(self, name: bytes) -> list[bytes]:
-        """Every value of a header."""
         return [value for each, value in self.headers if each == name]
 
     async def body(self, limit: int) -> bytes:

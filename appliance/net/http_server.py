@@ -55,7 +55,7 @@ async def answer_one(
 
 
 async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
-    """What a client sends, up to the end of the head or `HEAD_BYTES`."""
+    """What a client sends, up to the end of the head or `REQUEST_HEAD_BYTES`."""
     head = b""
     while b"\r\n\r\n" not in head and len(head) < REQUEST_HEAD_BYTES:
         more = await stream.receive_some(REQUEST_HEAD_BYTES - len(head))

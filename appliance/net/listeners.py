@@ -7,7 +7,6 @@ from appliance.config.values import Endpoint
 
 
 def binds(config: Config) -> list[tuple[str, Endpoint]]:
-    """Every address to listen on, with the key that names it."""
     keys = (
         ("http.bind", config.http.bind),
         ("smtp.bind", config.smtp.bind),

@@ -26,7 +26,6 @@ class MemoryBudget:
         self._beyond: int | None = None  # the age of the body that may go beyond the limits
 
     def taken_by(self, owner: str) -> int:
-        """How much one owner's bodies have."""
         return self._used_by[owner]
 
     def try_take(self, owner: str, amount: int) -> bool:
@@ -66,7 +65,6 @@ class MemoryBudget:
         self._used_by[owner] += amount
 
     def _grant(self) -> None:
-        """Let those that wait have what there is, the oldest first."""
         used_up = False
         for waiting in list(self._waiting):
             if waiting.age != self._beyond:

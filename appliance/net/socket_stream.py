@@ -88,5 +88,4 @@ class FastSocketStream(trio.abc.Stream):
 
 
 def faster(stream: trio.abc.Stream) -> trio.abc.Stream:
-    """The stream, or a faster one if it is a plain socket."""
     return FastSocketStream(stream) if type(stream) is trio.SocketStream else stream

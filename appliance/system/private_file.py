@@ -5,7 +5,6 @@ from pathlib import Path
 
 
 def write(file: Path, content: bytes) -> None:
-    """Create or replace the file."""
     draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -39,7 +39,6 @@ class ServiceManager:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str) -> None:
-        """Shutdown has begun."""
         self._send("STOPPING=1", f"STATUS={status}")
 
     async def keep_alive(self) -> None:
@@ -60,7 +59,6 @@ class ServiceManager:
 
 
 def service_manager(environ: Mapping[str, str]) -> ServiceManager:
-    """The service manager that the environment names."""
     name = os.fsencode(environ.get(SOCKET, ""))
     if name[:1] == b"@":  # an abstract name, which begins with a NUL
         return ServiceManager(b"\0" + name[1:], _keepalive_interval(environ))

@@ -30,6 +30,5 @@ def lack_behind(error: BaseException, address: str = "") -> str | None:
 
 
 def raise_if_short(error: BaseException, address: str = "") -> None:
-    """Raise `Shortage` if one is the cause of an error."""
     if (lack := lack_behind(error, address)) is not None:
         raise Shortage(lack) from error

@@ -81,7 +81,6 @@ def get_logger(name: str) -> Log:
 
 
 def redacted(text: str) -> str:
-    """The text without anything that looks like a credential."""
     lower = text.lower()
     # Almost no text holds a credential, and these four searches cost a fifth of the regular expression.
     if "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower:
@@ -153,7 +152,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line, in ASCII, so that no character can end the line early."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line without its end."""
         fields, trace = _fields(record), _traceback(record)
         if trace:
             fields["traceback"] = trace
@@ -164,7 +162,6 @@ class TextFormatter(logging.Formatter):
     """`HH:MM:SS LEVEL event key=value …`, in local time; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line without its end."""
         words = [_local_second(int(record.created)), f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
         words += [f"{_escaped(name)}={_shown(value)}" for name, value in _fields(record).items()]
         if not record.name.startswith(ROOT_LOGGER):

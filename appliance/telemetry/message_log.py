@@ -42,7 +42,6 @@ class MessageLog:
             self.write()
 
     def write(self) -> None:
-        """Write what is noted."""
         notes, self._notes = self._notes, []
         if notes:
             write_many(log, notes)

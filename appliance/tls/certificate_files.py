@@ -13,7 +13,6 @@ Files = tuple[Path, Path]  # chain and key
 
 
 def acme_directory(config: Config) -> Path:
-    """Where the account and the certificate of ACME are kept."""
     return config.server.data_dir / ACME_DIRECTORY
 
 

@@ -61,7 +61,6 @@ def made(hostname: str) -> tuple[bytes, bytes]:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as unencrypted PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -7,7 +7,6 @@ from appliance.config.settings import Config, ConfigError
 
 
 def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
-    """A context that verifies certificates and their names."""
     context = ssl.create_default_context()
     # The same under every Python, and as other programs have it: 3.13 refuses an authority without a key usage, as
     # `openssl req -x509` makes it, and older ones refuse a certificate that is trusted itself but not a root.

@@ -22,7 +22,7 @@ NAME = "ca.test"
 
 @dataclass
 class Site:
-    """A TLS server that says one thing to everybody, once it has read a request."""
+    """A TLS server that says one thing to every client, once it has read a request."""
 
     says: bytes
     requests: list[bytes] = field(default_factory=list)
@@ -129,7 +129,7 @@ async def test_what_is_no_answer(says: bytes, words: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("url", ["http://ca.test/", "https://", "ftp://ca.test/", "https://ca.test/\r\nX: y", "x"])
 async def test_a_url_that_is_not_https_is_not_asked(url: str) -> None:
-    """Whoever names it."""
+    """Also when the authority names it."""
     assert "not https" in str(await fault(url))
 
 

@@ -75,7 +75,7 @@ def test_an_account_is_used_again() -> None:
 
 
 def test_an_account_that_the_authority_has_lost_is_made_again() -> None:
-    """It happens to test authorities, and to whoever changes them."""
+    """It happens with test authorities, and when the authority is changed."""
     authority = known(Authority(spoil=on("/order", problem("accountDoesNotExist", status=400))))
     begun = issuance(account=f"{HOST}/account/77")
     authority.play(begun.certificate(new_key()))
@@ -239,7 +239,7 @@ def test_a_certificate_for_another_key_or_name_is_not_taken() -> None:
         """Gives out what it made before."""
 
         def issue(self, der: bytes) -> bytes:
-            """The chain of somebody else."""
+            """A chain for another key."""
             return other
 
     first = Authority()

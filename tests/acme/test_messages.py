@@ -24,7 +24,7 @@ NOW = 1_794_700_000.0  # 2026-11-14 23:46:40
     ],
 )
 def test_how_long_to_wait(value: str, seconds: float | None) -> None:
-    """A number or a date, never a time that has passed, never for ever."""
+    """A number or a date, never a time that has passed, and a week at most."""
     assert retry_after_seconds(value, NOW) == seconds
 
 

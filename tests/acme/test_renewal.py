@@ -1,4 +1,4 @@
-"""A certificate is kept good for ever: renewed in time, asked for again after failures, whatever else goes wrong."""
+"""A certificate is renewed in time and requested again after failures, whatever else goes wrong."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -91,7 +91,7 @@ async def test_the_first_comes_at_once_and_is_renewed(stage: Stage, autojump_clo
     assert {file.stat().st_mode & 0o077 for file in (stage.directory, *stage.directory.iterdir())} == {0}
 
 
-async def test_a_start_with_a_good_one_asks_nobody(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_a_start_with_a_good_one_sends_no_request(stage: Stage, autojump_clock: MockClock) -> None:
     """A restart changes nothing about when it is renewed."""
     await stage.run(2 * HOUR)
     await stage.run(2 * HOUR)
@@ -208,7 +208,7 @@ async def test_a_state_that_cannot_be_written_is_remembered(
 
     monkeypatch.setattr("appliance.system.private_file.write", full)
     await stage.run(2 * HOUR)
-    assert not stage.tries  # without a key for the account nobody can be asked
+    assert not stage.tries  # without a key for the account no request can be made
     monkeypatch.undo()
     renewer = stage.renewer()
     monkeypatch.setattr(AcmeFiles, "save_state", full)

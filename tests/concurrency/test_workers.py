@@ -15,7 +15,7 @@ from appliance.errors import Code, Refused
 COSTLY = ON_LOOP + 1
 
 
-class Gate:
+class HeldWork:
     """Work that waits, on its thread, until it is let go on."""
 
     def __init__(self) -> None:
@@ -65,27 +65,27 @@ async def test_costly_work_is_done_on_a_thread() -> None:
 
 async def test_owners_get_equal_shares_of_time() -> None:
     """An owner with many dear pieces does not keep back one who comes later with cheap ones."""
-    pool, gate, order = Workers(), Gate(), list[str]()
+    pool, held, order = Workers(), HeldWork(), list[str]()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, "greedy", COSTLY, gate.work)
-        await gate.has_begun()
+        nursery.start_soon(pool.run, "greedy", COSTLY, held.work)
+        await held.has_begun()
         for _ in range(4):
             nursery.start_soon(pool.run, "greedy", COSTLY, _noted(order, "greedy", 0.02))
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(3):
             nursery.start_soon(pool.run, "modest", COSTLY, _noted(order, "modest", 0.001))
         await trio.testing.wait_all_tasks_blocked()
-        gate.open.set()
+        held.open.set()
     assert sorted(order) == ["greedy"] * 4 + ["modest"] * 3
     assert order[4:] == ["greedy"] * 3  # all of the modest one's in front of the second of the greedy one's
 
 
 async def test_too_much_waiting_is_refused_for_now() -> None:
     """One owner's queue is bounded, and others still get in; all queues together are bounded, too."""
-    pool, gate = Workers(), Gate()
+    pool, held = Workers(), HeldWork()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, "a", COSTLY, gate.work)
-        await gate.has_begun()
+        nursery.start_soon(pool.run, "a", COSTLY, held.work)
+        await held.has_begun()
         for number in range(workers.QUEUED):
             nursery.start_soon(pool.run, f"a{number // workers.QUEUED_PER_OWNER}", COSTLY, nothing)
         await trio.testing.wait_all_tasks_blocked()
@@ -94,66 +94,66 @@ async def test_too_much_waiting_is_refused_for_now() -> None:
                 await pool.run(owner, COSTLY, nothing)
             assert (refused.value.code, refused.value.retry_after) == (Code.TEMPORARY_FAILURE, 2)
         nursery.cancel_scope.cancel()
-        gate.open.set()
+        held.open.set()
     assert await pool.run("a0", COSTLY, nothing) == 0
 
 
 async def test_one_owner_cannot_fill_the_queue() -> None:
-    """Whoever has as much waiting as one may have is refused; the next owner is not."""
-    pool, gate = Workers(), Gate()
+    """An owner with too much work waiting is refused; the next owner is not."""
+    pool, held = Workers(), HeldWork()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, "a", COSTLY, gate.work)
-        await gate.has_begun()
+        nursery.start_soon(pool.run, "a", COSTLY, held.work)
+        await held.has_begun()
         for _ in range(workers.QUEUED_PER_OWNER):
             nursery.start_soon(pool.run, "a", COSTLY, nothing)
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(Refused):
             await pool.run("a", COSTLY, nothing)
         nursery.start_soon(pool.run, "b", COSTLY, nothing)
-        gate.open.set()
+        held.open.set()
 
 
 async def test_waiting_is_cancelled_without_a_trace() -> None:
-    """A piece whose caller goes away before its turn is never done, and holds up nobody."""
-    pool, gate, order = Workers(), Gate(), list[str]()
+    """A piece whose caller goes away before its turn is never done, and delays no other."""
+    pool, held, order = Workers(), HeldWork(), list[str]()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, "a", COSTLY, gate.work)
-        await gate.has_begun()
+        nursery.start_soon(pool.run, "a", COSTLY, held.work)
+        await held.has_begun()
         async with trio.open_nursery() as leaving:
             leaving.start_soon(pool.run, "b", COSTLY, _noted(order, "b"))
             await trio.testing.wait_all_tasks_blocked()
             leaving.cancel_scope.cancel()
-        gate.open.set()
+        held.open.set()
     assert await pool.run("b", COSTLY, nothing) == 0
     assert order == []
 
 
 async def test_what_has_begun_is_finished() -> None:
     """Cancelling a caller ends the wait once its piece is done, and the next piece gets its turn."""
-    pool, gate, ended = Workers(), Gate(), list[str]()
+    pool, held, ended = Workers(), HeldWork(), list[str]()
 
     def work() -> None:
-        gate.work()
+        held.work()
         ended.append("done")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run, "a", COSTLY, work)
-        await gate.has_begun()
+        await held.has_begun()
         nursery.cancel_scope.cancel()
-        gate.open.set()
+        held.open.set()
     assert ended == ["done"]
     assert await pool.run("a", COSTLY, nothing) == 0
 
 
 async def test_a_wait_without_end_is_refused() -> None:
-    """Whoever has waited too long is told to retry, and no longer waits."""
-    pool, gate = Workers(patience=0.05), Gate()
+    """A piece that has waited too long is refused, and no longer waits."""
+    pool, held = Workers(patience=0.05), HeldWork()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, "a", COSTLY, gate.work)
-        await gate.has_begun()
+        nursery.start_soon(pool.run, "a", COSTLY, held.work)
+        await held.has_begun()
         with pytest.raises(Refused, match="Retry later"):
             await pool.run("b", COSTLY, nothing)
-        gate.open.set()
+        held.open.set()
     assert await pool.run("b", COSTLY, nothing) == 0
 
 

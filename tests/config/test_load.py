@@ -409,7 +409,7 @@ def test_a_file_that_is_not_one_of_ours(text: str, line: str) -> None:
         ("retention.webhook_logs", '"0s"', "must be over zero"),
         ("http.tls_cert", '"missing.pem"', "no such file: /srv/missing.pem"),
         ("smtp.allow_plaintext_auth", "1", "must be true or false, not 1"),
-        ("acme.email", '"nobody"', "must be a mail address"),
+        ("acme.email", '"postmaster"', "must be a mail address"),
         ("acme.email", '"a@example.com?cc=b@example.com"', "must be a mail address"),
         ("acme.email", '"a@b@example.com"', "must be a mail address"),
         ("acme.directory", '"http://ca.example.com/directory"', "must be an https URL"),

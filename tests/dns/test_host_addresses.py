@@ -50,7 +50,7 @@ async def test_a_family_without_addresses_hurries_nobody(monkeypatch: pytest.Mon
     ("name", "fault"), [("broken.example", DnsFault.TEMPORARY), ("none.example", DnsFault.NXDOMAIN)]
 )
 async def test_trouble_counts_for_more_than_absence(name: str, fault: DnsFault) -> None:
-    """Without any address the reason is told, and that nobody could say goes before that there is none."""
+    """Without any address the reason is told, and a temporary failure goes before absence."""
     with pytest.raises(LookupFailed) as caught:
         await host_addresses(ZoneResolver(ZONE), name)
     assert caught.value.fault is fault

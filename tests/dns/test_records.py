@@ -155,7 +155,7 @@ async def test_two_spf_records_are_as_good_as_none() -> None:
 
 
 async def test_a_server_without_an_address_is_let_in_by_nothing() -> None:
-    """`a:` of a name that leads nowhere helps nobody."""
+    """`a:` of a name that leads nowhere permits no host."""
     found = await checked({HOST: {}, "acme.example": text("v=spf1 a:mail.example.com -all")}, RecordKind.SPF)
     assert found.status is RecordStatus.DIFFERS
     assert "no address" in found.note

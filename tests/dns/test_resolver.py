@@ -37,7 +37,7 @@ ZONE: Zone = {
     "_25._tcp.mx1.example.com": {"TLSA": ["3 1 1 " + "ab" * 32]},
     "alias.example": {"CNAME": ["middle.example."]},
     "middle.example": {"CNAME": ["example.com."]},
-    "dangling.example": {"CNAME": ["nobody.example."]},
+    "dangling.example": {"CNAME": ["missing.example."]},
     "loop.example": {"CNAME": ["pool.example."]},
     "pool.example": {"CNAME": ["loop.example."]},
     "many.example": {"TXT": [f'"{number:03} {"x" * 200}"' for number in range(40)]},
@@ -104,7 +104,7 @@ async def test_a_loop_of_cnames_is_temporary_and_ends(follows: bool, impatient: 
 @pytest.mark.parametrize(
     ("name", "fault", "queries"),
     [
-        ("nobody.example", DnsFault.NXDOMAIN, 1),
+        ("missing.example", DnsFault.NXDOMAIN, 1),
         ("null.example", DnsFault.NODATA, 1),
         ("servfail.example", DnsFault.TEMPORARY, 3),
         ("refused.example", DnsFault.TEMPORARY, 3),
@@ -115,7 +115,7 @@ async def test_a_loop_of_cnames_is_temporary_and_ends(follows: bool, impatient: 
     ],
 )
 async def test_faults(name: str, fault: DnsFault, queries: int, impatient: None) -> None:
-    """Each way to get no records is one of three faults, and what nobody could say is tried three times."""
+    """Each way to get no records is one of three faults, and a temporary one is tried three times."""
     server = DnsServer(ZONE)
     async with serving(server) as resolver:
         failed = await failure(resolver, name)
@@ -221,7 +221,7 @@ async def test_the_ttl_is_capped() -> None:
     """A TTL of days counts as one hour, and a negative one of hours as five minutes."""
     async with serving(DnsServer(ZONE, ttl=864_000, negative_ttl=86_400)) as resolver:
         assert (await resolver.mx("example.com")).ttl == 3600
-        assert (await failure(resolver, "nobody.example")).ttl == 300
+        assert (await failure(resolver, "missing.example")).ttl == 300
 
 
 async def test_negative_answers_are_kept_by_the_soa() -> None:
@@ -229,9 +229,9 @@ async def test_negative_answers_are_kept_by_the_soa() -> None:
     server = DnsServer(ZONE, negative_ttl=30)
     async with serving(server) as resolver:
         for _ in range(3):
-            assert (await failure(resolver, "nobody.example")).ttl == 30
+            assert (await failure(resolver, "missing.example")).ttl == 30
             assert (await failure(resolver, "null.example")).ttl == 30
-    assert server.count("nobody.example", "A") == server.count("null.example", "A") == 1
+    assert server.count("missing.example", "A") == server.count("null.example", "A") == 1
 
 
 async def test_failures_are_kept_for_a_second(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ async def test_failures_are_kept_for_a_second(autojump_clock: MockClock, monkeyp
 
 
 async def test_a_ttl_of_zero_is_not_kept(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer with TTL 0 serves those who wait for it and nobody after them."""
+    """An answer with TTL 0 serves those that wait for it and none after them."""
     resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
     asked = counting(resolver, monkeypatch, lambda: found(0))
     async with trio.open_nursery() as nursery:
@@ -318,7 +318,7 @@ async def test_authentic_as_the_validator_says(says: bool, authentic: bool) -> N
     server = DnsServer(ZONE, authentic=says)
     async with serving(server) as resolver:
         assert (await resolver.mx("example.com")).authentic is authentic
-        assert (await failure(resolver, "nobody.example")).authentic is authentic
+        assert (await failure(resolver, "missing.example")).authentic is authentic
     assert all(query.flags & dns.flags.AD and query.ednsflags & dns.flags.DO for query in server.queries)
 
 
@@ -359,7 +359,7 @@ def test_the_system_resolvers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 async def test_the_fake_answers_as_the_server_does(impatient: None) -> None:
     """The zone resolver of the unit tests and a real server say the same of every name, in records and in faults."""
-    names = [*ZONE, "nobody.example"]
+    names = [*ZONE, "missing.example"]
     overcome = {"late.example", "stranger.example", "old.example"}
 
     async def said(resolver: Resolver, name: str) -> list[object]:

@@ -112,6 +112,6 @@ async def test_a_record_that_receivers_give_up_on(record: str, reason: str) -> N
 
 
 async def test_a_resolver_in_trouble_decides_nothing() -> None:
-    """Nobody can say, which is not no."""
+    """A temporary failure is not a refusal."""
     with pytest.raises(LookupFailed):
         await asked("include:_us.example -all", zone={"_us.example": {"TXT": Trouble.SERVFAIL}})

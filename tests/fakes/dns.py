@@ -36,7 +36,7 @@ class Trouble(Enum):
     SILENCE = "no answer at all"
     SILENCE_ONCE = "no answer the first time"
     GARBAGE = "bytes that are no DNS packet"
-    STRANGER = "first a reply to somebody else's question"
+    STRANGER = "first a reply to another question"
     NO_EDNS = "FORMERR to a query with EDNS"
     CONTRADICTION = "NXDOMAIN with records"
     CUT_TCP = "truncated over UDP, closed over TCP"

@@ -1,4 +1,4 @@
-"""In charge of a mail server that says what a test wants it to say, over a memory stream or a real socket."""
+"""A mail server that says what a test wants, over a memory stream or a real socket."""
 
 import base64
 import ssl
@@ -62,7 +62,7 @@ def drip(data: bytes, seconds: float) -> Action:
 
 
 def endless(data: bytes) -> Action:
-    """An answer: the same bytes again and again, until nobody listens."""
+    """An answer: the same bytes again and again, until the client closes."""
 
     async def act(stream: trio.abc.Stream) -> None:
         while True:

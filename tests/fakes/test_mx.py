@@ -1,4 +1,4 @@
-"""In charge of the scripted server's own honesty: Python's smtplib talks to it over real sockets."""
+"""The scripted server speaks SMTP: Python's smtplib talks to it over real sockets."""
 
 import smtplib
 import ssl
@@ -48,7 +48,7 @@ async def test_it_speaks_tls_and_checks_logins() -> None:
 
 async def test_it_follows_its_script() -> None:
     """A scripted refusal of one recipient and a scripted disconnect reach smtplib as such."""
-    mx = FakeMx(answers={"RCPT b@example.com": b"550 5.1.1 nobody\r\n", ".": [b"250 2.0.0 first\r\n", hang_up]})
+    mx = FakeMx(answers={"RCPT b@example.com": b"550 5.1.1 unknown\r\n", ".": [b"250 2.0.0 first\r\n", hang_up]})
 
     def deliver(port: int) -> dict[str, tuple[int, bytes]]:
         with smtplib.SMTP("127.0.0.1", port) as client:
@@ -58,5 +58,5 @@ async def test_it_follows_its_script() -> None:
             return refused
 
     async with mx.listening() as port:
-        assert await trio.to_thread.run_sync(deliver, port) == {"b@example.com": (550, b"5.1.1 nobody")}
+        assert await trio.to_thread.run_sync(deliver, port) == {"b@example.com": (550, b"5.1.1 unknown")}
     assert [got.recipients for got in mx.messages] == [("a@example.com",)]

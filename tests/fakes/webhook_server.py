@@ -76,7 +76,7 @@ def hooks(directory: Path) -> Iterator[Hooks]:
         timeout = 30
 
         def setup(self) -> None:
-            # Here, in the connection's own thread: a handshake that never ends keeps nobody else waiting.
+            # Here, in the connection's own thread: a handshake that never ends delays no other.
             self.request = context.wrap_socket(self.request, server_side=True)
             super().setup()
 

@@ -1,4 +1,4 @@
-"""In charge of the key file: made once, whole, for its owner's eyes, and never replaced."""
+"""The key file is made once, whole, readable by its owner only, and never replaced."""
 
 import os
 import stat

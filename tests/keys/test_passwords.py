@@ -40,7 +40,7 @@ def test_equal_passwords_have_different_hashes() -> None:
 
 @pytest.mark.parametrize("password", ["", "pässwörd", "密码", "a\0b", "x" * MAX_PASSWORD_BYTES, "😀" * 256])
 def test_any_text_can_be_a_password(password: str) -> None:
-    """Whatever somebody types."""
+    """Any text."""
     assert password_matches(password, hash_password(password))
 
 

@@ -21,7 +21,7 @@ def test_what_is_sealed_comes_back(plaintext: bytes, context: bytes) -> None:
 
 
 def test_layout() -> None:
-    """Version 1 is readable for ever: a secret that was sealed with it opens."""
+    """Version 1 is always readable: a secret that was sealed with it opens."""
     sealed = bytes.fromhex("01092710bc8bfb3d821d3dae99cedef80219d0e0918ea2752704a14866ca247ce349a1")
     assert unseal(bytes(range(32)), sealed, b"context") == b"secret"
 

@@ -1,4 +1,4 @@
-"""In charge of signing secrets: random, sealed, and of use to their own webhook only."""
+"""Signing secrets are random, sealed, and of use to their own webhook only."""
 
 import dataclasses
 import re
@@ -39,7 +39,7 @@ def test_a_secret_opens_nowhere_else() -> None:
 
 
 def test_nothing_secret_is_printed() -> None:
-    """Neither the key nor a secret comes out where somebody prints what holds it."""
+    """Neither the key nor a secret is in the repr of what holds it."""
     shown, stored = SECRETS.fresh("whk_1")
     held = webhook("whk_1", stored.sealed)
     SECRETS.open(held)

@@ -120,7 +120,7 @@ def test_in_a_full_table_the_one_that_waits_longest_gives_way() -> None:
 
 
 def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
-    """A table full of requests and logged-in sessions has no room, whoever comes."""
+    """A table full of requests and logged-in sessions admits no client at all."""
     known = KnownNetworks()
     known.note("192.0.2.9")
     table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
@@ -274,6 +274,8 @@ def test_a_network_is_known_for_a_day_and_few_are_remembered() -> None:
     """Each authenticated request begins the day anew, and of too many networks the longest unseen are forgotten."""
     now = 0.0
     known = KnownNetworks(lambda: now)
+    assert not known.any
+    assert known  # an empty one is shared between services, too: `known or KnownNetworks()` must keep it
     known.note("2a01:4f8:1:2::1")
     assert "2a01:4f8:1:2::/64" in known
     now = KNOWN_FOR

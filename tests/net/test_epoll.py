@@ -111,7 +111,7 @@ async def test_who_waits_is_told_of_the_end() -> None:
 
 
 async def test_a_socket_that_is_gone_can_be_closed() -> None:
-    """Whoever closed the socket first has done no harm."""
+    """Closing the socket first does no harm."""
     with connected() as (ours, _):
         readable = ReadWatch(ours.fileno())
         ours.close()
@@ -150,7 +150,7 @@ async def test_news_are_kept_for_whoever_was_cancelled() -> None:
 
 
 async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
-    """A read ends before such a byte, though more is there; nobody waits for news then."""
+    """A read ends before such a byte, though more is there; the next read does not wait for an event."""
     ours, theirs = _tcp_pair()
     with theirs:
         async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:

@@ -1,4 +1,4 @@
-"""In charge of the quick socket stream: it must do what Trio's own does, only for less."""
+"""The fast socket stream does what Trio's own does."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ async def test_waiting_can_be_cancelled_without_loss() -> None:
 
 
 async def test_faults_are_trio_s() -> None:
-    """A reset is a broken resource, our own closing a closed one, even for somebody who waits."""
+    """A reset is a broken resource, our own closing a closed one, even for a task that waits."""
     async with pair() as (ours, theirs):
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         await theirs.aclose()

@@ -1,4 +1,4 @@
-"""In charge of a clock that was set: noticed soon, with the direction, and not confused with time that passes."""
+"""A clock that was set is noticed soon, with the direction, and not confused with time that passes."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Wall:
 
 @pytest.mark.parametrize("by", [TWO_DAYS, -TWO_DAYS, -2 * JUMP_TOLERANCE])
 async def test_it_is_noticed_soon(autojump_clock: MockClock, by: float) -> None:
-    """Whoever waits is told within two looks by how much, once."""
+    """A waiting task learns within two checks by how much, once."""
     wall = Wall()
     clock = ClockJumps(Outside(now=wall))
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""In charge of free space: below the larger of two marks new mail is refused, and a look is a second old at most."""
+"""Below the larger of two watermarks new mail is refused, and a check is a second old at most."""
 
 import os
 from dataclasses import dataclass

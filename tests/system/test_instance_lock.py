@@ -1,4 +1,4 @@
-"""In charge of the lock on a data directory."""
+"""The lock on a data directory."""
 
 import fcntl
 import threading
@@ -48,7 +48,7 @@ def test_whether_a_server_runs_can_be_seen(tmp_path: Path) -> None:
 
 
 def test_a_look_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
-    """Somebody who looks all the time holds the lock for moments only: a start in between succeeds."""
+    """A process that checks all the time holds the lock for moments only: a start in between succeeds."""
     with only_server(tmp_path):
         pass
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Small private files: whole or not at all, and for nobody else to read."""
+"""Small private files: whole or not at all, and readable by their owner only."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from appliance.system import private_file
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Whoever has the old one open still reads the old one; the new one is private under any umask."""
+    """A reader that has the old one open still reads the old one; the new one is private under any umask."""
     file = tmp_path / "state.json"
     file.write_bytes(b"old")
     before = os.umask(0)

@@ -1,4 +1,4 @@
-"""In charge of what the service manager hears: over a real socket, at a path and under an abstract name."""
+"""Notifications to the service manager, over a real socket, at a path and under an abstract name."""
 
 import os
 import socket
@@ -67,8 +67,8 @@ def test_without_a_manager_nothing_happens(environ: dict[str, str]) -> None:
 
 
 def test_a_manager_that_is_gone_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be told is a warning in the log."""
-    service_manager({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).ready("serving")
+    """What cannot be sent is a warning in the log."""
+    service_manager({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready("serving")
     assert [record.message for record in caplog.records] == ["the service manager cannot be notified"]
 
 

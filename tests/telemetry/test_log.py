@@ -1,4 +1,4 @@
-"""In charge of holding appliance/telemetry/log.py to one line per event without a secret."""
+"""The log has one line per event, and never a secret."""
 
 import io
 import json
@@ -311,7 +311,7 @@ from appliance.telemetry import log
 with log.unblocked_stderr():
     for number in range(2_000):
         log.get_logger("web").info("event", number=number)
-        print("by somebody else", file=sys.stderr)
+        print("by Python itself", file=sys.stderr)
 print("ended", flush=True)
 raise SystemExit("one last word")
 """

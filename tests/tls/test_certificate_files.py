@@ -40,11 +40,11 @@ def test_who_shows_what(tmp_path: Path, options: dict[str, bool], http: str | No
         assert (files[0].name if files else None) == wanted
         assert by_acme(config, section) == (wanted == "certificate.pem")
         if files:
-            Certificate(*files)  # can be shown at once, whoever made it
+            Certificate(*files)  # can be used at once
 
 
 def test_until_acme_has_one_it_is_made_here_in_one_file(tmp_path: Path) -> None:
-    """For the name in question, for nobody else to read, and not made again while it can be used."""
+    """For the name in question, readable by its owner only, and not made again while it can be used."""
     config = settings(tmp_path)
     chain, key = smtp_files(config)
     assert chain == key == tmp_path / "acme" / "certificate.pem"
@@ -62,7 +62,7 @@ def test_until_acme_has_one_it_is_made_here_in_one_file(tmp_path: Path) -> None:
 
 
 def test_when_a_certificate_expires_is_known(tmp_path: Path) -> None:
-    """For whoever watches it; and a file that was read again counts."""
+    """It can be monitored; and a file that was reloaded counts."""
     file = tmp_path / "both.pem"
     self_signed.generate(file, file, "mail.example.com")
     shown = Certificate(file, file)

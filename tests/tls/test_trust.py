@@ -1,4 +1,4 @@
-"""Whose certificates are believed: what the operator's file names, made with whatever tool, and nobody else's."""
+"""The certificates that are trusted: those under the operator's file, made with any tool, and no others."""
 
 import datetime
 import ssl
@@ -56,7 +56,7 @@ def shake_hands(client: ssl.SSLContext, leaf: trustme.LeafCert) -> None:
 
 @pytest.mark.parametrize("authority", [trustme.CA, plain_authority])
 def test_an_authority_of_the_file_is_believed(authority: Callable[[], trustme.CA], tmp_path: Path) -> None:
-    """However plainly it was made; and without the file nobody knows it."""
+    """However plainly it was made; and without the file it is not trusted."""
     made = authority()
     made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     leaf = made.issue_cert(HOST)
