@@ -31,6 +31,7 @@ QUEUED_PER_OWNER: Final = 64  # pieces of work
 QUEUED: Final = 512  # pieces of work; what they hold in memory is counted by whoever read it
 PATIENCE: Final = 10.0  # seconds
 LONGEST_REST: Final = 0.1  # seconds
+SERVER: Final = ""  # the owner of work that is no account's, and is never refused
 
 
 @dataclass(eq=False, slots=True)
@@ -99,7 +100,7 @@ class Turns:
 
     def _enqueue(self, piece: _Piece) -> None:
         mine = self._waiting.setdefault(piece.owner, [])
-        if len(mine) >= QUEUED_PER_OWNER or self._queued >= QUEUED:
+        if piece.owner != SERVER and (len(mine) >= QUEUED_PER_OWNER or self._queued >= QUEUED):
             if not mine:
                 del self._waiting[piece.owner]
             raise _busy()

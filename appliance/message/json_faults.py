@@ -5,10 +5,13 @@ place that lies behind more than TOKENS tokens is told by its byte alone.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import msgspec
+import msgspec.inspect
 
 from appliance.errors import Refused, invalid
 from appliance.message.limits import HEADER_VALUE_LENGTH, JSON_DEPTH
@@ -27,6 +30,8 @@ _HIGH_HALF = re.compile(rb"\\u[dD][89abAB][0-9A-Fa-f]{2}")
 _HALF_REACH = 12  # bytes: an escape, and fewer than the six of the other half behind it
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `(\w+)`")
+_NULL = re.compile(r"Expected `[^`]*`, got `null`")
+_INDEX = re.compile(r"\[\d+\]")
 _WRONG_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `[^`]*`)?\Z", re.DOTALL)
@@ -169,14 +174,14 @@ def _twice(path: str) -> Refused:
     return invalid(path, "this key occurs twice in one object")
 
 
-def explain(fault: Exception, body: Body) -> Refused:
-    """The refusal for whatever msgspec raised while decoding this body."""
+def explain(fault: Exception, body: Body, kind: Any) -> Refused:
+    """The refusal for whatever msgspec raised while decoding this body as that type."""
     if isinstance(fault, UnicodeDecodeError):
         return _explain_encoding(body)
     if isinstance(fault, RecursionError):
         return invalid("body", f"nested deeper than {JSON_DEPTH} levels")
     if isinstance(fault, msgspec.ValidationError):
-        return _explain_value(str(fault), body)
+        return _explain_value(str(fault), body, kind)
     return _explain_syntax(str(fault), body)
 
 
@@ -225,7 +230,7 @@ def _last_half(body: Body) -> int | None:
     return None
 
 
-def _explain_value(text: str, body: Body) -> Refused:
+def _explain_value(text: str, body: Body, kind: Any) -> Refused:
     found = _PATH.search(text)
     path = found[1] if found else ""
     if path.endswith("[...]"):
@@ -234,13 +239,43 @@ def _explain_value(text: str, body: Body) -> Refused:
         return invalid(f"{path}.{unknown[1][:KEY_SHOWN]}".removeprefix("."), "there is no such field")
     if missing := _MISSING.match(text):
         return invalid(f"{path}.{missing[1]}".removeprefix("."), "this field is required")
-    return invalid(path or "body", _reason(text))
+    return invalid(path or "body", _reason(text) + (_instead(path, kind) if _NULL.match(text) else ""))
+
+
+def _instead(path: str, kind: Any) -> str:
+    """What to send instead of null."""
+    if not path:
+        return ""
+    if path.endswith("]"):
+        return "; leave the entry out instead"
+    if _INDEX.sub("", path) in _required(kind):
+        return "; this field is required"
+    return "; leave the field out instead"
+
+
+@cache
+def _required(kind: Any) -> frozenset[str]:
+    """The paths, without indexes, of the fields that must be given, those of objects within included."""
+    return frozenset(_required_paths(msgspec.inspect.type_info(kind), ""))
+
+
+def _required_paths(kind: msgspec.inspect.Type, at: str) -> Iterator[str]:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        yield from _required_paths(kind.type, at)
+    elif isinstance(kind, msgspec.inspect.StructType):
+        for each in kind.fields:
+            if each.required:
+                yield at + each.encode_name
+            yield from _required_paths(each.type, f"{at}{each.encode_name}.")
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for one in kind.types:
+            yield from _required_paths(one, at)
+    elif isinstance(kind, msgspec.inspect.ListType):
+        yield from _required_paths(kind.item_type, at)
 
 
 def _reason(text: str) -> str:
     if wrong := _WRONG_TYPE.match(text):
-        if wrong[2] == "null" and "- at" in text:
-            return f"expected {_kinds(wrong[1])}, got null; leave the field out instead"
         return f"expected {_kinds(wrong[1])}, got {_KINDS.get(wrong[2], wrong[2])}"
     if wrong := _WRONG_LENGTH.match(text):
         if wrong[2] == ">=" and wrong[3] == "1":

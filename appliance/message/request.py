@@ -37,7 +37,7 @@ def decode(body: bytes | bytearray) -> SendRequest:
         request = _decoded(body)
     # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
-        raise explain(cause, body) from cause
+        raise explain(cause, body, SendRequest) from cause
     if _has_repeated_key(request, body):
         raise repeated_key(body)
     leave_out_nulls(request)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from appliance.model.mail import MessageStatus, RecipientStatus, Source
 
 
@@ -35,16 +37,14 @@ class MailFilter:
     tag: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedRecipient:
+class ListedRecipient(Struct, frozen=True, gc=False):
     """A recipient as a list of messages shows it."""
 
     email: str
     status: RecipientStatus
 
 
-@dataclass(frozen=True, slots=True)
-class ListedMessage:
+class ListedMessage(Struct, frozen=True):
     """A message as a list shows it, with the first of its recipients."""
 
     id: str

@@ -130,7 +130,7 @@ async def open_store(
             Suppressions(engine, outside),
             Webhooks(engine, outside),
             WebhookPosts(engine, outside, bell),
-            WebhookHistory(engine, outside, bell),
+            WebhookHistory(engine, outside, bell, scanner),
             Janitor(engine, outside),
             Clearing(engine, scanner),
             OldBooks(engine, scanner),

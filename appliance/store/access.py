@@ -13,7 +13,7 @@ from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, 
 from appliance.outside import Outside
 from appliance.store.credential_limits import CREDENTIALS, KEYS
 from appliance.store.engine import Engine
-from appliance.store.sql import first, rows, run
+from appliance.store.sql import NEWEST, first, rows, run
 
 SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
@@ -35,8 +35,7 @@ INSERT INTO smtp_credentials (username, account_id, password_sha256, name, creat
 VALUES (:username, :account_id, :sha256, :name, :now)
 """
 _CREDENTIALS = """
-SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials
-WHERE account_id = :account_id ORDER BY created_at
+SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials WHERE account_id = :account_id
 """
 _REVOKE_CREDENTIAL = """
 UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
@@ -150,8 +149,20 @@ class Access:
 
     def credentials(self, account_id: str) -> list[SmtpCredential]:
         """The SMTP logins of an account, revoked ones too."""
-        found = self.engine.read(lambda c: rows(c, _CREDENTIALS, {"account_id": account_id}))
-        return [SmtpCredential(*row) for row in found]
+        return self._credentials("ORDER BY created_at", {"account_id": account_id})
+
+    def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
+        """Up to `most` of them, the newest first, from the one before `before` on."""
+        wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
+        return self._credentials("AND username < :before ORDER BY username DESC LIMIT :most", wanted)
+
+    def credential(self, account_id: str, username: str) -> SmtpCredential:
+        """An SMTP login that is there."""
+        (found,) = self._credentials("AND username = :username", {"account_id": account_id, "username": username})
+        return found
+
+    def _credentials(self, which: str, wanted: Mapping[str, Any]) -> list[SmtpCredential]:
+        return self.engine.read(lambda c: [SmtpCredential(*row) for row in rows(c, _CREDENTIALS + which, wanted)])
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         """Stop an SMTP login from working."""
@@ -175,12 +186,24 @@ class Access:
 
     def keys(self, account_id: str | None = None) -> list[ApiKey]:
         """The API keys of one account, or of all."""
-        where = "" if account_id is None else "WHERE k.account_id = :account_id "
-        wanted = {} if account_id is None else {"account_id": account_id}
-        found = self.engine.read(lambda c: rows(c, f"{_KEYS} {where} ORDER BY k.id", wanted))
+        which = "" if account_id is None else "WHERE k.account_id = :account_id"
+        return self._keys(f"{which} ORDER BY k.id", {"account_id": account_id})
+
+    def newest_keys(self, account_id: str, before: str | None, most: int) -> list[ApiKey]:
+        """Up to `most` API keys of an account, the newest first, from the one before `before` on."""
+        wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
+        which = "WHERE k.account_id = :account_id AND k.id < :before ORDER BY k.id DESC LIMIT :most"
+        return self._keys(which, wanted)
+
+    def key(self, key_id: str) -> ApiKey:
+        """An API key that is there."""
+        (found,) = self._keys("WHERE k.id = :id", {"id": key_id})
+        return found
+
+    def _keys(self, which: str, wanted: Mapping[str, Any]) -> list[ApiKey]:
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in found
+            for key_id, account, hint, scope, test, *rest in self.engine.read(lambda c: rows(c, _KEYS + which, wanted))
         ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:

@@ -1,12 +1,18 @@
-"""In charge of readings that take longer than a look-up by index: in a thread, on a connection of their own."""
+"""In charge of readings that take longer than a look-up by index: in a thread, on a connection of their own.
+
+Accounts that read at the same time get equal shares of the thread's time, and an account whose readings wait by the
+dozen is refused more (`appliance.concurrency.workers.Turns`). The server's own readings are never refused.
+"""
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 import trio
 
+from appliance.concurrency.workers import SERVER, FairQueue
 from appliance.store.connection import open_reader
 
 T = TypeVar("T")
@@ -19,12 +25,12 @@ class Scanner:
         self._path = path
         self._inline = inline  # on the caller's thread, for tests on a virtual clock
         self._connection: apsw.Connection | None = None  # opened when first needed
-        self._turn = trio.Lock()
+        self._turns = FairQueue(1, patience=inf, rest=0)
         self._thread = trio.CapacityLimiter(1)
 
-    async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """What `work` finds; all of its statements see one state."""
-        async with self._turn:
+    async def read(self, work: Callable[[apsw.Connection], T], owner: str = SERVER) -> T:
+        """What `work` finds for an account; all of its statements see one state."""
+        async with self._turns.take(owner):
             if self._inline:
                 return self._snapshot(work)
             # Who is cancelled still waits for the thread: nobody else gets the connection while that has it.

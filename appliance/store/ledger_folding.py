@@ -51,7 +51,8 @@ DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket
     (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
     ORDER BY hour LIMIT :most)
 """
-# A template's row goes last; by then no message is left that names a version of it.
+# A template's row goes last; by then no message is left that names a version of it. Versions are deleted with their
+# template: these were deleted by a release that kept them.
 _OLD_VERSIONS = """
 DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
     (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)

@@ -8,41 +8,52 @@ An index by recipient would make that faster, and every message dearer: its rows
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
 from typing import Any
 
 import apsw
 import msgspec
 
-from appliance.model.dashboard import ListedMessage, ListedRecipient, MailFilter, MailPage, MessageFacts
-from appliance.model.mail import MessageStatus, RecipientStatus, Source
+from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
+from appliance.model.mail import MessageStatus, Source
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.messages import MIME
-from appliance.store.sql import NEWEST, Row, first, rows
+from appliance.store.sql import NEWEST, first, gathered, rows
 
 BLOCK = 2_000  # messages searched between two looks at the clock: some milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
 SHOWN_RECIPIENTS = 3  # of each message in a list
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
-_COLUMNS = "id, status, source, sender, subject, tags, recipient_count, created_at"
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
 # bounded by what is looked at, not by what is found.
-_SEARCH = f"""
-SELECT {_COLUMNS} FROM (
-    SELECT account_id, {_COLUMNS} FROM messages {{among}} AND account_id = :account_id AND id < :before
+_SEARCH = """
+SELECT id FROM (
+    SELECT account_id, id, status, source, sender, tags FROM messages {among}
+        AND account_id = :account_id AND id < :before
     ORDER BY id DESC LIMIT :block
-) m WHERE {{condition}} ORDER BY id DESC LIMIT :most
-"""  # noqa: S608 - the names of our own columns
+) m WHERE {condition} ORDER BY id DESC LIMIT :most
+"""
 _BLOCK_END = """
 SELECT id FROM messages {among} AND account_id = :account_id AND id < :before ORDER BY id DESC LIMIT 1 OFFSET :block
 """
-_RECIPIENTS = "SELECT address, status FROM recipients WHERE message_id = :id ORDER BY id LIMIT :most"
+# All of a page in one step: a hundred messages with their recipients by a statement each take three times as long, and
+# a thread takes the interpreter lock at every row.
+_LISTED = """
+SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'sender', m.sender,
+    'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count, 'created_at', m.created_at,
+    'recipients', json((
+        SELECT json_group_array(json_object('email', address, 'status', status)) FROM (
+            SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients)))))
+FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
+"""
 _WAITING = """
 SELECT message_id FROM recipients
 WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most
 """
-_MESSAGE = f"SELECT {_COLUMNS} FROM messages m WHERE account_id = :account_id AND id = :id AND {{condition}}"  # noqa: S608
+_MESSAGE = "SELECT id FROM messages m WHERE account_id = :account_id AND id = :id AND {condition}"
 _FACTS = """
 SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
     EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
@@ -69,6 +80,7 @@ _PARTIAL = "INDEXED BY messages_partial WHERE status = 'partial'"
 _TESTS = "INDEXED BY messages_test WHERE source = 'test'"
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
+_messages = msgspec.json.Decoder(list[ListedMessage])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +91,19 @@ class MailLog:
     scanner: Scanner
     clock: Callable[[], float] = time.monotonic
 
-    async def page(self, account_id: str, wanted: MailFilter, before: str | None, most: int) -> MailPage:
-        """Up to `most` messages that match, from the newest before `before` on."""
+    async def page(
+        self, account_id: str, wanted: MailFilter, before: str | None, most: int, *, off_loop: bool = False
+    ) -> MailPage:
+        """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
         search = _Search(account_id, wanted, before or NEWEST, most)
-        if wanted == MailFilter():
-            return self.engine.snapshot(lambda c: search.run(c, float("inf"), self.clock))
-        return await self.scanner.read(lambda c: search.run(c, self.clock() + SEARCH_TIME, self.clock))
+        if wanted == MailFilter() and not off_loop:
+            return self.engine.snapshot(lambda c: search.run(c, inf, self.clock))
+        seconds = inf if wanted == MailFilter() else SEARCH_TIME
+        return await self.scanner.read(lambda c: search.run(c, self.clock() + seconds, self.clock), account_id)
 
-    async def mime(self, message_id: str) -> bytes | None:
+    async def mime(self, account_id: str, message_id: str) -> bytes | None:
         """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""
-        row = await self.scanner.read(lambda c: first(c, MIME, {"id": message_id}))
+        row = await self.scanner.read(lambda c: first(c, MIME, {"id": message_id}), account_id)
         return None if row is None else bytes(row[0])
 
     def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
@@ -140,13 +155,13 @@ class _Search:
         """Search until there is a page full, nothing left, or no time."""
         if self._wanted.status is MessageStatus.QUEUED and (waiting := self._waiting(c)) is not None:
             return self._of_these(c, waiting)
-        found: list[Row] = []
+        found: list[str] = []
         unfiltered = self._wanted == MailFilter()
         block = self._most + 1 if unfiltered else BLOCK
         while True:
             found += self._block(c, block, self._most + 1 - len(found))
             if len(found) > self._most:
-                return self._shown(c, found[: self._most], found[self._most - 1][0])
+                return self._shown(c, found[: self._most], found[self._most - 1])
             end = first(c, _BLOCK_END.format(among=self._among), {**self._bindings, "block": block - 1})
             if end is None:
                 return self._shown(c, found, None)
@@ -154,9 +169,10 @@ class _Search:
             if clock() >= until:
                 return self._shown(c, found, end[0])
 
-    def _block(self, c: apsw.Connection, block: int, most: int) -> list[Row]:
+    def _block(self, c: apsw.Connection, block: int, most: int) -> list[str]:
         query = _SEARCH.format(among=self._among, condition=self._condition)
-        return rows(c, query, {**self._bindings, "block": block, "most": most})
+        found = gathered(c, query, "id", {**self._bindings, "block": block, "most": most})
+        return [message_id for (message_id,) in reversed(found)]
 
     def _waiting(self, c: apsw.Connection) -> list[str] | None:
         """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
@@ -170,29 +186,16 @@ class _Search:
         return sorted((each for each in ids if each < self._bindings["before"]), reverse=True)
 
     def _of_these(self, c: apsw.Connection, waiting: list[str]) -> MailPage:
-        found: list[Row] = []
+        found: list[str] = []
         query = _MESSAGE.format(condition=self._condition)
         for message_id in waiting:
-            found += rows(c, query, {**self._bindings, "id": message_id})
+            found += [each for (each,) in rows(c, query, {**self._bindings, "id": message_id})]
             if len(found) > self._most:
-                return self._shown(c, found[: self._most], found[self._most - 1][0])
+                return self._shown(c, found[: self._most], found[self._most - 1])
         return self._shown(c, found, None)
 
-    def _shown(self, c: apsw.Connection, found: list[Row], following: str | None) -> MailPage:
-        return MailPage(tuple(_listed(c, row) for row in found), following)
-
-
-def _listed(c: apsw.Connection, row: Row) -> ListedMessage:
-    message_id, status, source, sender, subject, tags, recipient_count, created_at = row
-    recipients = rows(c, _RECIPIENTS, {"id": message_id, "most": SHOWN_RECIPIENTS})
-    return ListedMessage(
-        message_id,
-        MessageStatus(status),
-        Source(source),
-        sender,
-        subject,
-        _tags.decode(tags),
-        recipient_count,
-        created_at,
-        tuple(ListedRecipient(address, RecipientStatus(standing)) for address, standing in recipients),
-    )
+    def _shown(self, c: apsw.Connection, found: list[str], following: str | None) -> MailPage:
+        wanted = {"ids": msgspec.json.encode(found).decode(), "recipients": SHOWN_RECIPIENTS}
+        ((page,),) = rows(c, _LISTED, {**self._bindings, **wanted})
+        newest_first = sorted(_messages.decode(page), key=attrgetter("id"), reverse=True)
+        return MailPage(tuple(newest_first), following)

@@ -35,7 +35,7 @@ class Records:
 
     async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
         """The same, read on a thread: the dialogues of many attempts may be megabytes."""
-        return await self.scanner.read(lambda c: _record(c, message_id, account_id))
+        return await self.scanner.read(lambda c: _record(c, message_id, account_id), account_id)
 
 
 def _record(c: apsw.Connection, message_id: str, account_id: str | None) -> MessageRecord | None:

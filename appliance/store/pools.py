@@ -142,7 +142,9 @@ class Pools:
         holds = self.holds()
         if not holds:
             return []
-        waiting = await self.scanner.read(lambda c: [pool for pool in holds if _is_waiting(c, account_id, pool)])
+        waiting = await self.scanner.read(
+            lambda c: [pool for pool in holds if _is_waiting(c, account_id, pool)], account_id
+        )
         return [holds[pool] for pool in waiting]
 
     def destination(self, domain: str) -> str | None:

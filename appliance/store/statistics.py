@@ -122,7 +122,7 @@ class Statistics:
 
     async def of(self, account_id: str, since: int) -> AccountStatistics:
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
-        return await self.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()))
+        return await self.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()), account_id)
 
 
 def counted_all_before(c: apsw.Connection, until: int) -> bool:

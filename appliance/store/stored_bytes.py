@@ -19,6 +19,7 @@ RECIPIENT = 2_048  # its record, attempts, event and webhook delivery; measured 
 TEMPLATE_VERSION = 512
 SUPPRESSION = 512
 
+EXACT = 10 * 2**20  # bytes; from here on a tenth of a MiB is less than a hundredth of it
 RETRY_AFTER = 600  # seconds; room is made slowly, as old messages are deleted
 
 _ADD = "UPDATE accounts SET stored_bytes = stored_bytes + :count WHERE id = :account_id"
@@ -85,5 +86,5 @@ def over_quota(kept: int, limit: int) -> Refused:
 
 
 def readable(count: int) -> str:
-    """A number of bytes as people read it."""
-    return f"{count / 2**20:,.1f} MiB"
+    """A number of bytes as people read it; a small one to the byte."""
+    return f"{count:,} bytes" if count < EXACT else f"{count / 2**20:,.1f} MiB"

@@ -1,4 +1,7 @@
-"""In charge of templates in the store: each save is a new version, and old versions stay for the record."""
+"""In charge of templates in the store: each save is a new version, and old versions stay while the template is in use.
+
+Of a deleted template only its alias and the number of its last version stay, until no message is left that names one.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +15,7 @@ from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.outside import Outside
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
-from appliance.store.stored_bytes import add, check_room, of_template
+from appliance.store.stored_bytes import TEMPLATE_VERSION, add, check_room, of_template
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
@@ -52,6 +55,13 @@ _DELETE = """
 UPDATE templates SET deleted = 1, updated_at = :now
 WHERE account_id = :account_id AND alias = :alias AND deleted = 0 RETURNING alias
 """
+# What `of_template` says of each version, without reading megabytes of them.
+_SIZE = f"""
+SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0) + coalesce(octet_length(text_body), 0)
+    + coalesce(octet_length(html_body), 0)), 0)
+FROM template_versions WHERE account_id = :account_id AND alias = :alias
+"""  # noqa: S608 - a number of our own
+_DELETE_VERSIONS = "DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +103,9 @@ class Templates:
         return self.engine.read(lambda c: _page(c.execute(_VERSIONS, wanted), TemplateVersion, most))
 
     async def delete(self, account_id: str, alias: str) -> None:
-        """Remove a template from use; messages keep naming the version they were made with."""
+        """Delete a template with its versions; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
-        if not await self.engine.write(lambda c: rows(c, _DELETE, row)):
+        if not await self.engine.write(lambda c: _delete(c, row), large=True):
             raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
 
 
@@ -128,3 +138,12 @@ def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | No
     forgotten = rows(c, _FORGET, row | {"oldest": version - VERSIONS})
     add(c, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
     return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)
+
+
+def _delete(c: apsw.Connection, row: dict[str, Any]) -> bool:
+    if not rows(c, _DELETE, row):
+        return False
+    ((size,),) = rows(c, _SIZE, row)
+    run(c, _DELETE_VERSIONS, row)
+    add(c, row["account_id"], -size)
+    return True

@@ -9,6 +9,7 @@ from appliance.errors import Code, Refused
 from appliance.model.events import PING_TYPE, ping_envelope
 from appliance.model.webhooks import PostStatus, Trigger, Webhook, WebhookDelivery
 from appliance.outside import Outside
+from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.new_posts import Bell
 from appliance.store.sql import NEWEST, Row, first, rows, run
@@ -42,12 +43,17 @@ class WebhookHistory:
     engine: Engine
     outside: Outside
     bell: Bell
+    scanner: Scanner
 
     def page(self, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
         """Posts of an account, or of one of its messages, the newest first, from the one before `before`."""
-        wanted = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
-        query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-        return self.engine.read(lambda c: [_delivery(row) for row in rows(c, query, wanted)])
+        return self.engine.read(lambda c: _page(c, account_id, message_id, before, most))
+
+    async def page_off_loop(
+        self, account_id: str, message_id: str | None, before: str | None, most: int
+    ) -> list[WebhookDelivery]:
+        """The same, read on a thread: each post has kilobytes of what was sent and answered."""
+        return await self.scanner.read(lambda c: _page(c, account_id, message_id, before, most), account_id)
 
     async def ping(self, account_id: str) -> WebhookDelivery:
         """Have a test event posted; refused when the last one was a moment ago."""
@@ -60,6 +66,14 @@ class WebhookHistory:
         delivery = await self.engine.write(lambda c: _replay(c, self.outside, account_id, delivery_id))
         self.bell.ring([account_id])
         return delivery
+
+
+def _page(
+    c: apsw.Connection, account_id: str, message_id: str | None, before: str | None, most: int
+) -> list[WebhookDelivery]:
+    wanted = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
+    query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
+    return [_delivery(row) for row in rows(c, query, wanted)]
 
 
 def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> WebhookDelivery:

@@ -82,7 +82,7 @@ def build(
         template_versions.blueprint(services),
         suppressions.blueprint(services, door.quota),
         webhook.blueprint(services, WebhookParts(WebhookSecrets(key, outside), check_webhook_url, attempts)),
-        webhook_deliveries.blueprint(services, attempts),
+        webhook_deliveries.blueprint(services, door.workers, attempts),
         pages.blueprint(),
     ]
     budget = Budget(memory.for_messages(config.http.body_memory))

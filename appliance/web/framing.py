@@ -1,8 +1,9 @@
 """Where a request's head and body end, found in the raw bytes before any parser sees them. No I/O.
 
 A head is refused by its bytes and lines alone, so a client cannot make h11 parse thousands of header lines; a bare LF
-and a folded line are refused because a proxy in front may read them differently (RFC 9112 2.2, 5.2). Every byte is
-looked at a fixed number of times, also when a head arrives one byte per packet.
+and a folded line are refused because a proxy in front may read them differently (RFC 9112 2.2, 5.2). One empty line
+before a request line is ignored, as some clients send one after a body (RFC 9112 2.2). Every byte is looked at a fixed
+number of times, also when a head arrives one byte per packet.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from appliance.errors import Code, Refused
 
-HEAD_BYTES = 16 * 1024  # the request line and all header lines, with their line ends
+REQUEST_HEAD_BYTES = 16 * 1024  # the request line and all header lines, with their line ends
 HEAD_LINES = 100  # header lines
 CHUNK_LINE = 1_024  # bytes of a chunk's size with its extensions, or of a trailer line
 TRAILER_LINES = 16
@@ -18,6 +19,7 @@ TRAILER_LINES = 16
 FREE_CHUNKS = 256
 CHUNK_AVERAGE = 64  # bytes, of the chunks beyond those
 
+_EMPTY_LINE = b"\r\n"
 _END = b"\r\n\r\n"
 _LINE_ENDS = 2 + HEAD_LINES  # those of the request line and of the empty line, too
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")  # RFC 9112 7.1
@@ -52,7 +54,7 @@ class HeadReader:
         self._check(before, stop)
         if end < 0:
             return None
-        head, rest = bytes(held[:stop]), bytes(held[stop:])
+        head, rest = bytes(held[:stop]).removeprefix(_EMPTY_LINE), bytes(held[stop:])
         held.clear()
         self._line_ends = 0
         return head, rest
@@ -62,16 +64,16 @@ class HeadReader:
         held = self._held
         line_ends = held.count(b"\n", before, stop)
         self._line_ends += line_ends
-        if self._line_ends > _LINE_ENDS:
+        if self._line_ends > _LINE_ENDS + held.startswith(_EMPTY_LINE):
             raise BadHead(f"The request has more than {HEAD_LINES} header lines. Send fewer.")
-        if stop > HEAD_BYTES:
+        if stop > REQUEST_HEAD_BYTES:
             raise BadHead("The request's headers are larger than 16 KiB. Send less in them.")
         last = max(0, before - 1)
         if held.count(b"\r\n", last, stop) != line_ends:
             raise BadHead("A line of the request's head ends with a bare LF. End each with CRLF.")
         if held.find(b"\n ", last, stop) >= 0 or held.find(b"\n\t", last, stop) >= 0:
             raise BadHead("A header is folded over several lines. Send each header in one line.")
-        if held.startswith(b"\r\n"):
+        if held.startswith(_EMPTY_LINE * 2):
             raise BadHead("This is not a valid HTTP/1.1 request.")
 
 

@@ -48,6 +48,7 @@ ATTACKS = {
     "262 KB of JSON with a fault": Attack(SENDERS["262 KB of JSON with a fault"], 5),
     "262 KB of tiny JSON values": Attack(SENDERS["262 KB of tiny values"], 5),
     "100 headers of one long word": Attack(SENDERS["100 headers of one long word"], 10),
+    "listing of 100 messages": Attack(SENDERS["a list of the newest 100 messages"], 170),
     "10 MiB of dots by SMTP": Attack(SUBMITTERS["10 MiB of dots"], 1),
     "10 MiB of boundaries by SMTP": Attack(SUBMITTERS["10 MiB of boundaries"], 1),
 }

@@ -80,6 +80,15 @@ class Target:
         with Raw(self.running, "smtps", timeout=60) as client:
             return client.log_in().transact(message)
 
+    @cached_property
+    def hundred_stored(self) -> bool:
+        """A hundred messages with subjects, tags and addresses that are nearly as long as they may be."""
+        to = [f"{'a' * 60}{index}@{'b' * 60}.example.net" for index in range(3)]
+        tags = [f"{index}".rjust(60, "x") for index in range(20)]
+        for each in range(100):
+            assert self.email(10**12 + each, to=to, subject=CYRILLIC * 450, tags=tags) is not None
+        return True
+
     def template(self, alias: str, **fields: str) -> None:
         """Store a template, if it is not there."""
         with httpx.Client(base_url=self.running.url, trust_env=False, timeout=30) as client:
@@ -199,6 +208,12 @@ def _listed(target: Target, number: int) -> Answer | None:
     return target.get("/v1/emails?limit=100&tag=many", target.token)
 
 
+def _newest(target: Target, _: int) -> Answer | None:
+    """The newest hundred messages, without a filter: a look-up by index."""
+    assert target.hundred_stored
+    return target.get("/v1/emails?limit=100", target.token)
+
+
 REPEATED = b'"email":"a",'
 TO = b'"to":"a",'
 
@@ -308,6 +323,7 @@ SENDERS: dict[str, Input] = {
     ),
     "the timeline of 600 attempts": _attempts,
     "a list of 100 messages of 50 recipients": _listed,
+    "a list of the newest 100 messages": _newest,
     "storing a template of placeholders": _put_template,
     "listing templates of placeholders": _list_templates,
     "a search of many words": lambda target, _: target.get("/v1/emails?q=" + "a+" * (HEAD // 4), target.token),

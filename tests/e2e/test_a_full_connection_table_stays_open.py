@@ -110,6 +110,16 @@ def test_an_address_beyond_its_limit_is_answered_503(running: Running) -> None:
     assert ask(running, NOBODY).status == 200
 
 
+def test_hundreds_beyond_the_limit_at_once_are_answered_503(running: Running) -> None:
+    """Each that has sent a request reads the answer, however many others are being answered."""
+    with ExitStack() as stack:
+        for _ in range(EACH):
+            opened(running, stack, NOBODY, request("GET", "/healthz")).answer()
+        refused = [opened(running, stack, NOBODY, request("GET", "/healthz")) for _ in range(300)]
+        assert [client.answer().status for client in refused] == [503] * 300
+        assert ask(running, "127.0.0.98").status == 200
+
+
 def test_a_table_full_of_requests_answers_503_and_has_room_for_known_addresses(running: Running) -> None:
     """What is in the middle of a request keeps its place; others are told to come back, but not known addresses."""
     with Client(running.url) as client:

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.raw import Client, request
 from tests.e2e.submission.client import smtp
 from tests.e2e.test_memory_stays_bounded import MIB, Measured
-from tests.running_appliance import PASSWORD, Running, add_account, appliance
+from tests.running_appliance import PASSWORD, Provisioned, Running, add_account, appliance
 
 SHUTDOWN = 4.0  # seconds, of the setting below
 AT_ONCE = 90  # requests
@@ -156,6 +156,36 @@ def test_an_account_that_does_not_read_its_answers_leaves_room_for_others(server
             began = time.monotonic()
             assert reader.get(f"/v1/emails/{message}/body").json()["text"].strip() == "mine"
             assert time.monotonic() - began < NOTICED
+
+
+def test_accounts_that_do_not_read_give_way(server: Measured) -> None:
+    """Four accounts hold every place for large answers; a fifth reads a small message at once, and a large one soon."""
+    running = server.running
+    accounts = [add_account(running.data_dir, f"a{number}", domain=f"a{number}.example") for number in range(5)]
+    *silent, reading = [logged_in(running, account.email) for account in accounts]
+    ids = [sent(running, account, text='"' * MIB) for account in accounts]
+    small = sent(running, accounts[-1], text="mine")
+    with ExitStack() as stack:
+        for login, message_id in zip(silent, ids, strict=False):
+            for _ in range(10):
+                client = stack.enter_context(Client(running.url, timeout=60, buffer=4_096))
+                client.send(request("GET", f"/v1/emails/{message_id}/body", *(f"{k}: {v}" for k, v in login.items())))
+        time.sleep(2)
+        with running.client(headers=reading) as reader:
+            began = time.monotonic()
+            assert reader.get(f"/v1/emails/{small}/body").json()["text"].strip() == "mine"
+            assert time.monotonic() - began < NOTICED
+            began = time.monotonic()
+            assert len(reader.get(f"/v1/emails/{ids[-1]}/body").json()["html"]) > 1_000_000
+            assert time.monotonic() - began < 5
+    assert running.complaints() == []
+
+
+def sent(running: Running, account: Provisioned, text: str) -> str:
+    """The id of a message with this text."""
+    with running.client(headers=account.bearer) as client:
+        wanted = {"from": f"a@{account.domain}", "to": "b@example.net", "subject": "s", "text": text, "html": text}
+        return str(client.post("/emails", json=wanted, headers={"Idempotency-Key": str(len(text))}).json()["id"])
 
 
 def logged_in(running: Running, email: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from tests.loop_watch import longest_step, program
 from tests.running_appliance import appliance
 
 LONGEST = 20.0  # milliseconds
+LISTS = 5.0  # milliseconds, for what a customer's dashboard asks for all day
 TRIES = 3
 SETTLE = 0.15  # seconds for what follows an answer: its storing, its simulated delivery
 NUMBERS = count(1)
@@ -44,12 +45,12 @@ def target(tmp_path_factory: pytest.TempPathFactory, watch: Path) -> Iterator[Ta
 def test_no_step_takes_long(target: Target, watch: Path, name: str) -> None:
     """The longest step while this input is answered is within the limit, and the server goes on."""
     send: Input = {**HEADS, **STRANGERS, **SENDERS, **SUBMITTERS}[name]
-    seen = []
+    seen, most = [], LISTS if name.startswith("a list of") else LONGEST
     for _ in range(TRIES):
         seen.append(_longest(target, watch, send))
-        if seen[-1][0] <= LONGEST:
+        if seen[-1][0] <= most:
             break
-    assert seen[-1][0] <= LONGEST, f"{name}: {seen}"
+    assert seen[-1][0] <= most, f"{name}: {seen}"
     assert target.get("/healthz") is not None
 
 

@@ -1,6 +1,8 @@
 """In charge of who may send: domains, credentials, keys, and the callers they make."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from uuid import uuid4
 
 import apsw
 import pytest
@@ -182,3 +184,49 @@ async def test_no_secret_is_stored(store: Store, account: Account) -> None:
         assert len(secret.removeprefix("ma_live_")) == 43
         assert secret not in stored
         assert secret[:-4] not in stored
+
+
+async def test_a_page_of_keys_or_credentials_is_newest_first(store: Store, account: Account, other: Account) -> None:
+    """Pages follow each other by the last id of the one before, and have nothing of another account."""
+    await store.access.create_key(other.id, scope=Scope.SEND, test=False)
+    await store.access.create_credential(other.id)
+    made = [(await store.access.create_key(account.id, scope=Scope.SEND, test=False))[0] for _ in range(5)]
+    usernames = [(await store.access.create_credential(account.id))[0] for _ in range(5)]
+    keys = sorted(made, reverse=True)
+    assert [each.id for each in store.access.newest_keys(account.id, None, 2)] == keys[:2]
+    assert [each.id for each in store.access.newest_keys(account.id, keys[1], 9)] == keys[2:]
+    credentials = sorted(usernames, reverse=True)
+    assert [each.username for each in store.access.newest_credentials(account.id, None, 2)] == credentials[:2]
+    assert [each.username for each in store.access.newest_credentials(account.id, credentials[1], 9)] == credentials[2:]
+
+
+async def test_a_page_of_keys_is_as_quick_with_a_thousand_revoked(store: Store, account: Account) -> None:
+    """A page reads what it shows, not all that is kept: counted in steps of SQLite."""
+    steps = []
+    for _ in range(2):
+        await store.engine.write(lambda c: [c.execute(_INSERT_KEY, _key_row(account.id)) for _ in range(200)])
+        steps.append(store.engine.read(lambda c: _steps(c, lambda: store.access.newest_keys(account.id, None, 10))))
+    assert steps[0] == steps[1]
+
+
+_INSERT_KEY = "INSERT INTO api_keys VALUES (?, ?, ?, 'abcd', 'send', 0, 1, 2, '', NULL)"
+
+
+def _key_row(account_id: str) -> tuple[str, str, bytes]:
+    key = uuid4().hex
+    return f"key_{key}", account_id, key.encode()
+
+
+def _steps(c: apsw.Connection, work: Callable[[], object]) -> int:
+    """How often the virtual machine was at work for it, in tens of its instructions."""
+    count = 0
+
+    def step() -> bool:
+        nonlocal count
+        count += 1
+        return False
+
+    c.set_progress_handler(step, 10)
+    work()
+    c.set_progress_handler(None)
+    return count

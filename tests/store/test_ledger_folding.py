@@ -125,16 +125,23 @@ async def test_old_numbers_go_when_nobody_can_ask_for_them(
     assert sum((await store.statistics.of(account.id, began - DAY)).by_hour.values()) == 0
 
 
-async def test_deleted_templates_go_with_their_versions(store: Store, account: Account, clock: Clock) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["as they are deleted", "as a former release left them"])
+async def test_deleted_templates_go_with_their_versions(
+    store: Store, account: Account, clock: Clock, kept: bool
+) -> None:
     """A month after it was deleted nothing of a template is left; one in use keeps all of its versions."""
     for alias in ("old", "used"):
         for _ in range(3):
             await store.templates.save(account.id, alias, "Hello", "text", None)
-    await store.templates.delete(account.id, "old")
+    if kept:
+        former = "UPDATE templates SET deleted = 1, updated_at = ? WHERE alias = 'old'"
+        await store.engine.write(lambda c: c.execute(former, (clock.now,)).fetchall())
+    else:
+        await store.templates.delete(account.id, "old")
     clock.now += 29 * DAY
     assert await tidy(store, clock) == 0
     clock.now += 2 * DAY
-    assert await tidy(store, clock, 2) == 4
+    assert await tidy(store, clock, 2) == (4 if kept else 1)
     assert len(store.templates.versions(account.id, "used", 99, 99)[0]) == 3
     again = await store.templates.save(account.id, "old", "Hello", "text", None)
     assert again.version == 1

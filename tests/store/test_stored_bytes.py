@@ -131,13 +131,37 @@ async def test_a_full_account_is_refused_and_others_are_not(
     size = of_message(new)
     await store.messages.accept(limited(new, size))
     for test in (False, True):
-        with pytest.raises(Refused, match=r"keeps 0\.0 MiB of messages and templates and may keep 0\.0 MiB") as refused:
+        figures = f"keeps {size:,} bytes of messages and templates and may keep {size:,} bytes"
+        with pytest.raises(Refused, match=figures) as refused:
             await store.messages.accept(limited(messages.new(size=0, test=test), size))
         assert (refused.value.code, refused.value.retry_after) == (Code.RATE_LIMITED, RETRY_AFTER)
     assert counted(store) == {account.id: size}
     assert store.accounts.named("demo").credits == 99
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
     await store.messages.accept(limited(Messages(Outside(now=clock), other.id).new(size=5_000), size))
+
+
+async def test_a_full_account_makes_room_by_deleting_a_template(store: Store, account: Account) -> None:
+    """All versions of it count no more, at once; what is left of other templates still does."""
+    await store.templates.save(account.id, "kept", "s", "text", None)
+    kept = counted(store)[account.id]
+    for _ in range(3):
+        await store.templates.save(account.id, "large", "\u00e4", "x" * 1_000, "<p>\u00e4</p>")
+    full = counted(store)[account.id]
+    with pytest.raises(Refused, match="may keep"):
+        await store.templates.save(account.id, "new", None, "x" * 1_000, None, may_store=full)
+    await store.templates.delete(account.id, "large")
+    assert counted(store) == recounted(store) == {account.id: kept}
+    await store.templates.save(account.id, "new", None, "x" * 1_000, None, may_store=full)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0 bytes"), (12_345, "12,345 bytes"), (10 * 2**20 - 1, "10,485,759 bytes"), (10 * 2**20, "10.0 MiB")],
+)
+def test_small_figures_are_exact(count: int, shown: str) -> None:
+    """A tenth of a MiB is too coarse for a small quota."""
+    assert stored_bytes.readable(count) == shown
 
 
 async def test_messages_of_one_transaction_see_what_those_before_them_took(

@@ -1,4 +1,4 @@
-"""In charge of templates: each save is a version, and a delete takes nothing from the record."""
+"""In charge of templates: each save is a version, and a delete leaves only their number."""
 
 import pytest
 
@@ -26,8 +26,8 @@ async def test_each_save_is_a_new_version(store: Store, account: Account) -> Non
     assert versions(store) == [("welcome", 1, "Hello"), ("welcome", 2, "Hello again")]
 
 
-async def test_a_deleted_template_is_gone_from_use_only(store: Store, account: Account) -> None:
-    """It cannot be used or listed; saved again it is new, and its numbers go on."""
+async def test_a_deleted_template_is_gone(store: Store, account: Account) -> None:
+    """It cannot be used or listed; saved again it is new, with nothing from before but that its numbers go on."""
     await store.templates.save(account.id, "welcome", "Hello", "text", None)
     await store.templates.delete(account.id, "welcome")
     assert store.templates.current(account.id, "welcome") is None
@@ -38,7 +38,7 @@ async def test_a_deleted_template_is_gone_from_use_only(store: Store, account: A
     again = await store.templates.save(account.id, "welcome", "New", "text", None)
     assert again.version == 2
     assert again.created_at == again.updated_at
-    assert versions(store) == [("welcome", 1, "Hello"), ("welcome", 2, "New")]
+    assert versions(store) == [("welcome", 2, "New")]
 
 
 async def test_templates_are_listed_page_by_page(store: Store, account: Account) -> None:

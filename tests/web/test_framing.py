@@ -9,8 +9,8 @@ from appliance.errors import Refused
 from appliance.web.framing import (
     CHUNK_LINE,
     FREE_CHUNKS,
-    HEAD_BYTES,
     HEAD_LINES,
+    REQUEST_HEAD_BYTES,
     TRAILER_LINES,
     BadHead,
     ChunkedBody,
@@ -48,14 +48,15 @@ def outcome(data: bytes, *cuts: int) -> object:
     ("head", "text"),
     [
         (LINE + b"a:\r\n" * (HEAD_LINES + 1) + b"\r\n", "more than 100 header lines"),
-        (LINE + b"a: " + b"x" * HEAD_BYTES, "larger than 16 KiB"),
+        (LINE + b"a: " + b"x" * REQUEST_HEAD_BYTES, "larger than 16 KiB"),
         (LINE + b"Host: a\nX: b\r\n\r\n", "bare LF"),
         (b"GET / HTTP/1.1\nHost: a\n\n", "bare LF"),
         (b"\nGET / HTTP/1.1\r\n\r\n", "bare LF"),
         (LINE + b"X: a\r\n b\r\n\r\n", "folded"),
         (LINE + b"X: a\r\n\tb\r\n\r\n", "folded"),
         (LINE + b" X: a\r\n\r\n", "folded"),
-        (b"\r\n" + LINE + b"\r\n", "not a valid"),
+        (b"\r\n\r\n" + LINE + b"\r\n", "not a valid"),
+        (b"\r\n" + LINE + b"a:\r\n" * (HEAD_LINES + 1) + b"\r\n", "more than 100 header lines"),
     ],
 )
 def test_a_bad_head_is_refused_however_it_is_cut(head: bytes, text: str) -> None:
@@ -66,14 +67,26 @@ def test_a_bad_head_is_refused_however_it_is_cut(head: bytes, text: str) -> None
     assert text in str(outcome(head, *range(len(head))))
 
 
-@pytest.mark.parametrize("rest", [b"", b" body", b"\n\n", b"a:\r\n" * 200, b"x" * HEAD_BYTES])
+@pytest.mark.parametrize("rest", [b"", b" body", b"\n\n", b"a:\r\n" * 200, b"x" * REQUEST_HEAD_BYTES])
 def test_a_good_head_ends_with_its_empty_line(rest: bytes) -> None:
     """As many lines and bytes as are allowed are taken, and what follows is left as it came."""
     lines = LINE + b"a: b\r\n" * (HEAD_LINES - 1)
-    head = lines + b"b:" + b"x" * (HEAD_BYTES - len(lines) - 6) + b"\r\n\r\n"
-    assert len(head) == HEAD_BYTES
+    head = lines + b"b:" + b"x" * (REQUEST_HEAD_BYTES - len(lines) - 6) + b"\r\n\r\n"
+    assert len(head) == REQUEST_HEAD_BYTES
     assert fed(head + rest) == (head, rest)
     assert fed(LINE + b"\r\n" + rest) == (LINE + b"\r\n", rest)
+
+
+def test_one_empty_line_before_a_request_is_ignored() -> None:
+    """However it is cut, and before every request anew; all header lines that are allowed still are."""
+    head = LINE + b"a: b\r\n" * HEAD_LINES + b"\r\n"
+    for data in (LINE + b"\r\n", head):
+        assert fed(b"\r\n" + data + b"rest") == (data, b"rest")
+        assert fed(b"\r\n" + data + b"rest", *range(1, 30)) == (data, b"rest")
+    reader = HeadReader()
+    for _ in range(3):
+        assert reader.feed(b"\r\n") is None
+        assert reader.feed(LINE + b"\r\n") == (LINE + b"\r\n", b"")
 
 
 def test_how_a_head_is_cut_changes_nothing() -> None:
@@ -101,7 +114,7 @@ def test_a_reader_is_ready_for_the_next_head() -> None:
 def test_a_head_that_drips_costs_no_more_the_longer_it_is() -> None:
     """Byte by byte, the second half of a long head takes no more than a few times as long as the first."""
     reader, times = HeadReader(), []
-    head = (LINE + b"X: " + b"x" * HEAD_BYTES)[: HEAD_BYTES - 10]
+    head = (LINE + b"X: " + b"x" * REQUEST_HEAD_BYTES)[: REQUEST_HEAD_BYTES - 10]
     half = len(head) // 2
     for part in (head[:half], head[half:]):
         began = time.process_time()

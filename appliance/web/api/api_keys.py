@@ -8,7 +8,7 @@ from appliance.model.mail import ApiKey, Scope
 from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.labels import Label, check_label
-from appliance.web.api.lists import RevokedAnswer, page_before, time_or_none
+from appliance.web.api.lists import RevokedAnswer, time_or_none
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, for_customers, identifier
 
@@ -61,9 +61,10 @@ def blueprint(services: Services) -> Blueprint:
     async def page() -> Response:
         user, limit = await services.customer(), page_limit()
         await services.auth.credentials.record_uses()
-        found = access.keys(user.account_id)
-        shown, following = page_before(found, lambda each: each.id, request.args.get("before"), limit)
-        return answer(ApiKeysAnswer([ApiKeyObject(*_fields(each)) for each in shown], following, request_id()))
+        found = access.newest_keys(user.account_id, request.args.get("before"), limit + 1)
+        following = found[limit - 1].id if len(found) > limit else None
+        shown = [ApiKeyObject(*_fields(each)) for each in found[:limit]]
+        return answer(ApiKeysAnswer(shown, following, request_id()))
 
     @routes.post("/v1/api-keys")
     async def create() -> Response:
@@ -72,8 +73,7 @@ def blueprint(services: Services) -> Blueprint:
         key_id, key = await access.create_key(
             user.account_id, scope=body.scope, test=body.test, name=name, by_owner=True
         )
-        (made,) = [each for each in access.keys(user.account_id) if each.id == key_id]
-        return answer(NewApiKeyAnswer(*_fields(made), key, request_id()), 201)
+        return answer(NewApiKeyAnswer(*_fields(access.key(key_id)), key, request_id()), 201)
 
     @routes.delete("/v1/api-keys/<key_id>")
     async def revoke(key_id: str) -> Response:

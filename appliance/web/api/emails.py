@@ -12,7 +12,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import domain_name
 from appliance.message.limits import MAILBOX_LENGTH
-from appliance.model.dashboard import ListedMessage, MailFilter, MessageFacts
+from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
 from appliance.model.queue import PoolView
 from appliance.times import rfc3339
@@ -25,6 +25,7 @@ from appliance.web.operations import PAGING_BACK, for_customers, parameter
 
 CANCELLED = "given up by the account's owner"
 TAG_LENGTH = 64
+MESSAGE_COST = 50  # microseconds to read and to list a message with the longest subject and tags
 ATTEMPT_COST = 400  # microseconds to show an attempt with the longest dialogue that is kept
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -75,8 +76,10 @@ def blueprint(services: Services, workers: Workers, attempts: int, warmup: Warmu
     @routes.get("/v1/emails")
     async def page() -> Response:
         user, limit, wanted = await services.customer(), page_limit(), _filter()
-        found = await store.mail_log.page(user.account_id, wanted, request.args.get("before"), limit)
-        return answer(EmailsAnswer([_listed(each) for each in found.messages], found.next, request_id()))
+        account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
+        found = await store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
+        shown = await workers.run(account_id, MESSAGE_COST * len(found.messages), _encoded_page, found, request_id())
+        return Response(shown, content_type="application/json")
 
     @routes.get("/v1/emails/<not_test:message_id>")
     async def show(message_id: str) -> Response:
@@ -101,9 +104,10 @@ def blueprint(services: Services, workers: Workers, attempts: int, warmup: Warmu
     @routes.get("/v1/emails/<not_test:message_id>/body")
     async def body(message_id: str) -> Response:
         user = await services.customer()
-        if store.mail_log.facts(user.account_id, message_id) is None:
+        facts = store.mail_log.facts(user.account_id, message_id)
+        if facts is None:
             raise _unknown()
-        return await bodies.answer(user.account_id, message_id, request_id())
+        return await bodies.answer(user.account_id, message_id, facts.size, request_id())
 
     @routes.post("/v1/emails/<not_test:message_id>/cancel")
     async def cancel(message_id: str) -> Response:
@@ -114,6 +118,10 @@ def blueprint(services: Services, workers: Workers, attempts: int, warmup: Warmu
         return answer(CancelledAnswer(count, request_id()))
 
     return routes
+
+
+def _encoded_page(found: MailPage, request_id: str) -> bytes:
+    return msgspec.json.encode(EmailsAnswer([_listed(each) for each in found.messages], found.next, request_id))
 
 
 def _encoded(

@@ -1,26 +1,30 @@
 """Answers `GET /v1/emails/{id}/body`: a stored message as the dashboard shows it.
 
 A message may have 10 MiB and be written to be slow to read. So one message at a time is loaded and read, in a thread,
-and few answers exist at once: an answer has its place from before the message is loaded until it has been written to
-the client. One account has at most OWN_ANSWERS of the places, so that its readers cannot keep others from theirs.
+in turns between accounts; and few large answers exist at once: one has its place (`Places`) from before the message is
+loaded until it has been written to the client. Small answers have none.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 import msgspec
 import trio
 from quart import Response
 from quart.wrappers.response import DataBody
 
+from appliance.concurrency.workers import FairQueue
 from appliance.errors import Code, Refused
 from appliance.message.reader import MessageView, read_message
 from appliance.store import Store
+from appliance.web.places import Place, Places
 
-ANSWERS = 8  # in memory at once, of all accounts; each has up to 12 MiB when every character of it must be escaped
-OWN_ANSWERS = 2  # of one account
-WAIT = 20.0  # seconds for a place; whoever waits longer is told to come back
+WAIT = 20.0  # seconds for a place and for a turn; a client that waits longer is told to come back
+SMALL_MESSAGE = 32 * 1024  # bytes; every one of them may become six in JSON
+SMALL_ANSWER = 256 * 1024  # bytes, as a page of a list may have
+PIECE = 64 * 1024  # bytes of an answer written at once; after each it is known that the client reads
+WRITE = 60.0  # seconds for a whole answer
 
 
 class HeaderObject(msgspec.Struct):
@@ -55,68 +59,78 @@ class MessageBodies:
     """Reads stored messages for their owners, within the limits above."""
 
     store: Store
-    _places: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(ANSWERS))
-    _own_places: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
-    _turn: trio.Lock = field(default_factory=trio.Lock)
+    _places: Places = field(default_factory=lambda: Places(WAIT))
+    _turns: FairQueue = field(default_factory=lambda: FairQueue(1, patience=WAIT))
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
-    async def answer(self, account_id: str, message_id: str, request_id: str) -> Response:
-        """The answer, or a refusal; whether the message is this account's must be known before."""
-        release = await self._place(account_id)
+    async def answer(self, account_id: str, message_id: str, size: int, request_id: str) -> Response:
+        """The answer, or a refusal; whether a message of this size is this account's must be known before."""
+        if size <= SMALL_MESSAGE:
+            return _whole(await self._encoded(account_id, message_id, request_id))
+        place = await self._places.take(account_id)
         try:
-            encoded = await self._encoded(message_id, request_id)
+            encoded = await self._encoded(account_id, message_id, request_id)
         except BaseException:
-            release()
+            place.release()
             raise
-        response = Response(_PlacedBody(encoded, release), content_type="application/json")
+        if len(encoded) <= SMALL_ANSWER:  # most of a large message are files, which are not shown
+            place.release()
+            return _whole(encoded)
+        response = Response(_PlacedBody(encoded, place), content_type="application/json")
         response.content_length = len(encoded)
         return response
 
-    async def _encoded(self, message_id: str, request_id: str) -> bytes:
-        async with self._turn:
-            mime = await self.store.mail_log.mime(message_id)
+    async def _encoded(self, account_id: str, message_id: str, request_id: str) -> bytes:
+        async with self._turns.take(account_id):
+            mime = await self.store.mail_log.mime(account_id, message_id)
             if mime is None:
                 raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept.")
             return await trio.to_thread.run_sync(_read, mime, request_id, limiter=self._thread)
 
-    async def _place(self, account_id: str) -> Callable[[], None]:
-        """Wait for a place; what is returned gives it back, and may be called more than once."""
-        own = self._own_places.setdefault(account_id, trio.CapacityLimiter(OWN_ANSWERS))
-        holder = object()
-        taken: list[trio.CapacityLimiter] = []
 
-        def release() -> None:
-            while taken:
-                taken.pop().release_on_behalf_of(holder)
-
-        try:
-            with trio.move_on_after(WAIT):
-                for limiter in (own, self._places):
-                    await limiter.acquire_on_behalf_of(holder)
-                    taken.append(limiter)
-                return release
-        except BaseException:
-            release()
-            raise
-        release()
-        raise Refused(
-            Code.TEMPORARY_FAILURE, "Too many messages are being read right now. Retry in a moment.", retry_after=5
-        )
+def _whole(encoded: bytes) -> Response:
+    return Response(encoded, content_type="application/json")
 
 
 class _PlacedBody(DataBody):
-    """An answer that gives its place back once it has been written, or when it is dropped unwritten."""
+    """An answer that gives its place back once it has been written, is cut off, or is dropped unwritten."""
 
-    def __init__(self, data: bytes, release: Callable[[], None]) -> None:
+    def __init__(self, data: bytes, place: Place) -> None:
         super().__init__(data)
-        self._release = release
-        # A collector may find it on any thread, and limiters belong to Trio's.
-        self._dropped = finalize(self, trio.lowlevel.current_trio_token().run_sync_soon, release)
+        self._place = place
+        self._writing = trio.CancelScope()
+        # A collector may find it on any thread, and places belong to Trio's.
+        self._dropped = finalize(self, trio.lowlevel.current_trio_token().run_sync_soon, place.release)
         self._dropped.atexit = False
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aenter__(self) -> "_PlacedBody":
+        self._writing.deadline = trio.current_time() + WRITE
+        self._writing.__enter__()
+        self._place.begin(self._writing.cancel)
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Pieces(self.data, self._place)
+
+    async def __aexit__(self, *exception: object) -> bool:  # type: ignore[override]  # a cut answer is no error
         self._dropped.detach()
-        self._release()
+        self._place.release()
+        return self._writing.__exit__(*exception)  # type: ignore[arg-type]  # what every __exit__ is given
+
+
+class _Pieces(AsyncIterator[bytes]):
+    """The pieces of an answer: the next is asked for when the one before has been written."""
+
+    def __init__(self, data: bytes, place: Place) -> None:
+        self._data = memoryview(data)
+        self._place = place
+
+    async def __anext__(self) -> bytes:
+        self._place.progress()
+        if not self._data:
+            raise StopAsyncIteration
+        piece, self._data = bytes(self._data[:PIECE]), self._data[PIECE:]
+        return piece
 
 
 def _read(mime: bytes, request_id: str) -> bytes:

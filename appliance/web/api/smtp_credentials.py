@@ -8,7 +8,7 @@ from appliance.model.mail import SmtpCredential
 from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.labels import Label, check_label
-from appliance.web.api.lists import RevokedAnswer, page_before, time_or_none
+from appliance.web.api.lists import RevokedAnswer, time_or_none
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, for_customers, identifier
 
@@ -59,17 +59,16 @@ def blueprint(services: Services) -> Blueprint:
     async def page() -> Response:
         user, limit = await services.customer(), page_limit()
         await services.auth.credentials.record_uses()
-        found = access.credentials(user.account_id)
-        shown, following = page_before(found, lambda each: each.username, request.args.get("before"), limit)
-        return answer(SmtpCredentialsAnswer([_object(each) for each in shown], following, request_id()))
+        found = access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
+        following = found[limit - 1].username if len(found) > limit else None
+        return answer(SmtpCredentialsAnswer([_object(each) for each in found[:limit]], following, request_id()))
 
     @routes.post("/v1/smtp-credentials")
     async def create() -> Response:
         user, body = await services.customer(), await json_request(BODY)
         name = check_label(body.name)
         username, password = await access.create_credential(user.account_id, name, by_owner=True)
-        (made,) = [each for each in access.credentials(user.account_id) if each.username == username]
-        created_at = rfc3339(made.created_at)
+        created_at = rfc3339(access.credential(user.account_id, username).created_at)
         return answer(NewSmtpCredentialAnswer(username, password, name, created_at, request_id()), 201)
 
     @routes.delete("/v1/smtp-credentials/<username>")

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 from quart import Blueprint, Response, request
 
+from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.errors import Code
 from appliance.intake.rate_limit import RequestRate
 from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
@@ -15,6 +16,7 @@ from appliance.web.app import PAGE, Services, answer, page_limit, request_id
 from appliance.web.operations import for_customers, parameter
 
 DELIVERIES = 20  # on a page when the caller does not say
+DELIVERY_COST = 60  # microseconds to read and to show a delivery with the longest bodies that are shown
 # Each replay is kept for seven days, and costs no credit: by these an account has some 300 MB of them at the most.
 REPLAYS_AT_ONCE = 10_000  # the results of a long outage of the receiver
 REPLAYS_PER_SECOND = 0.2
@@ -59,7 +61,9 @@ class DeliveriesAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, max_attempts: int, replays_at_once: int = REPLAYS_AT_ONCE) -> Blueprint:
+def blueprint(
+    services: Services, workers: Workers, max_attempts: int, replays_at_once: int = REPLAYS_AT_ONCE
+) -> Blueprint:
     """The routes."""
     routes, history = Blueprint("webhook_deliveries", __name__), services.store.webhook_history
     replays = RequestRate(REPLAYS_PER_SECOND, services.outside, replays_at_once, TOO_MANY_REPLAYS)
@@ -68,10 +72,15 @@ def blueprint(services: Services, max_attempts: int, replays_at_once: int = REPL
     async def page() -> Response:
         user, _ = await services.user()
         limit, message_id, before = page_limit(DELIVERIES), request.args.get("message_id"), request.args.get("before")
-        found = history.page(user.account_id, message_id, before, limit + 1)
-        following = found[limit - 1].id if len(found) > limit else None
-        shown = [delivery_object(each, max_attempts) for each in found[:limit]]
-        return answer(DeliveriesAnswer(shown, following, request_id()))
+        account_id, cost = user.account_id, DELIVERY_COST * limit
+        found = (
+            history.page(account_id, message_id, before, limit + 1)
+            if cost <= ON_LOOP
+            else await history.page_off_loop(account_id, message_id, before, limit + 1)
+        )
+        cost = DELIVERY_COST * len(found)
+        shown = await workers.run(account_id, cost, _encoded, found, limit, max_attempts, request_id())
+        return Response(shown, content_type="application/json")
 
     @routes.post("/v1/webhook/deliveries/<delivery_id>/replay")
     async def replay(delivery_id: str) -> Response:
@@ -81,6 +90,12 @@ def blueprint(services: Services, max_attempts: int, replays_at_once: int = REPL
         return answer(DeliveryAnswer(delivery_object(delivery, max_attempts), request_id()), 202)
 
     return routes
+
+
+def _encoded(found: list[WebhookDelivery], limit: int, max_attempts: int, request_id: str) -> bytes:
+    following = found[limit - 1].id if len(found) > limit else None
+    shown = [delivery_object(each, max_attempts) for each in found[:limit]]
+    return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id))
 
 
 def delivery_object(delivery: WebhookDelivery, max_attempts: int) -> DeliveryObject:

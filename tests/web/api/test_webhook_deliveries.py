@@ -5,6 +5,7 @@ from typing import Any
 
 import trio
 
+from appliance.concurrency.workers import Workers
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import open_store
@@ -35,7 +36,7 @@ async def test_replays_are_bounded(tmp_path: Path) -> None:
     async with open_store(tmp_path, outside, inline=True) as store:
         account: Any = Owner("acc_1")
         services = Services(store, outside, account, trio.Event())
-        client = create_app([webhook_deliveries.blueprint(services, 7, replays_at_once=3)]).test_client()
+        client = create_app([webhook_deliveries.blueprint(services, Workers(), 7, replays_at_once=3)]).test_client()
         assert [(await replay(client, "whd_1")).status_code for _ in range(3)] == [404] * 3
         refused = await replay(client, "whd_1")
         assert refused.status_code == 429
