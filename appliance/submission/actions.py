@@ -1,4 +1,4 @@
-"""In charge of the words between a dialogue and whoever drives it: what is expected, what is to be done, by whom."""
+"""What passes between the SMTP protocol and the rest of the program: phases, actions, and the questions it asks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,47 +6,47 @@ from enum import Enum, auto
 from typing import Protocol
 
 from appliance.model.mail import Caller
-from appliance.submission.login import Login
+from appliance.submission.authentication import Login
 
 
-class House(Protocol):
-    """What the dialogue asks of the rest of the program; each answers at once."""
+class Backend(Protocol):
+    """What the protocol asks of the rest of the program; each call returns at once."""
 
     def caller(self, login: Login) -> Caller | None:
-        """Who logs in so; None when nobody does, or no longer."""
+        """The credential's account; None for a login that is wrong or no longer valid."""
 
     def admit(self, caller: Caller) -> bool:
         """Count this connection for the caller's credential; False when that has too many."""
 
     def check(self, caller: Caller) -> None:
-        """Refuse whoever may not send a message just now."""
+        """Raise Refused for a caller that may not send a message at this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTls:
-    """Shake hands; then call `secured`."""
+    """Do the TLS handshake; then call `secured`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongLogin:
-    """Count it and let time pass; then call `login_failed`."""
+    """Count the failed login, and wait; then call `login_failed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Take this message; then call `answer`."""
+    """Store this message; then call `submitted`."""
 
     caller: Caller
     sender: str
     recipients: tuple[str, ...]
-    content: Callable[[], bytes]  # the message, dots unstuffed: to be called once, and not on the event loop if large
-    size: int  # octets of it on the wire
-    secure: bool  # it came over TLS
+    content: Callable[[], bytes]  # to be called once, and not on the event loop if large
+    size: int  # octets on the wire
+    secure: bool  # received over TLS
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRecipient:
-    """Read this address for this account where costly work is done; then call `recipient_read`."""
+class ParseRecipient:
+    """Parse this address on a worker thread, for this account; then call `recipient_parsed`."""
 
     account_id: str
     text: str
@@ -54,17 +54,14 @@ class ReadRecipient:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Let other connections have the event loop; then call `go_on`."""
+    """Let other connections have the event loop; then call `resume`."""
 
 
-Action = StartTls | WrongLogin | Submit | ReadRecipient | Yield
-Next = Action | None  # None: read on
+Action = StartTls | WrongLogin | Submit | ParseRecipient | Yield
 
 
 class Phase(Enum):
-    """What is expected next."""
-
     COMMAND = auto()
     CONTENT = auto()
-    ACTION = auto()  # nothing is read until the action is done
+    ACTION = auto()
     OVER = auto()

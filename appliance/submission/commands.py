@@ -1,62 +1,130 @@
-"""In charge of reading command lines: a verb and its argument, paths and parameters (RFC 5321 4.1). PURE."""
+"""SMTP commands as a client sends them: lines out of bytes, then verb, argument, path and parameters (RFC 5321 4.1).
+
+No I/O. Whatever is not of the right form raises `Rejected` with the reply to it; a line that does not end with CRLF
+ends the session, because where such a client's next command begins would be a guess.
+"""
 
 import re
 from typing import NamedTuple
 
-# What no command may hold: C0, DEL, and the C1 controls as UTF-8 writes them.
+from appliance.errors import Refused
+from appliance.message import addresses
+from appliance.message.addresses import Address
+from appliance.message.cost import of_address
+from appliance.message.limits import MESSAGE_SIZE
+from appliance.submission import limits, replies
+from appliance.submission.replies import Rejected
+
+# What no command may hold: C0, DEL, and the C1 controls in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _ESMTP_PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~]+))?")
 _PATH = re.compile(r" ?<([^<>]*)>(?: (.*))?")
 _CHUNK = re.compile(r"([0-9]{1,20})(?: (LAST))?", re.IGNORECASE)
 
 
-class NotACommand(Exception):
-    """A line that is none; its argument says which kind of wrong."""
+class InputBuffer:
+    """What a client has sent and the protocol has not read yet. An overlong line is dropped while it arrives."""
 
+    __slots__ = ("_data", "_skipped")
 
-class Controls(NotACommand):
-    """It holds a control character."""
+    def __init__(self) -> None:
+        self._data = b""
+        self._skipped = 0  # octets of an overlong line that were dropped
 
+    def __len__(self) -> int:
+        return len(self._data)
 
-class NotText(NotACommand):
-    """It is not UTF-8."""
+    def feed(self, data: bytes) -> None:
+        self._data = self._data + data if self._data else data
+
+    def take(self) -> bytes:
+        """All of it, lines or not."""
+        data, self._data = self._data, b""
+        return data
+
+    def has_line(self, *, auth: bool) -> bool:
+        """Whether `next_line` can do anything with what has come."""
+        return b"\n" in self._data or self._skipped > 0 or len(self._data) > self._limit(auth=auth)
+
+    def next_line(self, *, auth: bool) -> bytes | None:
+        """The next line without its CRLF; None when the input was part of an overlong line."""
+        end = self._data.find(b"\n") + 1
+        if not end:
+            self._skipped += len(self.take())
+            if self._skipped > limits.SKIPPED_LINE:
+                raise Rejected(replies.LINE_TOO_LONG, final=True)
+            return None
+        too_long = self._skipped > 0 or end > self._limit(auth=auth)
+        line, self._data, self._skipped = self._data[:end], self._data[end:], 0
+        if too_long:
+            raise Rejected(replies.LINE_TOO_LONG)
+        if line[-2:] != b"\r\n":
+            raise Rejected(replies.NO_CRLF, final=True)
+        return line[:-2]
+
+    def _limit(self, *, auth: bool) -> int:
+        verb = self._data[:5].upper()
+        if auth or verb == b"AUTH ":
+            return limits.AUTH_LINE
+        return limits.MAIL_LINE if verb == b"MAIL " else limits.COMMAND_LINE
 
 
 class Command(NamedTuple):
-    """One command: its verb in upper case, and whatever followed the first space."""
+    """A verb in upper case, and what followed the first space."""
 
     verb: str
     argument: str
 
 
-class Path(NamedTuple):
+class EnvelopePath(NamedTuple):
     """The argument of MAIL or RCPT: the address without its brackets, and parameters, names in upper case."""
 
     address: str
     parameters: dict[str, str | None]
 
 
-def read(line: bytes) -> Command:
-    """The command in a line, which comes without its CRLF."""
-    # RFC 5321 4.1.1: trailing white space is not significant; a tab is a control all the same.
+def parse(line: bytes) -> Command:
+    # RFC 5321 4.1.1: trailing white space is not significant; a tab is a control character all the same.
     line = line.rstrip(b" ")
     if _CONTROLS.search(line):
-        raise Controls
+        raise Rejected(replies.CONTROL_IN_LINE)
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        raise NotText from None
+        raise Rejected(replies.NOT_TEXT) from None
     verb, _, argument = text.partition(" ")
     if not verb.isascii():
-        raise NotText
+        raise Rejected(replies.NOT_TEXT)
     return Command(verb.upper(), argument)
 
 
-def path(argument: str, keyword: str) -> Path | None:
-    """`FROM:<a@b> SIZE=5` taken apart; None when it is not of that form.
+def no_argument(argument: str) -> None:
+    if argument:
+        raise Rejected(replies.SYNTAX_NOTHING)
 
-    The space that many clients put after the colon is taken; a path without angle brackets is not.
-    """
+
+def mail_path(argument: str) -> EnvelopePath:
+    """The argument of MAIL, its parameters checked."""
+    path = _path(argument, "FROM:")
+    if path is None:
+        raise Rejected(replies.SYNTAX_MAIL)
+    for name, value in path.parameters.items():
+        _check_parameter(name, value)
+    return path
+
+
+def rcpt_path(argument: str) -> EnvelopePath:
+    """The argument of RCPT, which has no parameters here."""
+    path = _path(argument, "TO:")
+    if path is None or not path.address:
+        raise Rejected(replies.SYNTAX_RCPT)
+    if path.parameters:
+        raise Rejected(replies.NO_SUCH_PARAMETER)
+    return path
+
+
+def _path(argument: str, keyword: str) -> EnvelopePath | None:
+    """`FROM:<a@b> SIZE=5` parsed; many clients put a space after the colon, and none may leave out the brackets."""
     if argument[: len(keyword)].upper() != keyword:
         return None
     match = _PATH.fullmatch(argument, len(keyword))
@@ -67,14 +135,59 @@ def path(argument: str, keyword: str) -> Path | None:
         parameter = _ESMTP_PARAMETER.fullmatch(word)
         if parameter is None:
             return None
-        # The same once more is no contradiction: smtplib adds SMTPUTF8 and BODY to those it was given already.
+        # An equal duplicate is accepted: smtplib adds SMTPUTF8 and BODY to those it was given already.
         name, value = parameter[1].upper(), parameter[2]
         if (parameters.setdefault(name, value) or "").upper() != (value or "").upper():
             return None
-    return Path(match[1], parameters)
+    return EnvelopePath(match[1], parameters)
 
 
-def chunk(argument: str) -> tuple[int, bool] | None:
-    """The size that BDAT announces, and whether it is the last; None when it says neither (RFC 3030 2)."""
+def _check_parameter(name: str, value: str | None) -> None:
+    if name == "SIZE":
+        if value is None or not value.isdigit() or len(value) > 20:  # RFC 1870 4
+            raise Rejected(replies.BAD_SIZE)
+        if int(value) > MESSAGE_SIZE:
+            raise Rejected(replies.TOO_LARGE)
+    elif name == "BODY":
+        if (value or "").upper() not in ("7BIT", "8BITMIME"):
+            raise Rejected(replies.BAD_BODY)
+    elif name == "SMTPUTF8":
+        if value is not None:
+            raise Rejected(replies.BAD_SMTPUTF8)
+    elif name != "AUTH" or value is None:  # the identity a relay vouches for (RFC 4954 5) is ignored
+        raise Rejected(replies.NO_SUCH_PARAMETER)
+
+
+def chunk(argument: str) -> tuple[int, bool]:
+    """The size that BDAT announces, and whether the chunk is the last (RFC 3030 2)."""
     match = _CHUNK.fullmatch(argument)
-    return None if match is None else (int(match[1]), match[2] is not None)
+    if match is None:
+        # How much of what follows is content cannot be known.
+        raise Rejected(replies.SYNTAX_BDAT, final=True)
+    size = int(match[1])
+    if size > MESSAGE_SIZE:
+        raise Rejected(replies.TOO_LARGE, final=True)
+    return size, match[2] is not None
+
+
+def parse_sender(text: str) -> Address:
+    return _parse_address(text, "MAIL FROM", "553 5.1.7")
+
+
+def parse_recipient(text: str) -> Address:
+    return _parse_address(text, "RCPT TO", "553 5.1.3")
+
+
+def _parse_address(text: str, field: str, code: str) -> Address:
+    """An address of the envelope, by the same parser as those of the HTTP API."""
+    if " " in text:
+        raise Rejected(replies.reply(code, f"{field}: an address must not contain a space"))
+    try:
+        return addresses.parse(text, field)
+    except Refused as refused:
+        raise Rejected(replies.reply(code, refused.text)) from None
+
+
+def is_costly(address: str) -> bool:
+    """Whether parsing it would block the event loop for too long."""
+    return of_address(address) > limits.ADDRESS_COST

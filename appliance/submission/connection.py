@@ -1,10 +1,13 @@
-"""In charge of one SMTP connection: aiosmtpd's protocol, driven by our dialogue, with a deadline in every phase.
+"""One SMTP connection: moves octets between the client and `protocol.py`, does its actions, and enforces deadlines.
 
-aiosmtpd reads lines through a stream, a future and a task switch each, builds every reply and its tables anew, and lets
-its own coroutine be cancelled by the client. Measured on trio-asyncio, that is 1.6 ms of each message and 3.2 ms of
-each connection. So its line loop is replaced, where asyncio hands over what has come (`data_received`): the dialogue
-reads and answers on the spot, and only what takes time is done in the connection's own Trio task (`run`), which nothing
-but the end of the program cancels.
+This file is the fence around aiosmtpd (written against 1.4.6). In use is `aiosmtpd.smtp.SMTP` as the base class; every
+call that asyncio makes to it is overridden, so none of its code runs. It reads each line through a stream, a future and
+a task switch, builds every reply anew, tells clients about internal errors, and lets a client that goes away cancel the
+storing of its message: on trio-asyncio 1.6 ms of each message and 3.2 ms of each connection. A test fails when one of
+asyncio's calls is not overridden, or when a name used here gets a meaning in aiosmtpd.
+
+asyncio calls the session as data comes, and replies leave within that call. Only what takes time runs in the session's
+own Trio task (`run`), which nothing but the end of the program cancels.
 """
 
 import asyncio
@@ -13,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 import trio
 import trio_asyncio
@@ -22,152 +24,139 @@ from aiosmtpd.smtp import SMTP
 from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, Refused
 from appliance.message.addresses import Address
+from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
-from appliance.submission.actions import Action, Phase, ReadRecipient, StartTls, Submit, WrongLogin, Yield
-from appliance.submission.intake import BadAddress
-from appliance.submission.protocol import Dialogue
+from appliance.submission.actions import Action, ParseRecipient, Phase, StartTls, Submit, WrongLogin, Yield
+from appliance.submission.protocol import SmtpProtocol
+from appliance.submission.replies import Rejected
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import REFUSALS
 from appliance.tls.certificate import Certificate
 
-READ_AHEAD = 64 * 1024  # bytes that may wait while a message is being stored
-TLS_GOODBYE = 2.0  # seconds for the other side to say it, too
+_TLS_TIMEOUTS = {"ssl_handshake_timeout": limits.TLS_HANDSHAKE, "ssl_shutdown_timeout": limits.TLS_SHUTDOWN}
 
 log = get_logger("submission")
 
 
 @dataclass(frozen=True, slots=True)
-class Deeds:
-    """What a session has done for it by the rest of the program."""
+class Callbacks:
+    """The work that a session has done by the rest of the program."""
 
     submit: Callable[[Submit], Awaitable[str]]  # the id of the stored message; raises Refused
-    wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; takes its time
-    read_recipient: Callable[[ReadRecipient], Awaitable[Address]]  # raises BadAddress or Refused
-    leave: Callable[["Session"], None]  # its client has said goodbye, and counts no longer
-    transacts: "Transacts"  # it has a message under way, or has none any more
+    wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
+    parse_recipient: Callable[[ParseRecipient], Awaitable[Address]]  # raises Rejected or Refused
 
 
-class Transacts(Protocol):
-    """Is told whether a session has a message under way."""
-
-    def __call__(self, connection: "Session", /, *, busy: bool) -> None:
-        """Take note of it."""
-
-
-class Session(SMTP):
-    """A client's connection. aiosmtpd's own set-up is left out: all of it is for the loop that is replaced."""
+class SmtpSession(SMTP):
+    """A client's connection. aiosmtpd's `__init__` is not called: all of it is for the code that is not used."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        dialogue: Dialogue,
-        deeds: Deeds,
+        protocol: SmtpProtocol,
+        *,
+        callbacks: Callbacks,
         settings: SmtpSettings,
         certificate: Certificate,
+        table: "ConnectionTable[SmtpSession]",
         address: str,
     ) -> None:
         self.loop = loop
         self.transport: asyncio.Transport | None = None
-        self._dialogue = dialogue
-        self._deeds = deeds
+        self._protocol = protocol
+        self._callbacks = callbacks
         self._settings = settings
         self._certificate = certificate
+        self._table = table
         self._address = address
-        self._work: Action | None = None
-        self._news = trio.Event()  # there is work, or the connection is gone
+        self._action: Action | None = None
+        self._wakeup = trio.Event()  # there is an action, or the connection is lost
         self._handshake = trio.CancelScope()
-        self._last_moment: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
         self._lost = False
-        self._client_done = False  # it will send nothing more
-        self._blocked = False  # it does not read what we write
+        self._at_eof = False  # the client will send nothing more
+        self._blocked = False  # the client does not read its replies
         self._began = now = trio.current_time()
         self._phase = Phase.COMMAND
         self._phase_began = now
         self._due = now + settings.command_timeout
 
-    # ---- what asyncio calls
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """There is a client, under TLS if the dialogue says so: greet it."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self.transport = transport
-        if self._phase is Phase.OVER:  # the program was told to end meanwhile
+        if self._phase is Phase.OVER:  # the program has begun to stop meanwhile
             transport.abort()
             return
-        self._dialogue.greet()
-        self._settle()
+        self._protocol.greet()
+        self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Answer at once whatever can be answered at once."""
         if self._phase is Phase.OVER:
-            return  # read only so that our last word is not destroyed by a reset
+            return  # read only so that no reset destroys the last reply
         try:
-            action = self._dialogue.receive(data)
+            action = self._protocol.receive(data)
         except Exception:
-            self._break_off()
+            self._fail()
             return
         self._begin(action)
 
     def eof_received(self) -> bool:
-        """The client is done. What it waits for, it still gets, where the transport can do that."""
-        self._client_done = True
-        return self._phase is Phase.ACTION and not self._dialogue.secure
+        """Keep the transport open for a reply that the client still waits for; TLS cannot."""
+        self._at_eof = True
+        return self._phase is Phase.ACTION and not self._protocol.secure
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody is there any more; a message that is being stored is stored all the same."""
+        """End the session; a message that is being stored is stored all the same."""
         self._lost = True
-        if self._last_moment is not None:
-            self._last_moment.cancel()  # which lets go of the transport now, not when its time would have come
-        self._dialogue.close()
-        self._news.set()
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()  # which frees the transport now instead of when the timer is due
+        self._protocol.close()
+        self._wakeup.set()
 
     def pause_writing(self) -> None:
-        """The client does not read: then we do not read either."""
+        """The client does not read: read nothing from it either."""
         self._blocked = True
-        self._due = trio.current_time() + limits.WRITE
+        self._due = trio.current_time() + limits.WRITE_TIMEOUT
         self._pause()
 
     def resume_writing(self) -> None:
-        """It reads again."""
         self._blocked = False
         self._enter(self._phase)
         self._resume()
 
-    # ---- what the Trio side calls
+    # ---- called by the server
 
-    async def shake_hands(self, client: socket.socket) -> bool:
-        """Put TLS on a socket, and the session on that; whether there is one now."""
+    async def accept_tls(self, client: socket.socket) -> bool:
+        """Do the TLS handshake on a new socket and attach the session to it; False when it failed."""
         with suppress(OSError), self._handshake:
             await trio_asyncio.aio_as_trio(self.loop.connect_accepted_socket)(
-                lambda: self,
-                client,
-                ssl=self._certificate.context,
-                ssl_handshake_timeout=limits.TLS_HANDSHAKE,
-                ssl_shutdown_timeout=TLS_GOODBYE,
+                lambda: self, client, ssl=self._certificate.context, **_TLS_TIMEOUTS
             )
         return self.transport is not None
 
     async def run(self) -> None:
-        """Do what takes time, until the connection has ended."""
+        """Do the actions of the protocol until the connection is lost."""
         try:
             while not self._lost:
-                await self._news.wait()
-                self._news = trio.Event()
-                work, self._work = self._work, None
-                if work is not None:
-                    await self._do(work)
+                await self._wakeup.wait()
+                self._wakeup = trio.Event()
+                action, self._action = self._action, None
+                if action is not None:
+                    await self._do(action)
         finally:
             if self.transport is not None:
                 self.transport.abort()
 
     def stop(self) -> None:
-        """The program is ending; a message on its way is finished first, a handshake is not."""
+        """The program is stopping: finish a message that is on its way, but no handshake."""
         self._handshake.cancel()
-        self._dialogue.stop()
-        self._settle()
+        self._protocol.stop()
+        self._flush()
 
     def give_way(self) -> None:
-        """End it for another client: this one has no message under way."""
+        """Close at once for another client: this one has no message under way."""
         self._handshake.cancel()
         if self.transport is not None:
             if self._phase is Phase.COMMAND:
@@ -175,7 +164,7 @@ class Session(SMTP):
             self.transport.abort()
 
     def end_if_due(self, now: float) -> None:
-        """End it if the client has kept us waiting too long, or has been here for too long."""
+        """Close if the client is too slow, or has been connected for too long."""
         if self._blocked:
             if now >= self._due and self.transport is not None:
                 self.transport.abort()
@@ -185,116 +174,111 @@ class Session(SMTP):
             self._end(replies.SESSION_OVER)
 
     def _is_slow(self, now: float) -> bool:
-        content = self._dialogue.content
+        content = self._protocol.content
         if self._phase is not Phase.CONTENT or content is None:
             return False
-        return content.size < limits.LOWEST_RATE * (now - self._phase_began - limits.SLOW_START)
+        return content.size < limits.MIN_CONTENT_RATE * (now - self._phase_began - limits.SLOW_START)
 
     # ---- actions
 
-    async def _do(self, work: Action) -> None:
+    async def _do(self, action: Action) -> None:
         try:
-            if isinstance(work, Submit):
-                await self._submit(work)
-            elif isinstance(work, WrongLogin):
-                refused = await self._deeds.wrong_login(self._address)
-                REFUSALS.add(("smtp", Code.UNAUTHORIZED))
-                log.info("login failed", client=self._address)
-                self._dialogue.login_failed(too_many=refused.retry_after is not None)
-            elif isinstance(work, ReadRecipient):
-                self._dialogue.recipient_read(await self._read_recipient(work))
-            elif isinstance(work, Yield):
-                await trio.sleep(limits.PAUSE)
-                self._dialogue.go_on()
+            if isinstance(action, Submit):
+                self._protocol.submitted(await self._submit(action))
+            elif isinstance(action, WrongLogin):
+                await self._wrong_login()
+            elif isinstance(action, ParseRecipient):
+                self._protocol.recipient_parsed(await self._parse_recipient(action))
+            elif isinstance(action, Yield):
+                await trio.sleep(limits.TURN_PAUSE)
+                self._protocol.resume()
             elif not await self._start_tls():
                 return
-            action = self._dialogue.proceed()
+            following = self._protocol.proceed()
         except Exception:
-            self._break_off()
+            self._fail()
             return
-        if self._client_done and action is None:
-            self._dialogue.close()
-        self._begin(action)
+        if self._at_eof and following is None:
+            self._protocol.close()
+        self._begin(following)
         self._resume()
 
-    async def _submit(self, work: Submit) -> None:
+    async def _submit(self, message: Submit) -> str | Refused | None:
         try:
-            message_id = await self._deeds.submit(work)
+            return await self._callbacks.submit(message)
         except Refused as refused:
             REFUSALS.add(("smtp", refused.code))
-            # Only our own faults are for the log: what is wrong with a message may quote it.
+            # Only faults of ours are logged: what is wrong with a message may quote it.
             if refused.__cause__ is not None and refused.status >= 500:
                 log.error("message refused", client=self._address, cause=repr(refused.__cause__))
-            self._dialogue.answer(None, refused)
+            return refused
         except Exception:
             REFUSALS.add(("smtp", Code.INTERNAL_ERROR))
             log.exception("message failed", client=self._address)
-            self._dialogue.answer(None)
-        else:
-            self._dialogue.answer(message_id)
+            return None
 
-    async def _read_recipient(self, work: ReadRecipient) -> Address | BadAddress | Refused:
+    async def _wrong_login(self) -> None:
+        refused = await self._callbacks.wrong_login(self._address)
+        REFUSALS.add(("smtp", Code.UNAUTHORIZED))
+        log.info("login failed", client=self._address)
+        self._protocol.login_failed(too_many=refused.retry_after is not None)
+
+    async def _parse_recipient(self, action: ParseRecipient) -> Address | Rejected | Refused:
         try:
-            return await self._deeds.read_recipient(work)
-        except (BadAddress, Refused) as refused:
+            return await self._callbacks.parse_recipient(action)
+        except (Rejected, Refused) as refused:
             return refused
 
     async def _start_tls(self) -> bool:
-        """Put TLS under the dialogue; the transport reads nothing until that is done."""
+        """Do the TLS handshake after STARTTLS; the transport reads nothing until it is done."""
         assert self.transport is not None  # noqa: S101
         secured = None
-        # ssl.SSLError is an OSError: the client's fault, and the client's loss.
-        with suppress(OSError), self._handshake:
+        with suppress(OSError), self._handshake:  # ssl.SSLError is an OSError
             secured = await trio_asyncio.aio_as_trio(self.loop.start_tls)(
-                self.transport,
-                self,
-                self._certificate.context,
-                server_side=True,
-                ssl_handshake_timeout=limits.TLS_HANDSHAKE,
-                ssl_shutdown_timeout=TLS_GOODBYE,
+                self.transport, self, self._certificate.context, server_side=True, **_TLS_TIMEOUTS
             )
         if secured is None or self._lost:
-            # asyncio tells nobody that a connection was lost during its handshake, so this is the end of it.
+            # asyncio does not call connection_lost for a connection that is lost during its handshake.
             self.transport.abort()
             self._lost = True
-            self._dialogue.close()
-            self._settle()
+            self._protocol.close()
+            self._flush()
             return False
         self.transport = secured
-        self._dialogue.secured()
+        self._protocol.secured()
         return True
 
-    # ---- between the two
+    # ---- between the protocol and the transport
 
     def _begin(self, action: Action | None) -> None:
-        """Write the replies, and have the action done if there is one."""
+        """Write the replies, and hand the action, if any, to `run`."""
         if isinstance(action, StartTls):
-            # Before the client can know: what it sends next is for TLS to read, not for us.
+            # Before the client can read the reply: what it sends next is for TLS to read.
             self._pause()
-        self._settle()
+        self._flush()
         if action is not None:
-            self._work = action
-            self._news.set()
-        elif self._phase is Phase.ACTION and self._dialogue.waiting > READ_AHEAD:
+            self._action = action
+            self._wakeup.set()
+        elif self._phase is Phase.ACTION and self._protocol.waiting > limits.READ_AHEAD:
             self._pause()
 
-    def _settle(self) -> None:
-        """Write what there is to be written, and note what is waited for now, and until when."""
-        dialogue, transport = self._dialogue, self.transport
-        wrote = bool(dialogue.out)
+    def _flush(self) -> None:
+        """Write the replies, and set the deadline of the phase."""
+        protocol, transport = self._protocol, self.transport
+        wrote = bool(protocol.out)
         if wrote:
-            written = b"".join(dialogue.out)
-            dialogue.out.clear()
+            written = b"".join(protocol.out)
+            protocol.out.clear()
             if transport is not None and not self._lost:
                 transport.write(written)
-        if wrote or dialogue.phase is not self._phase:
-            self._enter(dialogue.phase)
+        if wrote or protocol.phase is not self._phase:
+            self._enter(protocol.phase)
 
     def _enter(self, phase: Phase) -> None:
         now = trio.current_time()
         if phase is not self._phase:
             if Phase.COMMAND in (phase, self._phase):
-                self._deeds.transacts(self, busy=phase is not Phase.COMMAND)
+                self._table.transacts(self, busy=phase is not Phase.COMMAND)
             self._phase, self._phase_began = phase, now
             if phase is Phase.OVER:
                 self._close()
@@ -306,34 +290,34 @@ class Session(SMTP):
             self._due = self._phase_began + self._settings.data_timeout if phase is Phase.CONTENT else inf
 
     def _close(self) -> None:
-        """Close once our last word is read, or after a moment: a socket closed with unread input would destroy it."""
-        if self._dialogue.quit:
-            self._deeds.leave(self)  # whoever was sent away counts until it is gone: it may hold on for a while
+        """Close once the last reply is read, or after a moment: a socket closed with unread input would destroy it."""
+        if self._protocol.quit:
+            self._table.leave(self)  # a client that was sent away counts until it has gone
         transport = self.transport
         if transport is None or self._lost:
             return
-        if self._dialogue.quit or self._client_done or not transport.can_write_eof():
+        if self._protocol.quit or self._at_eof or not transport.can_write_eof():
             transport.close()
-            if not transport.get_write_buffer_size() and not self._dialogue.stopping:
+            if not transport.get_write_buffer_size() and not self._protocol.stopping:
                 return
         else:
             transport.write_eof()
             self._resume()
-        linger = limits.LAST_LINGER if self._dialogue.stopping else limits.LINGER
-        self._last_moment = self.loop.call_later(linger, transport.abort)
+        linger = limits.STOPPING_LINGER if self._protocol.stopping else limits.REPLY_LINGER
+        self._abort_timer = self.loop.call_later(linger, transport.abort)
 
-    def _end(self, last_word: bytes) -> None:
-        self._dialogue.goodbye(last_word)
-        self._settle()
+    def _end(self, last_reply: bytes) -> None:
+        self._protocol.end(last_reply)
+        self._flush()
 
-    def _break_off(self) -> None:
-        """A bug of ours: the log has it, the client only learns that it was not its fault."""
+    def _fail(self) -> None:
+        """End the session after an internal error, whose details only the log has."""
         log.exception("session failed", client=self._address)
         self._end(replies.INTERNAL_ERROR)
 
     def _pause(self) -> None:
         if self.transport is not None:
-            with suppress(RuntimeError):  # a transport that is closing has nothing to pause
+            with suppress(RuntimeError):  # raised by a transport that is closing
                 self.transport.pause_reading()
 
     def _resume(self) -> None:

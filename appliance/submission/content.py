@@ -1,115 +1,159 @@
-"""In charge of message content as it comes over the wire: where it ends, and the memory it takes. PURE.
+"""One message on its way in: its envelope, its content from DATA or BDAT, and the memory that takes. No I/O.
 
-The end of DATA is CRLF.CRLF and nothing else. Whatever another server might take for an end, or a line, is content, for
-which the front door refuses the message: nothing that follows an end somebody smuggled in is ever read as a command.
+The end of DATA is CRLF.CRLF and nothing else. Anything that another server might take for an end, or for a line, is
+content, for which intake refuses the message: nothing that follows a smuggled end is ever read as a command.
 """
 
-from collections import Counter
-
-from appliance.message.limits import MESSAGE_SIZE
+from appliance.errors import Refused
+from appliance.message.addresses import Address
+from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.message.line_ends import replaced
-from appliance.submission.limits import WIRE_SIZE
+from appliance.model.mail import Caller
+from appliance.net.memory_budget import MemoryBudget
+from appliance.submission import commands, limits, replies
+from appliance.submission.actions import Backend, ParseRecipient
+from appliance.submission.replies import Rejected
 
 END = b"\r\n.\r\n"
 
 
-class Room:
-    """The memory that messages on their way in may take, all together; nobody gets more than half of it."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._used = 0
-        self._used_by: Counter[str] = Counter()
-
-    def take(self, owner: str, amount: int) -> bool:
-        """Count some more for an account, if there is room."""
-        mine = self._used_by[owner] + amount
-        if self._used + amount > self._total or (mine > self._total // 2 and mine > amount):
-            return False
-        self._used += amount
-        self._used_by[owner] = mine
-        return True
-
-    def give_back(self, owner: str, amount: int) -> None:
-        """What was taken is free again."""
-        self._used -= amount
-        self._used_by[owner] -= amount
-        if not self._used_by[owner]:
-            del self._used_by[owner]
-
-
-class Data:
-    """What follows a 354, up to its end; more of it than a message may be long is read and thrown away."""
+class DataContent:
+    """What follows a 354, up to its end. Once it has a `refusal` it is read to its end and thrown away."""
 
     def __init__(self) -> None:
-        # As if the line before had just ended, so that an end right at the start needs no rule of its own.
+        # As if a line had just ended, so that an end right at the start needs no rule of its own.
         self._held = bytearray(b"\r\n")
-        self._looked_at = 0
+        self._searched = 0  # octets held in which no end begins
         self.size = 0  # octets that have come
-        self.kept = True
+        self.refusal = b""
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what has come; the bytes after the end once that was among it."""
+        """Take what has come; the octets after the end once it has come, too."""
         self._held += data
         self.size += len(data)
-        end = self._held.find(END, self._looked_at)
+        end = self._held.find(END, self._searched)
         if end < 0:
-            self._looked_at = max(0, len(self._held) - len(END) + 1)
-            if not self.kept or self.size > WIRE_SIZE:
-                self.discard()
+            self._searched = max(0, len(self._held) - len(END) + 1)
+            if self.refusal or self.size > limits.DATA_OCTETS:
+                self.discard(replies.TOO_LARGE)
             return None
         rest = bytes(self._held[end + len(END) :])
         self.size -= len(rest)
         del self._held[end + 2 :]
         return rest
 
-    def discard(self) -> None:
-        """Keep no more of it than it takes to find the end."""
-        self.kept = False
+    def discard(self, refusal: bytes) -> None:
+        """Hold no more than is needed to find the end; the first refusal is the one that counts."""
+        self.refusal = self.refusal or refusal
         del self._held[: max(0, len(self._held) - len(END) + 1)]
-        self._looked_at = 0
+        self._searched = 0
 
     def content(self) -> bytes:
-        """The message, without the dots that were put in for the wire (RFC 5321 4.5.2)."""
+        """The message without dot-stuffing (RFC 5321 4.5.2); to be called once."""
         pieces = list(replaced(self._held, b"\r\n.", b"\r\n"))
         self._held = bytearray()
         pieces[0] = pieces[0][2:]
         return b"".join(pieces)
 
 
-class Chunks:
-    """The content that BDAT commands bring, each of a length it tells (RFC 3030)."""
+class ChunkedContent:
+    """The content that BDAT commands bring, each with its length (RFC 3030)."""
 
     def __init__(self) -> None:
         self._held = bytearray()
+        self._awaited = 0  # octets of the announced chunk that are still to come
         self.size = 0
         self.announced = 0  # octets of the chunk that is being read
-        self.awaited = 0  # of these, still to come
         self.last = False
-        self.kept = True
+        self.refusal = b""
 
     def expect(self, size: int, *, last: bool) -> None:
-        """A chunk was announced."""
-        self.announced = self.awaited = size
+        self.announced = self._awaited = size
         self.last = last
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what has come; the bytes after the chunk once it is complete."""
-        taken = data[: self.awaited]
-        self.awaited -= len(taken)
+        """Take what has come; the octets after the chunk once it is complete."""
+        taken = data[: self._awaited]
+        self._awaited -= len(taken)
         self.size += len(taken)
         if self.size > MESSAGE_SIZE:
-            self.discard()
-        if self.kept:
+            self.discard(replies.TOO_LARGE)
+        if not self.refusal:
             self._held += taken
-        return None if self.awaited else data[len(taken) :]
+        return None if self._awaited else data[len(taken) :]
 
-    def discard(self) -> None:
-        """Keep none of it."""
-        self.kept = False
+    def discard(self, refusal: bytes) -> None:
+        self.refusal = self.refusal or refusal
         self._held.clear()
 
     def content(self) -> bytes:
-        """The message; its last line gets an end if the client gave it none."""
+        """The message, whose last line gets a CRLF if it came without; to be called once."""
         content, self._held = bytes(self._held), bytearray()
         return content if content.endswith(b"\r\n") or not content else content + b"\r\n"
+
+
+class IncomingTransaction:
+    """From MAIL to the end of the message: its envelope, and the memory taken for its content."""
+
+    __slots__ = ("_budget", "_rcpts", "_taken", "_utf8", "caller", "chunks", "recipients", "sender")
+
+    def __init__(self, backend: Backend, caller: Caller, path: commands.EnvelopePath, budget: MemoryBudget) -> None:
+        self.caller = caller
+        self._utf8 = "SMTPUTF8" in path.parameters
+        self.sender = self._checked_sender(backend, path.address)
+        self.recipients: dict[str, str] = {}  # normalized: as spelled by the client
+        self.chunks: ChunkedContent | None = None
+        self._rcpts = 0  # RCPT commands, accepted or not
+        self._budget = budget
+        self._taken = 0
+
+    def _checked_sender(self, backend: Backend, text: str) -> str:
+        if not text:
+            raise Rejected(replies.NULL_SENDER)
+        try:
+            backend.check(self.caller)
+        except Refused as refused:
+            raise Rejected(replies.refusal(refused)) from None
+        sender = commands.parse_sender(text)
+        if not (self._utf8 or text.isascii()):
+            raise Rejected(replies.NEEDS_SMTPUTF8)
+        if sender.domain not in self.caller.domains:
+            raise Rejected(replies.FOREIGN_SENDER)
+        return sender.wire
+
+    def rcpt(self, argument: str) -> bytes | ParseRecipient:
+        """The reply to an RCPT, or what has to be done for it first."""
+        if self.chunks is not None:
+            raise Rejected(replies.NOT_AMONG_CHUNKS)
+        self._rcpts += 1
+        if self._rcpts > limits.RCPT_COMMANDS:
+            raise Rejected(replies.TOO_MUCH_JUNK, final=True)
+        text = commands.rcpt_path(argument).address
+        if not (self._utf8 or text.isascii()):
+            raise Rejected(replies.NEEDS_SMTPUTF8)
+        if commands.is_costly(text):
+            return self._costly_recipient(text)
+        return self.add_recipient(commands.parse_recipient(text))
+
+    def _costly_recipient(self, text: str) -> bytes | ParseRecipient:
+        if len(self.recipients) < RECIPIENTS:
+            return ParseRecipient(self.caller.account_id, text)
+        return replies.RECIPIENT_OK if text in self.recipients.values() else replies.TOO_MANY_RECIPIENTS
+
+    def add_recipient(self, recipient: Address) -> bytes:
+        if len(self.recipients) >= RECIPIENTS and recipient.key not in self.recipients:
+            return replies.TOO_MANY_RECIPIENTS
+        self.recipients.setdefault(recipient.key, recipient.spelling)
+        return replies.RECIPIENT_OK
+
+    def take_memory(self, content: DataContent | ChunkedContent, octets: int) -> None:
+        """Take memory for what the content has grown by, or discard the content."""
+        if self._budget.try_take(self.caller.account_id, octets):
+            self._taken += octets
+        else:
+            content.discard(replies.NO_MEMORY)
+
+    def release(self) -> None:
+        if self._taken:
+            self._budget.give_back(self.caller.account_id, self._taken)
+            self._taken = 0

@@ -1,35 +1,62 @@
-"""In charge of the numbers a submitting client must stay within; each says its unit and where it comes from."""
+"""What a submitting client must stay within: each number with its unit and origin, and the count of its mistakes."""
 
 from typing import Final
 
 from appliance.message.limits import MESSAGE_SIZE
+from appliance.submission import replies
 
-# Of commands.
-LINE: Final = 512  # octets of a command with its CRLF, RFC 5321 4.5.3.1.4
-MAIL_LINE: Final = LINE + 26 + 17 + 10 + 500  # with SIZE, BODY, SMTPUTF8 and AUTH: RFC 1870, 6152, 6531, 4954
-LOGIN_LINE: Final = 12_288  # octets of an AUTH command or of an answer to it, RFC 4954 4
-OVERLONG: Final = 64 * 1024  # octets of an overlong line that are read and thrown away before the session ends
-RCPTS: Final = 1_000  # RCPT commands in one transaction, most of them in vain
+# Command lines, in octets with their CRLF.
+COMMAND_LINE: Final = 512  # RFC 5321 4.5.3.1.4
+MAIL_LINE: Final = COMMAND_LINE + 26 + 17 + 10 + 500  # with SIZE, BODY, SMTPUTF8, AUTH: RFC 1870, 6152, 6531, 4954
+AUTH_LINE: Final = 12_288  # an AUTH command or a response to its challenge, RFC 4954 4
+SKIPPED_LINE: Final = 64 * 1024  # of one overlong line, read and thrown away before the session ends
 
-# Of the event loop's time, which all connections share.
-TURN: Final = 50  # commands read before other connections have a turn: about a millisecond
-COSTLY: Final = 20  # commands that a costly sender address counts for
-PAUSE: Final = 0.005  # seconds between two turns of a client that has sent more than one turn's commands at once
-ADDRESS_COST: Final = 300  # microseconds, as estimated, up to which an address is read at once
-
-# Of patience.
-ERRORS: Final = 20  # commands answered 5xx since the last accepted message
-JUNK: Final = 100  # commands that lead nowhere since the last accepted message
-SMALL_CHUNK: Final = 1_024  # octets; a BDAT of less leads nowhere either, were there a hundred of them
+# Commands.
+EHLO_NAME: Final = 255  # octets, RFC 5321 4.5.3.1.2
+RCPT_COMMANDS: Final = 1_000  # in one transaction, accepted or not
+MAX_ERRORS: Final = 20  # commands answered 5xx since the last accepted message
+MAX_JUNK_COMMANDS: Final = 100  # commands that bring no mail since the last accepted message
+SMALL_CHUNK: Final = 1_024  # octets; a BDAT of fewer counts as a junk command
 LOGIN_FAILURES: Final = 3  # on one connection
 
-# Of messages. A stuffed line is at least four octets long, one of them the dot.
-WIRE_SIZE: Final = MESSAGE_SIZE + MESSAGE_SIZE // 3 + 1  # octets on the wire, dots and all
+# The event loop's time, which all connections share.
+COMMANDS_PER_TURN: Final = 50  # read before other connections have a turn: about a millisecond
+COSTLY_SENDER: Final = 20  # commands that one costly sender address counts for
+TURN_PAUSE: Final = 0.005  # seconds between two turns of a client that has sent more than one turn's commands
+ADDRESS_COST: Final = 300  # microseconds, estimated, up to which an address is parsed on the event loop
 
-# Of time, in seconds.
+# Content. A dot-stuffed line is at least four octets long, one of them the dot.
+DATA_OCTETS: Final = MESSAGE_SIZE + MESSAGE_SIZE // 3 + 1  # on the wire, with the dots
+READ_AHEAD: Final = 64 * 1024  # octets that may wait while a message is being stored
+SLOW_START: Final = 10.0  # seconds before the rate of a message is checked
+MIN_CONTENT_RATE: Final = 500  # octets a second of a message, over the time since SLOW_START
+
+# Timeouts, in seconds; those of commands, messages and sessions are settings.
 TLS_HANDSHAKE: Final = 10.0
-WRITE: Final = 30.0  # for a client that does not read
-SLOW_START: Final = 10.0  # before a message's rate is looked at
-LOWEST_RATE: Final = 500  # bytes a second of a message, over the time since SLOW_START
-LINGER: Final = 2.0  # for which we read on after a last word, so that the client gets to read it
-LAST_LINGER: Final = 0.3  # the same when the whole program waits for it
+TLS_SHUTDOWN: Final = 2.0  # for the client's close_notify
+WRITE_TIMEOUT: Final = 30.0  # for a client that does not read its replies
+REPLY_LINGER: Final = 2.0  # after the last reply, during which input is read so that no reset destroys the reply
+STOPPING_LINGER: Final = 0.3  # the same while the program is shutting down
+
+
+class MistakeCount:
+    """Errors and junk commands of one client; an accepted message clears both.
+
+    As Postfix's smtpd_hard_error_limit and smtpd_junk_command_limit.
+    """
+
+    __slots__ = ("_errors", "_junk")
+
+    def __init__(self) -> None:
+        self._errors = self._junk = 0
+
+    def add(self, reply: bytes) -> bytes | None:
+        """Count the command answered by `reply`; the reply that ends the session if it was one too many."""
+        if reply.startswith(b"5"):
+            self._errors += 1
+            return replies.TOO_MANY_ERRORS if self._errors >= MAX_ERRORS else None
+        self._junk += 1
+        return replies.TOO_MUCH_JUNK if self._junk >= MAX_JUNK_COMMANDS else None
+
+    def clear(self) -> None:
+        self._errors = self._junk = 0

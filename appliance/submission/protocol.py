@@ -1,38 +1,66 @@
-"""In charge of one client's SMTP dialogue: bytes in, replies out, and what is to be done in between. No I/O.
+"""SMTP submission, the server's side of one connection: octets in, replies and actions out. No I/O.
 
-Rules. A line ends with CRLF. A message needs EHLO, then AUTH (under TLS), MAIL, at least one RCPT, then DATA or BDAT.
-Commands may be pipelined (RFC 2920): what has come is read up to the first command that somebody has to do something
-for (an `Action`), and no further until that is done; and up to `limits.TURN` of them, so that one client's commands
-do not keep the event loop from the others. Whoever makes too many mistakes is told so, and is out.
+`connection.py` drives it. A message needs EHLO, then AUTH (under TLS), MAIL, at least one RCPT, then DATA or BDAT.
+Commands may be pipelined (RFC 2920): input is read up to the first command that needs an `Action`, and no further until
+that is done; and up to `limits.COMMANDS_PER_TURN` of them, so that one client does not keep the event loop from others.
+
+    phase    input is read as                what ends it
+    COMMAND  command lines, AUTH responses   DATA, BDAT: CONTENT; a command that needs an action: ACTION
+    CONTENT  the message, or one chunk       its end: ACTION; the end of a chunk or of a refused message: COMMAND
+    ACTION   not read                        its result, which the driver reports: COMMAND
+    OVER     not read                        nothing: the last reply is written, and the connection closes
+
+The parts: `commands` parses lines, `authentication` runs an AUTH exchange, `content` holds the transaction, and
+`limits.MistakeCount` decides when a client has made too many mistakes.
 """
 
 from collections.abc import Callable
 
 from appliance.errors import Refused
-from appliance.message.limits import MESSAGE_SIZE
-from appliance.submission import commands, limits, replies
-from appliance.submission.actions import House, Next, Phase, Yield
-from appliance.submission.admission import Admission
-from appliance.submission.content import Room
-from appliance.submission.intake import BadAddress, Transaction, address, is_costly
-from appliance.submission.login import Login
+from appliance.message.addresses import Address
+from appliance.net.memory_budget import MemoryBudget
+from appliance.submission import authentication, commands, limits, replies
+from appliance.submission.actions import Action, Backend, Phase, StartTls, Submit, WrongLogin, Yield
+from appliance.submission.authentication import AuthExchange, Login
+from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
+from appliance.submission.replies import Rejected
 
-NAME_LENGTH = 255  # octets of the name in EHLO
+Result = bytes | Action | None  # of a command: its reply, or what has to be done first; None: it was answered
 
 
-class Dialogue(Admission):
-    """One connection's state."""
+class SmtpProtocol:
+    """The state of one connection. The driver writes what it finds in `out`."""
 
-    def __init__(self, hostname: str, house: House, room: Room, *, secure: bool, plaintext_login: bool) -> None:
-        super().__init__(house, room, secure=secure, plaintext_login=plaintext_login)
+    def __init__(
+        self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool, plaintext_login: bool
+    ) -> None:
+        self.out: list[bytes] = []
+        self.phase = Phase.COMMAND
+        self.stopping = False
+        self.quit = False  # the client has said QUIT
+        self.content: DataContent | ChunkedContent | None = None  # that is being read
         self._hostname = hostname
-        self._overlong = 0  # octets thrown away of a line that is too long
+        self._backend = backend
+        self._budget = budget
+        self._plaintext_login = plaintext_login
+        self._input = commands.InputBuffer()
+        self._mistakes = limits.MistakeCount()
+        self._login_failures = 0
         self._turn = 0  # commands read in this turn
+        self._transaction: IncomingTransaction | None = None
+        self._reset(secure=secure)
 
-    # ---- what the driver calls
+    def _reset(self, *, secure: bool) -> None:
+        """Forget what the client has said (RFC 3207 4.2)."""
+        self.secure = secure
+        self._greeted = self._extended = False  # by HELO or EHLO; by EHLO
+        self._login: Login | None = None
+        self._exchange: AuthExchange | None = None  # whose challenge the client has to answer
+        self._end_transaction()
+
+    # ---- called by the driver
 
     def greet(self) -> None:
-        """The first word is ours."""
         self.out.append(replies.reply("220", f"{self._hostname} ESMTP"))
 
     @property
@@ -40,15 +68,15 @@ class Dialogue(Admission):
         """Octets that have come and were not read yet."""
         return len(self._input)
 
-    def receive(self, data: bytes) -> Next:
+    def receive(self, data: bytes) -> Action | None:
         """Take what has come, and read as far as possible."""
         if self.phase is Phase.OVER:
             return None
-        self._input = self._input + data if self._input else data
+        self._input.feed(data)
         return self.proceed()
 
-    def proceed(self) -> Next:
-        """Read what is here, up to something that has to be done first."""
+    def proceed(self) -> Action | None:
+        """Read up to a command that needs an action."""
         action = self._read()
         if action is not None:
             self.phase = Phase.ACTION
@@ -56,220 +84,296 @@ class Dialogue(Admission):
             self.stop()
         return action
 
-    def _read(self) -> Next:
-        self._turn = 0
-        while self._input:
-            if self.phase is Phase.COMMAND:
-                if self.stopping and not self._is_midway():
-                    return None
-                if self._turn >= limits.TURN:
-                    return Yield()
-                self._turn += 1
-                action = self._read_line()
-            elif self.phase is Phase.CONTENT:
-                action = self._read_content()
-            else:
-                return None
-            if action is not None:
-                return action
-            if self.phase is Phase.COMMAND and b"\n" not in self._input and not self._is_too_long():
-                return None
-        return None
+    def stop(self) -> None:
+        """The program is stopping: end now, or after the message that has begun to arrive."""
+        self.stopping = True
+        if self.phase is Phase.COMMAND and not self._is_between_chunks():
+            self.end(replies.CLOSING)
 
-    def answer(self, message_id: str | None, refused: Refused | None = None) -> None:
-        """What became of the message: its id, or why not, or neither when something broke."""
+    def end(self, last_reply: bytes) -> None:
+        if self.phase is not Phase.OVER:
+            self.out.append(last_reply)
+            self.close()
+
+    def close(self) -> None:
+        """Read and answer nothing more."""
+        self.phase = Phase.OVER
+        self._input.take()
         self._end_transaction()
-        self.go_on()
-        if message_id is not None:
-            self._well_done()
-            self.out.append(replies.queued(message_id))
-        elif refused is not None:
-            self._refuse(refused)
+
+    # ---- results of actions
+
+    def resume(self) -> None:
+        if self.phase is Phase.ACTION:
+            self.phase = Phase.COMMAND
+
+    def secured(self) -> None:
+        self._reset(secure=True)
+        self.resume()
+
+    def login_failed(self, *, too_many: bool) -> None:
+        """`too_many`: the client's address is blocked for a while, for failures on all its connections."""
+        self._login_failures += 1
+        self.resume()
+        if too_many or self._login_failures >= limits.LOGIN_FAILURES:
+            self.end(replies.TOO_MANY_FAILURES)
+        else:
+            self._counted(replies.WRONG_LOGIN)
+
+    def recipient_parsed(self, result: Address | Rejected | Refused) -> None:
+        self.resume()
+        if isinstance(result, Rejected):
+            self._counted(result.reply)
+        elif isinstance(result, Refused):
+            self._counted(replies.refusal(result))
+        elif self._transaction is not None:  # else the connection was lost meanwhile
+            self.out.append(self._transaction.add_recipient(result))
+
+    def submitted(self, result: str | Refused | None) -> None:
+        """The id of the stored message, or why it was refused, or None after an internal error."""
+        self._end_transaction()
+        self.resume()
+        if isinstance(result, str):
+            self._mistakes.clear()
+            self.out.append(replies.queued(result))
+        elif result is not None:
+            self._counted(replies.refusal(result))
         else:
             self.out.append(replies.INTERNAL_ERROR)
 
-    # ---- lines
+    # ---- reading
 
-    def _is_too_long(self) -> bool:
-        return len(self._input) > self._longest()
+    def _read(self) -> Action | None:
+        self._turn = 0
+        action: Action | None = None
+        while self._input and action is None:
+            if self.phase is Phase.CONTENT:
+                action = self._read_content()
+            elif not self._can_read_line():
+                break
+            elif self._turn >= limits.COMMANDS_PER_TURN:
+                action = Yield()
+            else:
+                self._turn += 1
+                action = self._read_line()
+        return action
 
-    def _longest(self) -> int:
-        if self._answer_to_login is not None:
-            return limits.LOGIN_LINE
-        verb = self._input[:5].upper()
-        if verb == b"AUTH ":
-            return limits.LOGIN_LINE
-        return limits.MAIL_LINE if verb == b"MAIL " else limits.LINE
+    def _can_read_line(self) -> bool:
+        if self.phase is not Phase.COMMAND or (self.stopping and not self._is_between_chunks()):
+            return False
+        return self._input.has_line(auth=self._exchange is not None)
 
-    def _read_line(self) -> Next:
-        end = self._input.find(b"\n") + 1
-        if not end:
-            self._skip_overlong()
-            return None
-        longest = self._longest()
-        line, self._input = self._input[:end], self._input[end:]
-        if self._overlong:
-            self._overlong = 0
-            return self._fail(replies.LINE_TOO_LONG)
-        if end > longest:
-            self._answer_to_login = None
-            return self._fail(replies.LINE_TOO_LONG)
-        if line[-2:] != b"\r\n":
-            # Where this client's lines end is anybody's guess, so there is no guessing what its next command is.
-            self.goodbye(replies.NO_CRLF)
-            return None
-        return self._take_line(line[:-2])
-
-    def _skip_overlong(self) -> None:
-        if not self._is_too_long() and not self._overlong:
-            return
-        self._answer_to_login = None
-        self._overlong += len(self._input)
-        self._input = b""
-        if self._overlong > limits.OVERLONG:
-            self.goodbye(replies.LINE_TOO_LONG)
-
-    def _take_line(self, line: bytes) -> Next:
+    def _read_line(self) -> Action | None:
+        exchange, self._exchange = self._exchange, None
         try:
-            command = commands.read(line)
-        except commands.Controls:
-            self._answer_to_login = None
-            return self._fail(replies.CONTROL_IN_LINE)
-        except commands.NotText:
-            self._answer_to_login = None
-            return self._fail(replies.NOT_TEXT)
-        if self._answer_to_login is not None:
-            understood, self._answer_to_login = self._answer_to_login, None
-            return self._answered(line.decode("utf-8"), understood)
-        run = _VERBS.get(command.verb)
+            line = self._input.next_line(auth=exchange is not None)
+            if line is None:
+                return None
+            command = commands.parse(line)
+            if exchange is not None:
+                return self._reply(self._log_in(exchange, authentication.respond(exchange, line.decode("utf-8"))))
+            return self._run(command)
+        except Rejected as rejected:
+            if rejected.final:
+                self.end(rejected.reply)
+            else:
+                self._counted(rejected.reply)
+            return None
+
+    def _run(self, command: commands.Command) -> Action | None:
+        run = _COMMANDS.get(command.verb)
         if run is None:
-            return self._fail(replies.NO_SUCH_COMMAND)
+            raise Rejected(replies.NO_SUCH_COMMAND)
         if not command.argument.isascii() and command.verb not in ("MAIL", "RCPT"):
-            return self._fail(replies.NOT_TEXT)
-        return run(self, command.argument)
+            raise Rejected(replies.NOT_TEXT)
+        return self._reply(run(self, command.argument))
 
-    # ---- small commands
-
-    def _helo(self, argument: str) -> Next:
-        return self._greeted(argument, extended=False)
-
-    def _ehlo(self, argument: str) -> Next:
-        return self._greeted(argument, extended=True)
-
-    def _greeted(self, name: str, *, extended: bool) -> Next:
-        if not 0 < len(name) <= NAME_LENGTH:
-            return self._fail(replies.SYNTAX_NAME)
-        self._name, self._extended = name, extended
-        self._end_transaction()
-        if not extended:
-            return self._useless(replies.reply("250", self._hostname))
-        words = [self._hostname, "PIPELINING", f"SIZE {MESSAGE_SIZE}", "8BITMIME", "SMTPUTF8", "CHUNKING"]
-        if not self.secure:
-            words.append("STARTTLS")
-        if self._may_login:
-            words.append("AUTH PLAIN LOGIN")
-        text = "".join(f"250-{word}\r\n" for word in words)
-        return self._useless(f"{text}250 ENHANCEDSTATUSCODES\r\n".encode("ascii"))
-
-    def _noop(self, argument: str) -> Next:
-        return self._useless(replies.OK)
-
-    def _help(self, argument: str) -> Next:
-        return self._useless(replies.HELP)
-
-    def _vrfy(self, argument: str) -> Next:
-        return self._useless(replies.NOT_VERIFIED)
-
-    def _expn(self, argument: str) -> Next:
-        return self._fail(replies.NOT_IMPLEMENTED)
-
-    def _rset(self, argument: str) -> Next:
-        if argument:
-            return self._fail(replies.SYNTAX_NOTHING)
-        self._end_transaction()
-        return self._useless(replies.OK)
-
-    def _quit(self, argument: str) -> Next:
-        if argument:
-            return self._fail(replies.SYNTAX_NOTHING)
-        self.quit = True
-        return self.goodbye(replies.BYE)
-
-    # ---- MAIL
-
-    def _mail(self, argument: str) -> Next:
-        if not self._name:
-            return self._fail(replies.SAY_HELLO)
-        if self._login is None:
-            return self._fail(self._no_transaction())
-        if self._transaction is not None:
-            return self._fail(replies.MAIL_TWICE)
-        path = commands.path(argument, "FROM:")
-        if path is None:
-            return self._fail(replies.SYNTAX_MAIL)
-        if path.parameters and (wrong := _wrong_parameter(path.parameters)):
-            return self._fail(wrong)
-        return self._mail_from(self._login, path)
-
-    def _mail_from(self, login: Login, path: commands.Path) -> Next:
-        # Looked up again for each message: a session may outlive its credential.
-        self._caller = caller = self._house.caller(login)
-        if caller is None:
-            self._login = None
-            return self._fail(replies.LOGIN_GONE)
-        if not path.address:
-            return self._fail(replies.NULL_SENDER)
-        utf8 = "SMTPUTF8" in path.parameters
-        if is_costly(path.address):
-            self._turn += limits.COSTLY
-        try:
-            self._house.check(caller)
-            sender = address(path.address, "MAIL FROM")
-        except BadAddress as bad:
-            return self._fail(replies.reply("553 5.1.7", bad.reason))
-        except Refused as refused:
-            return self._refuse(refused)
-        if not (utf8 or path.address.isascii()):
-            return self._fail(replies.NEEDS_SMTPUTF8)
-        if sender.domain not in caller.domains:
-            return self._fail(replies.FOREIGN_SENDER)
-        self._transaction = Transaction(sender.wire, utf8=utf8)
-        self.out.append(replies.SENDER_OK)
+    def _reply(self, result: Result) -> Action | None:
+        if not isinstance(result, bytes):
+            return result
+        self.out.append(result)
         return None
 
+    def _counted(self, reply: bytes) -> None:
+        """Answer a command that brings a message no nearer, and count it."""
+        self.out.append(reply)
+        if last_reply := self._mistakes.add(reply):
+            self.end(last_reply)
 
-def _wrong_parameter(parameters: dict[str, str | None]) -> bytes | None:
-    """The reply to a parameter of MAIL that is not as it should be."""
-    for name, value in parameters.items():
-        if name == "SIZE":
-            if value is None or not value.isdigit() or len(value) > 20:  # RFC 1870 4
-                return replies.BAD_SIZE
-            if int(value) > MESSAGE_SIZE:
-                return replies.TOO_LARGE
-        elif name == "BODY":
-            if (value or "").upper() not in ("7BIT", "8BITMIME"):
-                return replies.BAD_BODY
-        elif name == "SMTPUTF8":
-            if value is not None:
-                return replies.BAD_SMTPUTF8
-        elif name != "AUTH" or value is None:  # whom a relay vouches for (RFC 4954 5) is nothing to us
-            return replies.NO_SUCH_PARAMETER
-    return None
+    # ---- the session
+
+    def _hello(self, name: str, *, extended: bool) -> None:
+        if not 0 < len(name) <= limits.EHLO_NAME:
+            raise Rejected(replies.SYNTAX_NAME)
+        self._greeted, self._extended = True, extended
+        self._end_transaction()
+        offered = replies.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login)
+        self._counted(offered if extended else replies.reply("250", self._hostname))
+
+    def _rset(self, argument: str) -> None:
+        commands.no_argument(argument)
+        self._end_transaction()
+        self._counted(replies.OK)
+
+    def _quit(self, argument: str) -> None:
+        commands.no_argument(argument)
+        self.quit = True
+        self.end(replies.BYE)
+
+    def _starttls(self, argument: str) -> StartTls:
+        commands.no_argument(argument)
+        if self.secure:
+            raise Rejected(replies.NO_TLS_HERE)
+        self.out.append(replies.READY_FOR_TLS)
+        # Plaintext behind it may have been injected (RFC 3207 4.2, 5). The driver reads none after it either.
+        self._input.take()
+        return StartTls()
+
+    # ---- AUTH (RFC 4954)
+
+    @property
+    def _may_login(self) -> bool:
+        return self.secure or self._plaintext_login
+
+    def _auth(self, argument: str) -> Result:
+        if not self._extended:
+            raise Rejected(replies.SAY_HELLO)
+        if not self._may_login:
+            raise Rejected(replies.LOGIN_NEEDS_TLS)
+        if self._login is not None:
+            raise Rejected(replies.LOGGED_IN_ALREADY)
+        return self._log_in(*authentication.begin(argument))
+
+    def _log_in(self, exchange: AuthExchange, login: bytes | Login) -> Result:
+        if isinstance(login, bytes):  # one more challenge comes first
+            self._exchange = exchange
+            return login
+        caller = self._backend.caller(login)
+        if caller is None:
+            return WrongLogin()
+        if not self._backend.admit(caller):
+            raise Rejected(replies.TOO_MANY_CONNECTIONS, final=True)
+        self._login = login
+        return replies.LOGGED_IN
+
+    # ---- the envelope
+
+    def _mail(self, argument: str) -> bytes:
+        if not self._greeted:
+            raise Rejected(replies.SAY_HELLO)
+        if self._login is None:
+            raise self._no_transaction()
+        if self._transaction is not None:
+            raise Rejected(replies.MAIL_TWICE)
+        path = commands.mail_path(argument)
+        # Looked up again for each message: a session may outlive its credential.
+        caller = self._backend.caller(self._login)
+        if caller is None:
+            self._login = None
+            raise Rejected(replies.LOGIN_GONE)
+        if commands.is_costly(path.address):
+            self._turn += limits.COSTLY_SENDER
+        self._transaction = IncomingTransaction(self._backend, caller, path, self._budget)
+        return replies.SENDER_OK
+
+    def _rcpt(self, argument: str) -> Result:
+        if self._transaction is None:
+            raise self._no_transaction()
+        return self._transaction.rcpt(argument)
+
+    def _no_transaction(self) -> Rejected:
+        """What is missing before a transaction."""
+        if self._login is not None:
+            return Rejected(replies.MAIL_FIRST)
+        return Rejected(replies.LOGIN_NEEDED if self._may_login else replies.TLS_NEEDED)
+
+    # ---- DATA and BDAT
+
+    def _with_recipients(self) -> IncomingTransaction:
+        if self._transaction is None:
+            raise self._no_transaction()
+        if not self._transaction.recipients:
+            raise Rejected(replies.RCPT_FIRST)
+        return self._transaction
+
+    def _data(self, argument: str) -> bytes | None:
+        try:
+            commands.no_argument(argument)
+            if self._with_recipients().chunks is not None:
+                raise Rejected(replies.NOT_AMONG_CHUNKS)
+        except Rejected as rejected:
+            self._counted(rejected.reply)
+            if self._input:
+                # A client that did not wait for the reply is sending the message: it must not be read as commands.
+                self.end(replies.TALKED_TOO_EARLY)
+            return None
+        self.content, self.phase = DataContent(), Phase.CONTENT
+        return replies.GO_AHEAD
+
+    def _bdat(self, argument: str) -> Action | None:
+        size, last = commands.chunk(argument)
+        try:
+            transaction = self._with_recipients()
+            chunks = transaction.chunks = transaction.chunks or ChunkedContent()
+        except Rejected as rejected:  # the chunk is on its way all the same
+            chunks = ChunkedContent()
+            chunks.discard(rejected.reply)
+        chunks.expect(size, last=last)
+        self.content, self.phase = chunks, Phase.CONTENT
+        return None if size else self._content_received(chunks)
+
+    def _read_content(self) -> Action | None:
+        content = self.content
+        assert content is not None  # noqa: S101 - the phase says so
+        before = content.size
+        rest = content.receive(self._input.take())
+        if self._transaction is not None and not content.refusal:
+            self._transaction.take_memory(content, content.size - before)
+        if rest is None:
+            return None
+        self._input.feed(rest)
+        return self._content_received(content)
+
+    def _content_received(self, content: DataContent | ChunkedContent) -> Action | None:
+        """The end of the message has come, or of a chunk."""
+        self.phase = Phase.COMMAND
+        transaction = self._transaction
+        if content.refusal or transaction is None:
+            self._end_transaction()
+            self._counted(content.refusal)
+        elif not isinstance(content, ChunkedContent) or content.last:
+            recipients = tuple(transaction.recipients.values())
+            return Submit(
+                transaction.caller, transaction.sender, recipients, content.content, content.size, self.secure
+            )
+        elif content.announced < limits.SMALL_CHUNK:
+            self._counted(replies.CHUNK_TAKEN)
+        else:
+            self.out.append(replies.CHUNK_TAKEN)
+        return None
+
+    def _is_between_chunks(self) -> bool:
+        return self._transaction is not None and self._transaction.chunks is not None
+
+    def _end_transaction(self) -> None:
+        if self._transaction is not None:
+            self._transaction.release()
+        self._transaction = self.content = None
 
 
-_VERBS: dict[str, Callable[[Dialogue, str], Next]] = {
-    "HELO": Dialogue._helo,
-    "EHLO": Dialogue._ehlo,
-    "STARTTLS": Dialogue._starttls,
-    "AUTH": Dialogue._auth,
-    "MAIL": Dialogue._mail,
-    "RCPT": Dialogue._rcpt,
-    "DATA": Dialogue._data,
-    "BDAT": Dialogue._bdat,
-    "RSET": Dialogue._rset,
-    "NOOP": Dialogue._noop,
-    "HELP": Dialogue._help,
-    "VRFY": Dialogue._vrfy,
-    "EXPN": Dialogue._expn,
-    "QUIT": Dialogue._quit,
+_COMMANDS: dict[str, Callable[[SmtpProtocol, str], Result]] = {
+    "HELO": lambda protocol, name: protocol._hello(name, extended=False),
+    "EHLO": lambda protocol, name: protocol._hello(name, extended=True),
+    "STARTTLS": SmtpProtocol._starttls,
+    "AUTH": SmtpProtocol._auth,
+    "MAIL": SmtpProtocol._mail,
+    "RCPT": SmtpProtocol._rcpt,
+    "DATA": SmtpProtocol._data,
+    "BDAT": SmtpProtocol._bdat,
+    "RSET": SmtpProtocol._rset,
+    "QUIT": SmtpProtocol._quit,
+    "NOOP": lambda protocol, _: protocol._counted(replies.OK),
+    "HELP": lambda protocol, _: protocol._counted(replies.HELP),
+    "VRFY": lambda protocol, _: protocol._counted(replies.NOT_VERIFIED),
+    "EXPN": lambda protocol, _: protocol._counted(replies.NOT_IMPLEMENTED),
 }

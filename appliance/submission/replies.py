@@ -1,24 +1,48 @@
-"""In charge of what a submitting client is told: every reply, with its enhanced code (RFC 2034), in one place."""
+"""Every reply that a submitting client gets, with its enhanced status code (RFC 2034).
+
+A reply is one line of printable ASCII within the length of RFC 5321, whatever text goes into it.
+"""
 
 from appliance.errors import ERROR_ANSWERS, Refused
+from appliance.message.limits import MESSAGE_SIZE
 
 TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 5321 4.5.3.1.5
 
 
+class Rejected(Exception):
+    """A command, or a line that is none, is answered with `reply`; after a `final` one the session ends."""
+
+    def __init__(self, reply: bytes, *, final: bool = False) -> None:
+        super().__init__(reply)
+        self.reply = reply
+        self.final = final
+
+
 def reply(code: str, text: str) -> bytes:
-    """One reply line; what is not printable ASCII is left out, so that no text can end the line or begin another."""
+    """One reply line; what is not printable ASCII becomes `?`, so that no text can end the line or begin another."""
     plain = "".join(character if " " <= character <= "~" else "?" for character in text[:TEXT_LENGTH])
     return f"{code} {plain}\r\n".encode("ascii")
 
 
 def refusal(refused: Refused) -> bytes:
-    """What `errors.py` has for a refusal, with its sentence."""
+    """The code of `errors.py` for a refusal, and its text."""
     return reply(ERROR_ANSWERS[refused.code].smtp, refused.text)
 
 
 def queued(message_id: str) -> bytes:
-    """The answer that stands for a synced commit."""
+    """The reply to a message whose commit has been synced to disk."""
     return b"250 2.0.0 queued as " + message_id.encode("ascii") + b"\r\n"
+
+
+def ehlo(hostname: str, *, starttls: bool, auth: bool) -> bytes:
+    """The extensions offered."""
+    words = [hostname, "PIPELINING", f"SIZE {MESSAGE_SIZE}", "8BITMIME", "SMTPUTF8", "CHUNKING"]
+    if starttls:
+        words.append("STARTTLS")
+    if auth:
+        words.append("AUTH PLAIN LOGIN")
+    text = "".join(f"250-{word}\r\n" for word in words)
+    return f"{text}250 ENHANCEDSTATUSCODES\r\n".encode("ascii")
 
 
 OK = reply("250 2.0.0", "OK")
@@ -32,7 +56,7 @@ HELP = reply("214 2.0.0", "EHLO, STARTTLS, AUTH, MAIL, RCPT, DATA, BDAT, RSET, N
 
 LOGGED_IN = reply("235 2.7.0", "Authentication successful")
 ASK_PLAIN = b"334 \r\n"
-ASK_USERNAME = b"334 VXNlcm5hbWU6\r\n"  # "Username:", as every client expects it
+ASK_USERNAME = b"334 VXNlcm5hbWU6\r\n"  # "Username:"
 ASK_PASSWORD = b"334 UGFzc3dvcmQ6\r\n"  # "Password:"
 WRONG_LOGIN = reply("535 5.7.8", "This credential is not valid. Check it, or create a new one.")
 LOGIN_NEEDED = reply("530 5.7.0", "Authentication required")

@@ -1,6 +1,12 @@
-"""In charge of the SMTP listeners: trio-asyncio's loop, connections counted and guarded, and their orderly end."""
+"""SMTP submission on the configured addresses: accepts connections, counts them, enforces deadlines, stops in order.
+
+Every connection is in a table that limits how many there are, in all, by client network and by credential. An error in
+one connection ends that connection only. On shutdown no connection is accepted, idle ones are closed, and messages that
+are on their way are finished within their part of `server.shutdown_timeout`.
+"""
 
 import asyncio
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Collection
@@ -8,103 +14,147 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import trio
 import trio_asyncio
 
 from appliance.config.reload import LiveSettings
-from appliance.config.settings import Config
+from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
 from appliance.intake.services import Entrance
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
 from appliance.net.connection_limits import ConnectionTable, accept_connections
+from appliance.net.memory_budget import MemoryBudget
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
-from appliance.submission import certificate, replies
-from appliance.submission.actions import ReadRecipient, Submit
-from appliance.submission.connection import Deeds, Session
-from appliance.submission.content import Room
-from appliance.submission.intake import address as read_address
-from appliance.submission.listener import Listener, listen
-from appliance.submission.login import Login
-from appliance.submission.loop import prepare
-from appliance.submission.protocol import Dialogue
+from appliance.submission import commands, replies
+from appliance.submission.actions import ParseRecipient, Submit
+from appliance.submission.authentication import Login
+from appliance.submission.connection import Callbacks, SmtpSession
+from appliance.submission.loop import attach, prepare
+from appliance.submission.protocol import SmtpProtocol
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import smtp_files
 
-COPIES = 2  # of a message, as it came and as it is stored
-QUEUE_PATIENCE = 5.0  # seconds for which a connection may wait until others from its address have logged in
-LOOK_EVERY = 0.25  # seconds, by which a client may overstay any of its deadlines
+MESSAGE_COPIES: Final = 2  # in memory: as it came, and as it is stored
+ACCOUNT_MEMORY_PART: Final = 2  # messages of one account have one part in so many of that memory
+ADMISSION_TIMEOUT: Final = 5.0  # seconds that a connection may wait until others from its address have logged in
+DEADLINE_CHECK: Final = 0.25  # seconds, by which a client may exceed any of its deadlines
+ACCEPT_BACKLOG: Final = 1_024  # connections that may wait to be accepted
+ACCEPTS_PER_TURN: Final = 32  # before other tasks have a turn
+# A connection that broke before it was accepted: accept(2) says to treat these as if it had not come.
+_LOST_BEFORE_ACCEPT: Final = frozenset(
+    (
+        errno.ECONNABORTED, errno.ECONNRESET, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
+        errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT,
+    )
+)  # fmt: skip
 
 log = get_logger("submission")
 
 
-@dataclass(frozen=True, slots=True)
-class _House:
-    """What one connection's dialogue asks of the rest of the program."""
+class SocketListener(trio.abc.Listener[Any]):
+    """A listening socket that returns plain sockets.
 
-    entrance: Entrance
+    Trio's accepts one connection in a turn of the scheduler and wraps it in a stream, which asyncio has no use for: new
+    connections wait while open ones are served, and their messages come to disk one by one instead of together.
+    """
+
+    def __init__(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
+        self._socket = listening
+        self._accepted = 0  # in this turn
+
+    @property
+    def address(self) -> str:
+        """Host and port, as in a URL."""
+        return str(Endpoint(*self._socket.getsockname()[:2]))
+
+    async def accept(self) -> socket.socket:
+        """The next connection. Raises OSError when the system is out of descriptors or memory."""
+        while True:
+            if self._accepted == ACCEPTS_PER_TURN:
+                self._accepted = 0
+                await trio.lowlevel.checkpoint()
+            self._accepted += 1
+            try:
+                client, _ = self._socket.accept()
+            except BlockingIOError:
+                self._accepted = 0
+                await trio.lowlevel.wait_readable(self._socket)
+            except OSError as error:
+                if error.errno not in _LOST_BEFORE_ACCEPT:
+                    raise
+            else:
+                return client
+
+    async def aclose(self) -> None:
+        self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+async def listen(bind: Endpoint) -> list[SocketListener]:
+    """The listeners of an address to bind; a host name may have several."""
+    opened = await trio.open_tcp_listeners(bind.port, host=bind.host, backlog=ACCEPT_BACKLOG)
+    return [SocketListener(socket.socket(fileno=each.socket.detach())) for each in opened]
+
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    services: Entrance
     admit: Callable[[Caller], bool]
 
     def caller(self, login: Login) -> Caller | None:
-        return self.entrance.credentials.caller(login.username, login.password_sha256)
+        return self.services.credentials.caller(login.username, login.password_sha256)
 
     def check(self, caller: Caller) -> None:
-        self.entrance.rate.take(caller.idempotency_scope)
-        self.entrance.door.check_open(caller)
+        self.services.rate.take(caller.idempotency_scope)
+        self.services.door.check_open(caller)
 
 
-class Submission:
-    """Everything the connections share."""
+class SubmissionServer:
+    """What all connections share."""
 
-    def __init__(self, config: Config, outside: Outside, entrance: Entrance, shown: Certificate) -> None:
-        smtp = config.smtp
+    def __init__(self, config: Config, outside: Outside, services: Entrance, certificate: Certificate) -> None:
         self._hostname = config.server.hostname
-        self._settings = smtp
+        self._settings = smtp = config.smtp
         self._outside = outside
-        self._door = entrance.door
-        self._entrance = entrance
-        self._certificate = shown
-        self._room = Room(memory.for_messages(smtp.message_memory * COPIES) // COPIES)
-        self.table: ConnectionTable[Session] = ConnectionTable(
-            smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
+        self._services = services
+        self._certificate = certificate
+        message_memory = memory.for_messages(smtp.message_memory * MESSAGE_COPIES) // MESSAGE_COPIES
+        self._budget = MemoryBudget(message_memory, owner_part=ACCOUNT_MEMORY_PART)
+        self.table: ConnectionTable[SmtpSession] = ConnectionTable(
+            smtp.max_connections, smtp.max_connections_per_address, known=services.known
         )
-        OPEN_CONNECTIONS["smtp"] = lambda: len(self.table.open)
-        table = self.table
-        self._deeds = Deeds(
-            self._submit, entrance.credentials.wrong_guess, self._read_recipient, table.leave, table.transacts
-        )
+        self._callbacks = Callbacks(self._submit, services.credentials.wrong_guess, self._parse_recipient)
 
     def adopt(self, config: Config) -> Callable[[], None]:
-        """Make ready for other settings, which sessions that begin later have; OSError for a certificate of no use."""
-        show = self._certificate.replacement(*smtp_files(config))
+        """Prepare settings for sessions that begin after the returned call; OSError if its certificate is unusable."""
+        show_certificate = self._certificate.replacement(*smtp_files(config))
 
-        def put_in_place() -> None:
-            show()
+        def apply() -> None:
+            show_certificate()
             self._settings = smtp = config.smtp
-            self.table.most, self.table.most_per_address = (
-                smtp.max_connections,
-                smtp.max_connections_per_address,
-            )
+            self.table.most, self.table.most_per_address = smtp.max_connections, smtp.max_connections_per_address
 
-        return put_in_place
+        return apply
 
     async def connected(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket) -> None:
-        """Serve one client; whatever goes wrong in it ends it alone."""
+        """Serve one client, if the table has a place for it."""
         try:
             address = str(client.getpeername()[0])
         except OSError:  # gone already
             client.close()
             return
         if self.table.is_crowded(address):
-            # A pool of a mail library opens all its connections at once; each soon counts for its credential instead.
-            await self.table.queue(address, QUEUE_PATIENCE)
+            # A mail library's pool opens all its connections at once; each soon counts for its credential instead.
+            await self.table.queue(address, ADMISSION_TIMEOUT)
         if not self.table.admits(address):
             with suppress(OSError), client:
                 if not secure:
@@ -113,94 +163,107 @@ class Submission:
         try:
             await self._serve(loop, secure, client, address)
         except OSError:
-            pass  # a client that went away while it was let in
+            pass  # the client went away meanwhile
         except Exception:
             log.exception("connection failed", client=address)
 
     async def _serve(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket, address: str) -> None:
-        may_be_plain = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
-        house = _House(self._entrance, lambda caller: self._admit(session, address, caller))
-        dialogue = Dialogue(self._hostname, house, self._room, secure=secure, plaintext_login=may_be_plain)
-        session = Session(loop, dialogue, self._deeds, self._settings, self._certificate, address)
+        plaintext_login = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
+        backend = _Backend(self._services, lambda caller: self._admit(session, address, caller))
+        protocol = SmtpProtocol(self._hostname, backend, self._budget, secure=secure, plaintext_login=plaintext_login)
+        session = SmtpSession(
+            loop,
+            protocol,
+            callbacks=self._callbacks,
+            settings=self._settings,
+            certificate=self._certificate,
+            table=self.table,
+            address=address,
+        )
         with self.table.inside(session, address):
             if not secure:
-                _attach(loop, session, client)
-            elif not await session.shake_hands(client):
+                attach(loop, session, client)
+            elif not await session.accept_tls(client):
                 return
             await session.run()
 
-    def _admit(self, session: Session, address: str, caller: Caller) -> bool:
-        """Count a session that has logged in by its credential, no longer by its address."""
+    def _admit(self, session: SmtpSession, address: str, caller: Caller) -> bool:
+        """Count a session that has logged in by its credential instead of its address."""
         most = self._settings.max_connections_per_credential
         if not self.table.logged_in(session, caller.account_id, caller.idempotency_scope, most):
             return False
-        self._entrance.known.note(address)
+        self._services.known.note(address)
         return True
 
-    async def _submit(self, work: Submit) -> str:
+    async def _submit(self, message: Submit) -> str:
+        door, caller = self._services.door, message.caller
         request_id = self._outside.identifier("req")
-        content = await self._door.workers.run(work.caller.account_id, of_size(work.size), work.content)
-        submitted = await self._door.submit(
-            work.caller, work.sender, work.recipients, content, request_id, secure=work.secure
+        content = await door.workers.run(caller.account_id, of_size(message.size), message.content)
+        submitted = await door.submit(
+            caller, message.sender, message.recipients, content, request_id, secure=message.secure
         )
         return submitted.message_id
 
-    async def _read_recipient(self, work: ReadRecipient) -> Address:
-        # Whatever the estimate says: thousands of addresses that are each just cheap enough add up.
-        return await self._door.workers.run(work.account_id, inf, read_address, work.text, "RCPT TO")
-
-
-def _attach(loop: Any, session: Session, client: socket.socket) -> None:
-    """What `connect_accepted_socket` does without TLS, less a task and two futures: 0.8 ms of each connection."""
-    client.setblocking(False)
-    loop._make_socket_transport(client, session)
+    async def _parse_recipient(self, action: ParseRecipient) -> Address:
+        # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
+        return await self._services.door.workers.run(action.account_id, inf, commands.parse_recipient, action.text)
 
 
 async def serve(
     config: Config,
     outside: Outside,
-    entrance: Entrance,
+    services: Entrance,
     stopping: trio.Event,
     live: LiveSettings | None = None,
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stopping`, then let messages on their way come in for their part of `shutdown_timeout` at most."""
+    """Serve until `stopping`; `started` returns the URLs of the listeners."""
     listeners = await _listen(config.smtp.bind, "smtp") + await _listen(config.smtp.bind_tls, "smtps")
     if not listeners:
         task_status.started([])
         return
-    shown = certificate.of_settings(config)
-    CERTIFICATE_EXPIRIES["smtp"] = lambda: shown.expires
-    submission = Submission(config, outside, entrance, shown)
+    certificate = load_certificate(config)
+    server = SubmissionServer(config, outside, services, certificate)
+    OPEN_CONNECTIONS["smtp"] = lambda: len(server.table.open)
+    CERTIFICATE_EXPIRIES["smtp"] = lambda: certificate.expires
     if live is not None:
-        live.join(submission.adopt)
+        live.join(server.adopt)
     async with trio_asyncio.open_loop() as loop, trio.open_nursery() as helpers:
         prepare(loop)
-        helpers.start_soon(shown.watch)
-        helpers.start_soon(_watch, submission.table.open)
+        helpers.start_soon(certificate.watch)
+        helpers.start_soon(_enforce_deadlines, server.table.open)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener, url in listeners:
-                    connected = partial(submission.connected, loop, url.startswith("smtps:"))
+                    connected = partial(server.connected, loop, url.startswith("smtps:"))
                     accepting.start_soon(accept_connections, listener, connected, connections)
                 task_status.started([url for _, url in listeners])
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
-            for session in list(submission.table.open):
+            for session in list(server.table.open):
                 session.stop()
             connections.cancel_scope.deadline = trio.current_time() + config.server.shutdown_timeout * CONNECTIONS_PART
         helpers.cancel_scope.cancel()
 
 
-async def _listen(binds: tuple[Endpoint, ...], scheme: str) -> list[tuple[Listener, str]]:
-    return [(listener, f"{scheme}://{listener.url}") for bind in binds for listener in await listen(bind)]
+def load_certificate(config: Config) -> Certificate:
+    chain, key = smtp_files(config)
+    try:
+        return Certificate(chain, key)
+    except OSError as error:
+        wanted = "expected a PEM chain and its PEM key, not encrypted"
+        raise ConfigError("smtp.tls_cert", f"{chain} and {key} cannot be used ({error}); {wanted}") from error
 
 
-async def _watch(sessions: Collection[Session]) -> None:
-    """End, for ever, whatever session's client is late: one look at all of them instead of a timer for each."""
+async def _listen(binds: tuple[Endpoint, ...], scheme: str) -> list[tuple[SocketListener, str]]:
+    return [(listener, f"{scheme}://{listener.address}") for bind in binds for listener in await listen(bind)]
+
+
+async def _enforce_deadlines(sessions: Collection[SmtpSession]) -> None:
+    """Check all sessions at once, until cancelled: cheaper than a timer for each."""
     while True:
-        await trio.sleep(LOOK_EVERY)
+        await trio.sleep(DEADLINE_CHECK)
         now = trio.current_time()
         for session in list(sessions):
             session.end_if_due(now)

@@ -1,4 +1,8 @@
-"""In charge of one client's connection: its deadlines, and that nothing it does outlives or outgrows it."""
+"""One HTTP connection: reads and writes for `http1.py`, with a deadline in every phase.
+
+A client that is too slow, sends nothing or does not read loses its connection and nothing else; the connection's task
+ends with it and never raises because of what a client did.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,25 +11,32 @@ from typing import Any
 
 import h11
 import trio
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
-from hypercorn.utils import parse_socket_addr
 
 from appliance.net.connection_limits import ConnectionTable
 from appliance.net.socket_stream import ONE_WRITE_BYTES, FastSocketStream
-from appliance.web.http1 import Application, Http1, InPlace, Peer
+from appliance.web.http1 import Application, Http1, Peer
+from appliance.web.hypercorn_parts import (
+    Closed,
+    ConnectionState,
+    Event,
+    HypercornConfig,
+    InlineTaskGroup,
+    RawData,
+    TCPServer,
+    Updated,
+    WorkerContext,
+    parse_socket_addr,
+)
 
+READ_BYTES = 64 * 1024  # at once
 TLS_HANDSHAKE = 10  # seconds
 MIN_BODY_RATE = 1_000  # bytes a second over the body so far, after a start of SLOW_START seconds
 SLOW_START = 10  # seconds
-DRAIN_GRACE = 10  # seconds that a body or a slow reader has left once the process is stopping
-LINGER_SECONDS = 5  # for which we read on after a refusal, so that the client gets to read our answer
+DRAIN_GRACE = 10  # seconds for a body or a client that reads slowly, once the process is stopping
+LINGER_SECONDS = 5  # after a refusal, during which input is read so that no reset destroys the answer
 LINGER_BYTES = 32 * 1024 * 1024
 
-_STATE = ConnectionState({})  # nothing of ours is kept there
+_STATE = ConnectionState({})  # of hypercorn; unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,8 @@ class Deadlines:
     keep_alive: float
 
 
-class Connection(TCPServer):
-    """A hypercorn connection with a deadline in every phase, ended by itself and never by an exception."""
+class HttpConnection(TCPServer):
+    """A client's connection, over TLS or not."""
 
     stream: Any  # an SSLStream or a SocketStream
     protocol: Http1  # type: ignore[assignment]  # hypercorn's wrapper would add HTTP/2
@@ -50,45 +61,46 @@ class Connection(TCPServer):
         config: HypercornConfig,
         context: WorkerContext,
         stream: trio.abc.Stream,
+        *,
         deadlines: Deadlines,
         new_request_id: Callable[[], str],
-        table: "ConnectionTable[Connection] | None" = None,
+        table: "ConnectionTable[HttpConnection]",
     ) -> None:
         super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # our own ASGI callable, any stream
         self._deadlines = deadlines
         self._new_request_id = new_request_id
-        self._table: ConnectionTable[Connection] = table or ConnectionTable(1, 1)
+        self._table = table
         self._peer = Peer(None)
         self._closing = False
-        self._busy = False  # with a request
+        self._busy = False  # a request is being read or answered
         self._waiting_since = trio.current_time()  # for the first byte of a request, its headers, or its body
-        self._request_begun = True  # a new connection owes us a request at once; a kept one does not
+        self._request_begun = True  # a new connection has to send a request at once; one that has sent some has not
         self._body_bytes = 0
-        self._due = inf  # when the client will have kept us waiting too long; the watch looks at it
-        self._patience = trio.CancelScope()
+        self._due = inf  # when the client will be late; the server checks it
+        self._serving = trio.CancelScope()
         self._writing = trio.CancelScope()
         self._quick = FastSocketStream(stream) if type(stream) is trio.SocketStream else None
 
     async def run(self) -> None:
-        """Serve requests until either side has enough."""
+        """Serve requests until either side closes."""
         try:
-            with self._patience:
+            with self._serving:
                 await self._serve()
         finally:
             await self._close()
 
     async def _serve(self) -> None:
         secure = isinstance(self.stream, trio.SSLStream)
-        if secure and not await self._shook_hands():
+        if secure and not await self._did_handshake():
             return
         socket = (self.stream.transport_stream if secure else self.stream).socket
         try:
             client = parse_socket_addr(socket.family, socket.getpeername())
             server = parse_socket_addr(socket.family, socket.getsockname())
         except OSError:
-            return  # gone before we looked
+            return  # gone already
         self._peer.address = client
-        requests = InPlace(lambda: self.protocol.receive(), self._peer)
+        requests = InlineTaskGroup(lambda: self.protocol.receive(), self._peer)
         self.protocol = Http1(
             self.app, self.config, self.context, requests, _STATE, secure, client, server, self.protocol_send
         )
@@ -98,7 +110,7 @@ class Connection(TCPServer):
         if self._closing and self.protocol.connection.our_state is not h11.SEND_RESPONSE:
             await self._linger()
 
-    async def _shook_hands(self) -> bool:
+    async def _did_handshake(self) -> bool:
         self._due = trio.current_time() + TLS_HANDSHAKE
         try:
             await self.stream.do_handshake()
@@ -108,38 +120,38 @@ class Connection(TCPServer):
         return True
 
     def end_if_due(self, now: float) -> None:
-        """End it if the client has kept us waiting too long."""
+        """Close if the client is late."""
         if now >= self._due:
-            self._patience.cancel()
+            self._serving.cancel()
 
     def give_way(self) -> None:
-        """End it for another: its client keeps us waiting."""
-        self._patience.cancel()
+        """Close for another client: this one is waited for."""
+        self._serving.cancel()
 
     def drain(self) -> None:
-        """The process is stopping: an idle connection ends now, a busy one soon."""
+        """The process is stopping: close now if idle, soon if busy."""
         soon = trio.current_time() + DRAIN_GRACE
         self._writing.deadline = min(self._writing.deadline, soon)
-        if self._due < inf:  # we are waiting for the client
+        if self._due < inf:  # the client is waited for
             if self._busy:
                 self._due = min(self._due, soon)
             else:
-                self._patience.cancel()
+                self._serving.cancel()
 
     # ---- reading
 
     async def _read_more(self) -> bytes:
-        """The next bytes; none when there will be no more. When they do not come in time, that is the end."""
+        """The next bytes; none when there will be no more, or when they came too late."""
         self._due = self._read_deadline()
         # A body that is waited for does not give way once its request is authenticated.
         if not self._busy or not self._peer.authenticated:
             self._table.waits(self, authenticated=self._peer.authenticated)
         try:
-            data: bytes = await (self._quick or self.stream).receive_some(MAX_RECV)
+            data: bytes = await (self._quick or self.stream).receive_some(READ_BYTES)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             data = b""
-        if self._patience.cancel_called:
-            return b""  # it came, but too late
+        if self._serving.cancel_called:
+            return b""  # late
         self._due = inf
         if self._busy:
             self._body_bytes += len(data)
@@ -149,7 +161,7 @@ class Connection(TCPServer):
         return data
 
     def _read_deadline(self) -> float:
-        """Until when the next bytes must come, given what the client owes us."""
+        """Until when the next bytes must come, given what they belong to."""
         if not self._busy:
             limit = self._deadlines.header if self._request_begun else self._deadlines.keep_alive
             return self._waiting_since + limit
@@ -159,8 +171,8 @@ class Connection(TCPServer):
     # ---- writing
 
     async def protocol_send(self, event: Event) -> None:
-        """Write, or note what the protocol is about to do."""
-        # By type: hypercorn's events are abstract classes, of which isinstance() asks a question each.
+        """Write, or note the state of the protocol."""
+        # By type: hypercorn's events are abstract classes, for which isinstance() is slow.
         if type(event) is RawData:
             await self._write(event.data)
         elif type(event) is Closed:
@@ -172,11 +184,11 @@ class Connection(TCPServer):
             self._waiting_since, self._body_bytes, self._request_begun = trio.current_time(), 0, False
 
     async def _write(self, data: bytes) -> None:
-        """Send all, or give the connection up: a client that does not read must not hold a task or a shutdown."""
+        """Send all, or close: a client that does not read must not hold a task or a shutdown."""
         try:
             sent = self._quick.send_now(data) if self._quick is not None and len(data) <= ONE_WRITE_BYTES else 0
             if sent == len(data):
-                return  # and no visit to the scheduler: the next read makes one
+                return  # without a checkpoint: the next read has one
             limit = DRAIN_GRACE if self.context.terminated.is_set() else self._deadlines.write
             if not self._peer.authenticated:
                 self._table.waits(self)
@@ -196,15 +208,15 @@ class Connection(TCPServer):
         await trio.aclose_forcefully(self._quick or self.stream)
 
     async def _linger(self) -> None:
-        """Read on for a moment: closing a socket with unread data would reset it and destroy our last answer."""
-        # Under TLS as well: its own goodbye would end in an error when the client is still sending.
+        """Read on for a moment: closing a socket with unread data would reset it and destroy the last answer."""
+        # Below TLS, whose closing alert would fail while the client is still sending.
         transport = self.stream.transport_stream if isinstance(self.stream, trio.SSLStream) else self.stream
         self._table.waits(self)
         with trio.move_on_after(LINGER_SECONDS):
             try:
                 await transport.send_eof()
                 left = LINGER_BYTES
-                while left > 0 and (data := await transport.receive_some(MAX_RECV)):
+                while left > 0 and (data := await transport.receive_some(READ_BYTES)):
                     left -= len(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass

@@ -1,10 +1,9 @@
-"""In charge of the price of the request that carries the load: `POST /emails`, all of it here already.
+"""The fast path for `POST /emails` when all of the request is here: read and answered without h11. No I/O.
 
-h11 spends 200 µs on it, in states and checks that are the same every time; this spends 8. So as not to have two
-opinions of what a request is, only what h11 reads without any doubt is read here: a few spellings of the request line,
-plain ASCII headers, each once, with one plain length, nothing that asks for more than an answer. Whatever else comes,
-well formed or not, is h11's, from its first byte; what h11 refuses is never read here (`tests/web/test_fast_post.py`
-holds the two against each other).
+h11 takes 200 µs for it, in states and checks that are the same every time; this takes 8. Only what h11 reads in one way
+is read here: a few spellings of the request line, plain ASCII headers, each once, with one plain length, and nothing
+that asks for more than an answer. All else, well formed or not, is left to h11 from its first byte; what h11 refuses is
+never accepted here: `tests/web/test_fast_post.py` compares the two.
 """
 
 import re
@@ -13,14 +12,14 @@ from typing import NamedTuple
 from appliance.web.answer import REASONS, Headers
 from appliance.web.framing import HEAD_LINES
 
-HEAD_BYTES = 4 * 1024  # far below what h11 is given; a longer head is no common one
-LENGTH_DIGITS = 7  # no more than the buffer of a connection could hold anyway
+FAST_HEAD_BYTES = 4 * 1024  # a longer head is left to h11
+LENGTH_DIGITS = 7  # more than one read of a connection ever has
 
-# The same route in the spellings that clients have which join a base URL and a path.
+# The spellings of the route by clients that join a base URL and a path.
 _REQUEST_LINES = (b"POST /emails HTTP/1.1\r\n", b"POST /emails/ HTTP/1.1\r\n", b"POST //emails HTTP/1.1\r\n")
 # No bare CR or LF, no folded line, no control or 8-bit character, no space around a name: one way to read it.
 _FIELDS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x20-\x7e]*\r\n)+")
-# Each asks for something: another framing (RFC 9112 6.1), a word before the body, another protocol.
+# Each asks for more: another framing (RFC 9112 6.1), an interim response, another protocol.
 _NOT_PLAIN = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
 
@@ -33,10 +32,10 @@ class QuickRequest(NamedTuple):
 
 
 def read_request(data: bytes) -> QuickRequest | None:
-    """The request these bytes begin with; None when that takes more than a quick look."""
+    """The request that these bytes begin with; None when it is for h11 to read."""
     if not data.startswith(_REQUEST_LINES):
         return None
-    begin, end = data.index(b"\n") + 1, data.find(b"\r\n\r\n", 0, HEAD_BYTES)
+    begin, end = data.index(b"\n") + 1, data.find(b"\r\n\r\n", 0, FAST_HEAD_BYTES)
     if end < begin or data.count(b"\n", begin, end) >= HEAD_LINES or not _FIELDS.fullmatch(data, begin, end + 2):
         return None
     lines = data[begin:end].split(b"\r\n")
@@ -59,6 +58,6 @@ def read_request(data: bytes) -> QuickRequest | None:
 
 
 def answer_bytes(status: int, headers: Headers, body: bytes) -> bytes:
-    """A whole answer as it goes over the wire; its headers tell its length."""
+    """A whole response on the wire; its headers must have its length."""
     fields = b"\r\n".join([b": ".join(field) for field in headers])
     return b"HTTP/1.1 %d %s\r\n%s\r\n\r\n%s" % (status, REASONS.get(status, b""), fields, body)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from appliance.errors import Code, Refused
 
-HEAD_BYTES = 16 * 1024  # the request line and all header lines, with their line ends
+REQUEST_HEAD_BYTES = 16 * 1024  # the request line and all header lines, with their line ends
 HEAD_LINES = 100  # header lines
 CHUNK_LINE = 1_024  # bytes of a chunk's size with its extensions, or of a trailer line
 TRAILER_LINES = 16
@@ -66,7 +66,7 @@ class HeadReader:
         self._line_ends += line_ends
         if self._line_ends > _LINE_ENDS + held.startswith(_EMPTY_LINE):
             raise BadHead(f"The request has more than {HEAD_LINES} header lines. Send fewer.")
-        if stop > HEAD_BYTES:
+        if stop > REQUEST_HEAD_BYTES:
             raise BadHead("The request's headers are larger than 16 KiB. Send less in them.")
         last = max(0, before - 1)
         if held.count(b"\r\n", last, stop) != line_ends:

@@ -1,15 +1,15 @@
-"""In charge of HTTP/1.1 on one connection: hypercorn's protocol, with the doors it leaves open closed.
+"""HTTP/1.1 on one connection, for `connection.py`: requests in, the application's answers out, one after the other.
 
-What differs from hypercorn's own, and why:
+A subclass of hypercorn's protocol (`hypercorn_parts.py` says what of that is in use). What differs, and why:
 
 - the application runs in the connection's own task and pulls the body as it wants it: no task and no channel per
-  request, no body read that nobody asked for, and nothing to deadlock on when it stops reading;
+  request, no body read ahead, and no deadlock when the application stops reading;
 - `100 Continue` is sent when the application first reads the body, so one that refuses is never sent a body;
 - no Upgrade and no HTTP/2: each had requests that killed the process, and nothing here needs them;
-- h11 parses heads only, and only such as `framing.py` has found to be short and in plain lines;
+- h11 parses heads only, and only those that `framing.py` has found to be short and in plain lines;
 - a body whose length is told in two ways is refused: a proxy in front may have believed the other one;
 - a response leaves in one write instead of three;
-- the request that carries the load is read and answered without h11, where there can be no two opinions of it;
+- a plain `POST /emails` that is here as a whole is read and answered without h11 (`fast_post.py`);
 - a request that is not HTTP gets our error object, with an `X-Request-ID` like every other answer.
 """
 
@@ -22,24 +22,29 @@ from typing import Any, Protocol
 
 import h11
 import trio
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
-from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
-from hypercorn.trio.task_group import TaskGroup
 
 from appliance.errors import Code
-from appliance.telemetry.log import get_logger
 from appliance.web.answer import REASONS, Answer, Headers, error_answer, http_date
 from appliance.web.fast_post import QuickRequest, answer_bytes, read_request
 from appliance.web.framing import BadHead, BodyReader, ChunkedBody, HeadReader, LengthBody
+from appliance.web.hypercorn_parts import (
+    STREAM_ID,
+    Body,
+    Closed,
+    EndBody,
+    Event,
+    H11Protocol,
+    HttpExchange,
+    RawData,
+    Request,
+    Response,
+    StreamClosed,
+    StreamEvent,
+    Updated,
+    WholeResponse,
+)
 
 JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are written
-
-log = get_logger("web")
-
-Send = Callable[[Any], Awaitable[None]]
 
 _BUSY, _IDLE, _CLOSED = Updated(idle=False), Updated(idle=True), Closed()
 _DISCONNECT = {"type": "http.disconnect"}
@@ -49,14 +54,14 @@ _ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Peer:
-    """The other end of a connection, and whether a request on it was authenticated, as the application found."""
+    """The client of a connection; the application notes whether a request of it was authenticated."""
 
-    address: tuple[str, int] | None  # and port, where there is such a thing
+    address: tuple[str, int] | None  # and port; None for a socket without addresses
     authenticated: bool = False
 
 
 class Application(Protocol):
-    """What is served: an ASGI application with a short way for whole requests."""
+    """What is served: an ASGI application with a fast path for whole requests."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request over ASGI."""
@@ -66,7 +71,7 @@ class Application(Protocol):
 
 
 def _body_of(request: h11.Request) -> BodyReader | None:
-    """How its body is to be read; None when it tells that in two ways (RFC 9112 6.3: an attempt at smuggling)."""
+    """The reader of its body; None when it gives the length in two ways (RFC 9112 6.3: an attempt at smuggling)."""
     length, chunked = None, False
     for name, value in request.headers:
         if name == b"content-length":
@@ -79,76 +84,14 @@ def _body_of(request: h11.Request) -> BodyReader | None:
 
 
 def _origin_form(target: bytes) -> bytes:
-    """The target as path and query, also of an absolute URL (RFC 9112 3.2.2); anything else is a path of nobody's."""
+    """The target as path and query, also of an absolute URL (RFC 9112 3.2.2); anything else becomes an unknown path."""
     if target.startswith(b"/"):
         return target
     return b"/" + _ABSOLUTE_FORM.sub(b"", target, count=1).removeprefix(b"/")
 
 
-class InPlace(TaskGroup):
-    """Hypercorn's place to start the application, which runs it right there, guarded."""
-
-    def __init__(self, receive: Callable[[], Awaitable[dict[str, Any]]], peer: Peer) -> None:
-        super().__init__()
-        self._receive = receive
-        self._peer = peer
-
-    async def spawn_app(self, app: Any, config: object, scope: Any, send: Send) -> Send:
-        """Run the application on one request, to its end."""
-        scope["peer"] = self._peer
-        try:
-            await app(scope, self._receive, send)
-        except Exception:
-            log.exception("request failed outside its guard", method=scope["method"], path=scope["path"][:200])
-        await send(None)
-        return _nobody
-
-
-async def _nobody(event: Any) -> None:
-    """Where events for an application go that has ended."""
-
-
-@dataclass(frozen=True)
-class WholeResponse(StreamEvent):
-    """A response that is complete in one go, as nearly all are: one step instead of hypercorn's four."""
-
-    status_code: int
-    headers: list[tuple[bytes, bytes]]
-    data: bytes
-
-
-class Exchange(HTTPStream):
-    """One request and its response."""
-
-    app_put = staticmethod(_nobody)
-    _start: Any = None  # the head of a response, until its body says whether it is whole
-
-    async def app_send(self, message: Any) -> None:
-        """Take what the application sends; one that ends without an answer leaves only a closed connection."""
-        if message is None:
-            if self.state is not ASGIHTTPState.CLOSED:
-                await self.send(StreamClosed(stream_id=self.stream_id))
-        elif message["type"] == "http.response.start":
-            self._start = message
-        elif self._start is not None and not message.get("more_body", False):
-            self.state = ASGIHTTPState.CLOSED
-            body = b"" if self.scope["method"] == "HEAD" else message["body"]
-            await self.send(WholeResponse(STREAM_ID, self._start["status"], self._start["headers"], body))
-        else:
-            if self._start is not None:
-                start, self._start = self._start, None
-                await super().app_send(start)
-            await super().app_send(message)
-
-    async def _send_closed(self) -> None:
-        # As hypercorn's, without its access log.
-        await self.send(EndBody(stream_id=self.stream_id))
-        self.state = ASGIHTTPState.CLOSED
-        await self.send(StreamClosed(stream_id=self.stream_id))
-
-
 class Http1(H11Protocol):
-    """The protocol of one connection."""
+    """The state of one connection."""
 
     app: Application  # type: ignore[assignment]  # called in place, without hypercorn's wrapper
     connection: h11.Connection  # for one request and its answer
@@ -162,7 +105,7 @@ class Http1(H11Protocol):
         self._read_more = read_more
         self._peer = peer
         self._unsent: list[bytes] = []
-        self._unread = b""  # what has come, and belongs to the body of this request or to what follows it
+        self._unread = b""  # of the body of this request, or of what follows it
         self._head = HeadReader()
         self._body: BodyReader = LengthBody(0)
         self._body_given = True  # all of it, to the application
@@ -170,7 +113,7 @@ class Http1(H11Protocol):
     # ---- what comes in
 
     async def handle(self, event: Event) -> None:
-        """Serve what has come: each request quickly if it is plain and whole, and with h11 otherwise."""
+        """Serve what has come: by the fast path each request that is plain and whole, and with h11 otherwise."""
         assert isinstance(event, RawData)  # noqa: S101 - nothing else is sent here
         self._unread = event.data
         while self._unread:
@@ -182,7 +125,7 @@ class Http1(H11Protocol):
             if not goes_on:
                 return
             if self._unread:
-                await trio.lowlevel.checkpoint()  # nobody gets to send many requests at once and have us for itself
+                await trio.lowlevel.checkpoint()  # between pipelined requests, other connections have a turn
 
     async def _serve_whole(self, request: QuickRequest) -> bool:
         """Answer a request that is here already; whether the connection goes on."""
@@ -222,7 +165,7 @@ class Http1(H11Protocol):
         return self.connection.our_state is h11.IDLE
 
     async def _create_stream(self, request: h11.Request) -> None:
-        exchange = Exchange(
+        exchange = HttpExchange(
             self.app,  # type: ignore[arg-type]  # as above
             self.config,
             self.context,
@@ -291,7 +234,7 @@ class Http1(H11Protocol):
             await self.send(_CLOSED)
 
     def _is_last(self) -> bool:
-        """Whether the connection ends with this answer, for reasons of our own."""
+        """Whether the server ends the connection with this answer."""
         return self.keep_alive_requests >= self.config.keep_alive_max_requests or self.context.terminated.is_set()
 
     def _dated(self, headers: Headers) -> Headers:
@@ -305,7 +248,7 @@ class Http1(H11Protocol):
         self._queue(h11.Response(headers=self._dated(headers), status_code=status, reason=reason))
 
     def _queue(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
-        # A client that broke the protocol while we were answering will not understand the answer either.
+        # h11 raises for a client that broke the protocol meanwhile; it would not understand the answer either.
         with suppress(h11.LocalProtocolError):
             data = self.connection.send(event)
             if data:
@@ -317,7 +260,7 @@ class Http1(H11Protocol):
             await self.send(RawData(data=data))
 
     async def _refuse(self, text: str) -> None:
-        """Answer what is not taken for HTTP/1.1, and close."""
+        """Answer what is not valid HTTP/1.1, and close."""
         status, headers, body = error_answer(Code.INVALID_REQUEST, text, self._new_request_id())
         dated = [*headers, (b"date", http_date(int(time.time()))), (b"connection", b"close")]
         self.connection = h11.Connection(h11.SERVER)  # which owes the client no answer

@@ -1,17 +1,17 @@
-"""In charge of the HTTP listeners: hypercorn's connections, guarded and counted, and their orderly end."""
+"""The HTTP API and dashboard on the configured addresses: accepts connections, counts them, enforces deadlines, stops.
 
-import logging
+Every connection is in a table that limits how many there are, in all and by client network; those beyond it get a 503.
+An error in one connection ends that connection only. On shutdown no connection is accepted, idle ones are closed, and
+requests that are being read or answered have their part of `server.shutdown_timeout`.
+"""
+
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.trio.lifespan import Lifespan
-from hypercorn.trio.worker_context import WorkerContext
 
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, HttpSettings
@@ -22,21 +22,79 @@ from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import http_files
-from appliance.web.connection import Connection, Deadlines
+from appliance.web.connection import Deadlines, HttpConnection
 from appliance.web.http1 import Application
+from appliance.web.hypercorn_parts import ASGIWrapper, Lifespan, WorkerContext, hypercorn_config
 from appliance.web.turned_away import TurnedAway
 
-HEADER_BYTES = 16 * 1024
-BACKLOG = 1_024
-LOOK_EVERY = 0.25  # seconds, by which a client may overstay any of its deadlines
-REQUESTS_PER_CONNECTION = 1_000_000  # effectively no limit: reconnecting costs clients more than it saves us
+HTTP_BACKLOG: Final = 1_024  # connections that may wait to be accepted
+DEADLINE_CHECK: Final = 0.25  # seconds, by which a client may exceed any of its deadlines
 
 log = get_logger("web")
 
 
+class HttpServer:
+    """What all connections share."""
+
+    def __init__(
+        self, app: Application, config: Config, new_request_id: Callable[[], str], known: KnownNetworks
+    ) -> None:
+        http = config.http
+        self._app = app
+        self._new_request_id = new_request_id
+        self._deadlines = _deadlines(http)
+        self._turned_away = TurnedAway(new_request_id)
+        self.certificate = _certificate(config)
+        self.hypercorn = hypercorn_config()
+        self.context = WorkerContext(None)
+        self.table: ConnectionTable[HttpConnection] = ConnectionTable(
+            http.max_connections, http.max_connections_per_address, http.trusted_proxies, known
+        )
+
+    def adopt(self, config: Config) -> Callable[[], None]:
+        """Prepare settings for connections that begin after the returned call; OSError for an unusable certificate."""
+        http, files = config.http, http_files(config)
+        show_certificate = self.certificate.replacement(*files) if self.certificate and files else None
+
+        def apply() -> None:
+            if show_certificate is not None:
+                show_certificate()
+            self._deadlines = _deadlines(http)
+            self.table.most, self.table.most_per_address = http.max_connections, http.max_connections_per_address
+            self.table.trusted = http.trusted_proxies
+
+        return apply
+
+    async def connected(self, stream: trio.abc.Stream) -> None:
+        """Serve one client, if the table has a place for it."""
+        address = _address(stream)
+        if address is None:
+            await trio.aclose_forcefully(stream)
+        elif not self.table.admits(address):
+            await self._turned_away.answer(stream)
+        else:
+            await self._serve(stream, address)
+
+    async def _serve(self, stream: trio.abc.Stream, address: str) -> None:
+        connection = HttpConnection(
+            self._app,
+            self.hypercorn,
+            self.context,
+            stream,
+            deadlines=self._deadlines,
+            new_request_id=self._new_request_id,
+            table=self.table,
+        )
+        with self.table.inside(connection, address):
+            try:
+                await connection.run()
+            except Exception:
+                log.exception("connection failed", client=address)
+
+
 async def serve(
     app: Application,
-    settings: Config,
+    config: Config,
     new_request_id: Callable[[], str],
     stopping: trio.Event,
     live: LiveSettings | None = None,
@@ -44,69 +102,35 @@ async def serve(
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stopping`, then let requests in flight finish for their part of `shutdown_timeout` at most."""
-    http = settings.http
-    config = _hypercorn_config()
-    context = WorkerContext(None)
-    table: ConnectionTable[Connection] = ConnectionTable(
-        http.max_connections, http.max_connections_per_address, http.trusted_proxies, known or KnownNetworks()
-    )
-    turned_away = TurnedAway(new_request_id)
-    OPEN_CONNECTIONS["http"] = lambda: len(table.open)
-    deadlines = _deadlines(http)
-    shown = _certificate(settings)
-    listeners, urls = await _listen(http, shown)
-    lifespan = Lifespan(ASGIWrapper(app), config, {})
-
-    async def connected(stream: trio.abc.Stream) -> None:
-        address = _address(stream)
-        if address is None:
-            await trio.aclose_forcefully(stream)
-        elif not table.admits(address):
-            await turned_away.answer(stream)
-        else:
-            connection = Connection(app, config, context, stream, deadlines, new_request_id, table)
-            await _guarded(connection, table, address)
-
-    def adopt(new: Config) -> Callable[[], None]:
-        http, files = new.http, http_files(new)
-        show = shown.replacement(*files) if shown and files else None
-
-        def put_in_place() -> None:
-            nonlocal deadlines
-            if show is not None:
-                show()
-            deadlines = _deadlines(http)
-            table.most, table.most_per_address = http.max_connections, http.max_connections_per_address
-            table.trusted = http.trusted_proxies
-
-        return put_in_place
-
+    """Serve until `stopping`; `started` returns the URLs of the listeners."""
+    server = HttpServer(app, config, new_request_id, known or KnownNetworks())
+    shown = server.certificate
+    listeners, urls = await _listen(config.http, shown)
+    lifespan = Lifespan(ASGIWrapper(app), server.hypercorn, {})
+    OPEN_CONNECTIONS["http"] = lambda: len(server.table.open)
     if shown is not None:
         CERTIFICATE_EXPIRIES["http"] = lambda: shown.expires
     if live is not None:
-        live.join(adopt)
-    async with trio.open_nursery() as lifespan_nursery:
-        await lifespan_nursery.start(lifespan.handle_lifespan)
+        live.join(server.adopt)
+    async with trio.open_nursery() as helpers:
+        await helpers.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
-        lifespan_nursery.start_soon(_watch, table.open)
+        helpers.start_soon(_enforce_deadlines, server.table.open)
         if shown is not None:
-            lifespan_nursery.start_soon(shown.watch)
+            helpers.start_soon(shown.watch)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(accept_connections, listener, connected, connections)
+                    accepting.start_soon(accept_connections, listener, server.connected, connections)
                 task_status.started(urls)
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
-            await context.terminated.set()
-            for connection in list(table.open):
+            await server.context.terminated.set()
+            for connection in list(server.table.open):
                 connection.drain()
-            connections.cancel_scope.deadline = (
-                trio.current_time() + settings.server.shutdown_timeout * CONNECTIONS_PART
-            )
+            connections.cancel_scope.deadline = trio.current_time() + config.server.shutdown_timeout * CONNECTIONS_PART
         await lifespan.wait_for_shutdown()
-        lifespan_nursery.cancel_scope.cancel()
+        helpers.cancel_scope.cancel()
 
 
 def _deadlines(http: HttpSettings) -> Deadlines:
@@ -118,25 +142,13 @@ def _certificate(config: Config) -> Certificate | None:
     return Certificate(*files, tls_context) if files else None
 
 
-async def _watch(connections: Collection[Connection]) -> None:
-    """End, for ever, whatever connection's client is late.
-
-    One look at all of them, where Trio would have two deadlines to note and to forget for every request.
-    """
+async def _enforce_deadlines(connections: Collection[HttpConnection]) -> None:
+    """Check all connections at once, until cancelled: cheaper than two timers for every request."""
     while True:
-        await trio.sleep(LOOK_EVERY)
+        await trio.sleep(DEADLINE_CHECK)
         now = trio.current_time()
         for connection in connections:
             connection.end_if_due(now)
-
-
-async def _guarded(connection: Connection, table: ConnectionTable[Connection], address: str) -> None:
-    """Run one connection; whatever goes wrong in it ends it alone."""
-    with table.inside(connection, address):
-        try:
-            await connection.run()
-        except Exception:
-            log.exception("connection failed", client=address)
 
 
 def _address(stream: Any) -> str | None:
@@ -149,7 +161,7 @@ def _address(stream: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _TlsListener(trio.abc.Listener[Any]):
-    """As trio.SSLListener, but with the certificate that is shown at the time."""
+    """As trio.SSLListener, with the certificate of the time of the handshake."""
 
     plain: trio.SocketListener
     shown: Certificate
@@ -166,7 +178,7 @@ async def _listen(settings: HttpSettings, shown: Certificate | None) -> tuple[li
     listeners: list[trio.abc.Listener[Any]] = []
     urls = []
     for bind in settings.bind:
-        for plain in await trio.open_tcp_listeners(bind.port, host=bind.host, backlog=BACKLOG):
+        for plain in await trio.open_tcp_listeners(bind.port, host=bind.host, backlog=HTTP_BACKLOG):
             name = plain.socket.getsockname()
             host = f"[{name[0]}]" if ":" in name[0] else name[0]
             urls.append(f"{'https' if shown else 'http'}://{host}:{name[1]}")
@@ -175,17 +187,7 @@ async def _listen(settings: HttpSettings, shown: Certificate | None) -> tuple[li
 
 
 def tls_context(chain: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 and later, and no protocol but HTTP/1.1 to choose."""
+    """TLS 1.2 and later, with HTTP/1.1 as the only protocol (ALPN)."""
     context = certificate.tls_context(chain, key)
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-def _hypercorn_config() -> HypercornConfig:
-    config = HypercornConfig()
-    config.h11_max_incomplete_size = HEADER_BYTES
-    config.include_server_header = False
-    config.keep_alive_max_requests = REQUESTS_PER_CONNECTION
-    config.accesslog = None
-    config.errorlog = logging.getLogger("hypercorn.error")  # into our own log, not a second handler
-    return config

@@ -1,10 +1,10 @@
 """The answer to HTTP connections beyond the limits: a 503 that says when to come back, sent without reading a request.
 
 It is one write that does not wait. The connection is then read until the client closes it, because closing a socket
-with unread input would reset it and destroy the answer. How long it is read depends on how many are: of the first
-PATIENT up to LINGER seconds, of AT_ONCE in all up to SHORT_LINGER. What comes beyond those is read once, which is
-enough for a client whose request is here already, and closed. Under TLS there is no answer: it would take a handshake,
-which costs more than the request that was refused.
+with unread input would reset it and destroy the answer. The first LONG_LINGERING connections are read for up to
+LONG_LINGER seconds, LINGERING in all for up to SHORT_LINGER. One beyond those is read once, enough for a client whose
+request is here already, and closed. Under TLS there is no answer: it would take a handshake, which costs more
+than the request that was refused.
 """
 
 import os
@@ -19,12 +19,12 @@ from appliance.errors import Code
 from appliance.web.answer import error_answer, http_date
 from appliance.web.fast_post import answer_bytes
 
-AT_ONCE = 512  # connections that are read after their answer; each takes a task and a descriptor
-PATIENT = 64  # of those
-LINGER = 2.0  # seconds
+LINGERING = 512  # connections that are read after their answer; each takes a task and a descriptor
+LONG_LINGERING = 64  # of those
+LONG_LINGER = 2.0  # seconds
 SHORT_LINGER = 0.5  # seconds: some round trips
-RETRY_AFTER = 1  # seconds
-PIECE = 16 * 1024  # bytes read at once
+TURNED_AWAY_RETRY = 1  # seconds, in Retry-After
+LINGER_READ = 16 * 1024  # bytes at once
 
 _TEXT = (
     "There are too many connections, in all or from this address. Use fewer, or retry in a moment with the same key."
@@ -33,10 +33,10 @@ _TEXT = (
 
 @dataclass(slots=True)
 class TurnedAway:
-    """Those who are being answered so."""
+    """The connections that are being answered so."""
 
     new_request_id: Callable[[], str]
-    at_once: int = AT_ONCE
+    at_once: int = LINGERING
     _lingering: int = 0
 
     async def answer(self, stream: trio.abc.Stream) -> None:
@@ -51,7 +51,7 @@ class TurnedAway:
 
     async def _tell(self, stream: trio.SocketStream) -> None:
         status, headers, body = error_answer(
-            Code.SERVICE_UNAVAILABLE, _TEXT, self.new_request_id(), retry_after=RETRY_AFTER
+            Code.SERVICE_UNAVAILABLE, _TEXT, self.new_request_id(), retry_after=TURNED_AWAY_RETRY
         )
         headers += [(b"date", http_date(int(time.time()))), (b"connection", b"close")]
         # As it is new, its send buffer has room for this.
@@ -60,12 +60,12 @@ class TurnedAway:
 
     async def _linger(self, stream: trio.SocketStream) -> None:
         if self._lingering >= self.at_once:
-            os.read(stream.socket.fileno(), PIECE)  # never waits: Trio's sockets do not block
+            os.read(stream.socket.fileno(), LINGER_READ)  # never waits: Trio's sockets do not block
             return
         self._lingering += 1
         try:
-            with trio.move_on_after(LINGER if self._lingering <= PATIENT else SHORT_LINGER):
-                while await stream.receive_some(PIECE):
+            with trio.move_on_after(LONG_LINGER if self._lingering <= LONG_LINGERING else SHORT_LINGER):
+                while await stream.receive_some(LINGER_READ):
                     pass
         finally:
             self._lingering -= 1

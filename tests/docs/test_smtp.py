@@ -38,12 +38,12 @@ def test_the_limits_are_those_of_the_program() -> None:
     told = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", DOCUMENT, re.MULTILINE))
     assert told["recipients of a message"] == str(RECIPIENTS)
     assert told["size of a message"] == f"{MESSAGE_SIZE // 1024**2} MiB"
-    lines = f"{limits.LINE} octets; `MAIL` {limits.MAIL_LINE:,}; `AUTH` and its answers {limits.LOGIN_LINE:,}"
+    lines = f"{limits.COMMAND_LINE} octets; `MAIL` {limits.MAIL_LINE:,}; `AUTH` and its answers {limits.AUTH_LINE:,}"
     assert told["command line"] == lines
     assert told["failed logins on a connection"].startswith(f"{limits.LOGIN_FAILURES},")
-    assert told["errors (5xx) since the last accepted message"] == str(limits.ERRORS)
-    assert told["commands that bring no mail since the last accepted message"] == str(limits.JUNK)
-    rate = f"{limits.LOWEST_RATE} bytes a second, after its first {limits.SLOW_START:.0f} seconds"
+    assert told["errors (5xx) since the last accepted message"] == str(limits.MAX_ERRORS)
+    assert told["commands that bring no mail since the last accepted message"] == str(limits.MAX_JUNK_COMMANDS)
+    rate = f"{limits.MIN_CONTENT_RATE} bytes a second, after its first {limits.SLOW_START:.0f} seconds"
     assert told["rate of a message"] == rate
     assert told["TLS handshake"] == f"{limits.TLS_HANDSHAKE:.0f} seconds"
     assert f"`{CERTIFICATE}`" in DOCUMENT

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError
-from appliance.submission.certificate import of_settings
+from appliance.submission.server import load_certificate
 from appliance.tls.certificate import CERTIFICATE_CHECK_INTERVAL, Certificate
 from appliance.tls.certificate_files import CERTIFICATE
 from appliance.tls.self_signed import generate
@@ -47,25 +47,25 @@ def encrypted(key: bytes) -> bytes:
 
 def test_one_is_made_for_each_host_name(tmp_path: Path) -> None:
     """The generated one stays as long as the host is called so, and is made anew when it is damaged."""
-    of_settings(settings(tmp_path))
+    load_certificate(settings(tmp_path))
     first = (tmp_path / CERTIFICATE).read_bytes()
-    of_settings(settings(tmp_path))
+    load_certificate(settings(tmp_path))
     assert (tmp_path / CERTIFICATE).read_bytes() == first
-    of_settings(settings(tmp_path, hostname="other.example.com"))
+    load_certificate(settings(tmp_path, hostname="other.example.com"))
     second = (tmp_path / CERTIFICATE).read_bytes()
     assert second != first
     (tmp_path / CERTIFICATE).write_bytes(second[:100])
-    of_settings(settings(tmp_path, hostname="other.example.com"))
+    load_certificate(settings(tmp_path, hostname="other.example.com"))
     assert len((tmp_path / CERTIFICATE).read_bytes()) > 100
 
 
 @pytest.mark.parametrize("fault", ["nonsense", "another's key", "an encrypted key"])
 def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, fault: str) -> None:
-    """The error names the key and both files, and nobody is asked for a password."""
+    """The error names the key and both files, and no password is asked for."""
     chain, key = issued()
     wrong = {"nonsense": b"x", "another's key": issued()[1], "an encrypted key": encrypted(key)}[fault]
     with pytest.raises(ConfigError, match=r"smtp\.tls_cert: .*chain\.pem and .*key\.pem cannot be used"):
-        of_settings(named(tmp_path, chain, wrong))
+        load_certificate(named(tmp_path, chain, wrong))
 
 
 async def test_a_change_is_seen(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

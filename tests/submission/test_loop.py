@@ -1,12 +1,15 @@
-"""trio-asyncio's loop as submission runs it: callbacks of one turn together, and no error that ends it."""
+"""The fence around trio-asyncio: callbacks run together, no error ends the loop, what is replaced is still in use."""
 
+import asyncio
+import inspect
 import logging
+import socket
 
 import pytest
 import trio
 import trio_asyncio
 
-from appliance.submission.loop import IN_A_ROW, prepare
+from appliance.submission.loop import CALLBACKS_PER_TURN, attach, prepare
 
 
 async def test_callbacks_do_not_take_a_turn_each() -> None:
@@ -16,11 +19,11 @@ async def test_callbacks_do_not_take_a_turn_each() -> None:
     async with trio_asyncio.open_loop() as loop:
         prepare(loop)
         await trio.testing.wait_all_tasks_blocked()
-        for number in range(IN_A_ROW):
+        for number in range(CALLBACKS_PER_TURN):
             loop.call_soon(ran.append, number)
         for _ in range(4):
             await trio.lowlevel.checkpoint()
-        assert ran == list(range(IN_A_ROW))
+        assert ran == list(range(CALLBACKS_PER_TURN))
 
         def again() -> None:
             ran.append(0)
@@ -32,7 +35,7 @@ async def test_callbacks_do_not_take_a_turn_each() -> None:
             for _ in range(10):
                 await trio.lowlevel.checkpoint()
         enough = True
-        assert len(ran) > 3 * IN_A_ROW
+        assert len(ran) > 3 * CALLBACKS_PER_TURN
 
 
 async def test_timers_still_run() -> None:
@@ -46,7 +49,7 @@ async def test_timers_still_run() -> None:
 
 
 async def test_an_error_in_a_callback_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A bug is for the log; a connection that broke is nobody's business."""
+    """A bug is for the log; a connection that broke is not logged."""
 
     def fail(error: Exception) -> None:
         raise error
@@ -61,3 +64,41 @@ async def test_an_error_in_a_callback_ends_nothing(caplog: pytest.LogCaptureFixt
             with trio.fail_after(5):
                 await done.wait()
     assert [record.getMessage() for record in caplog.records].count("connection failed") == 1
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what it gets."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """There is a client."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """It has said something."""
+        self.transport.write(data)
+
+
+async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
+    """After each read the loop awaits `synchronize`, whose replacement therefore saves that wait."""
+    awaited = 0
+
+    async def synchronize() -> None:
+        nonlocal awaited
+        awaited += 1
+
+    async with trio_asyncio.open_loop() as loop:
+        assert list(inspect.signature(loop.synchronize).parameters) == []
+        assert list(inspect.signature(loop._main_loop_one).parameters) == ["no_wait"]
+        prepare(loop)
+        loop.synchronize = synchronize
+        ours, theirs = socket.socketpair()
+        with ours:
+            attach(loop, Echo(), theirs)
+            client = trio.socket.from_stdlib_socket(ours)
+            for number in range(3):
+                await client.send(b"%d" % number)
+                with trio.fail_after(5):
+                    assert await client.recv(10) == b"%d" % number
+                await trio.testing.wait_all_tasks_blocked()
+                assert awaited == number + 1

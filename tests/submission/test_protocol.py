@@ -1,4 +1,4 @@
-"""The dialogue by itself: which command gets which reply, and what never happens."""
+"""The protocol by itself: which command gets which reply, and what never happens."""
 
 import pytest
 from hypothesis import given
@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.submission import limits, replies
-from appliance.submission.actions import Phase, ReadRecipient, Submit, WrongLogin
-from appliance.submission.intake import BadAddress, address
+from appliance.submission.actions import ParseRecipient, Phase, Submit, WrongLogin
+from appliance.submission.commands import parse_recipient
+from appliance.submission.replies import Rejected
 from tests.submission.offline_client import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
 
 # ---- who may do what
@@ -15,7 +16,7 @@ from tests.submission.offline_client import CALLER, MESSAGE, Talk, credential, l
 
 @pytest.mark.parametrize("line", [b"MAIL FROM:<a@example.com>", b"RCPT TO:<a@b.example>", b"DATA", b"BDAT 0 LAST"])
 def test_nothing_is_sent_without_a_login(line: bytes) -> None:
-    """Whoever has not logged in is told so at every command about a message."""
+    """A client that has not logged in is told so at every command about a message."""
     made = talk()
     made.say(b"EHLO client.example.com")
     assert made.say(line).startswith(b"530 5.7.0 ")
@@ -122,15 +123,15 @@ def test_endless_recipients_end_the_session() -> None:
     made = logged_in()
     made.say(b"MAIL FROM:<a@example.com>")
     replies = made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(1_100)))
-    assert len(replies) == limits.RCPTS + 1
+    assert len(replies) == limits.RCPT_COMMANDS + 1
     assert replies[-1].startswith(b"421 4.7.0 ")
 
 
 def test_many_commands_at_once_are_read_in_turns() -> None:
-    """After so many commands the dialogue lets other connections go first, and loses none of its own."""
+    """After so many commands the protocol lets other connections go first, and loses none of its own."""
     made = logged_in()
     made.say(b"MAIL FROM:<a@example.com>")
-    count = 3 * limits.TURN
+    count = 3 * limits.COMMANDS_PER_TURN
     heard = made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(count)))
     assert [reply[:3] for reply in heard] == [b"250"] * 50 + [b"452"] * (count - 50)
     assert made.yields == 2
@@ -140,33 +141,33 @@ def test_a_costly_recipient_is_read_elsewhere() -> None:
     """An address outside ASCII is not read on the event loop, and one beyond the fiftieth is not read at all."""
     made = logged_in()
     made.say(b"MAIL FROM:<a@example.com> SMTPUTF8")
-    assert made.dialogue.receive("RCPT TO:<a@m\u00fcller.example>\r\nNOOP\r\n".encode()) == ReadRecipient(
+    assert made.protocol.receive("RCPT TO:<a@m\u00fcller.example>\r\nNOOP\r\n".encode()) == ParseRecipient(
         CALLER.account_id, "a@m\u00fcller.example"
     )
     assert made.replies() == []
-    made.dialogue.recipient_read(address("a@m\u00fcller.example", "RCPT TO"))
-    assert made.dialogue.proceed() is None
+    made.protocol.recipient_parsed(parse_recipient("a@m\u00fcller.example"))
+    assert made.protocol.proceed() is None
     assert made.replies() == [b"250 2.1.5 Recipient OK\r\n", b"250 2.0.0 OK\r\n"]
     made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(49)))
-    assert made.dialogue.receive("RCPT TO:<b@m\u00fcller.example>\r\n".encode()) is None
+    assert made.protocol.receive("RCPT TO:<b@m\u00fcller.example>\r\n".encode()) is None
     assert made.replies() == [replies.TOO_MANY_RECIPIENTS]
-    assert made.dialogue.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode()) is None
+    assert made.protocol.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode()) is None
     assert made.replies() == [b"250 2.1.5 Recipient OK\r\n"]
 
 
 @pytest.mark.parametrize(
     ("outcome", "reply"),
     [
-        (BadAddress("RCPT TO: no"), b"553 5.1.3 RCPT TO: no\r\n"),
+        (Rejected(replies.reply("553 5.1.3", "RCPT TO: no")), b"553 5.1.3 RCPT TO: no\r\n"),
         (Refused(Code.TEMPORARY_FAILURE, "Busy.", retry_after=2), b"451 4.3.0 Busy.\r\n"),
     ],
 )
-def test_a_recipient_that_could_not_be_read(outcome: BadAddress | Refused, reply: bytes) -> None:
+def test_a_recipient_that_could_not_be_read(outcome: Rejected | Refused, reply: bytes) -> None:
     """A bad address is refused for good; when too much work waits, the client is told to come back."""
     made = logged_in()
     made.say(b"MAIL FROM:<a@example.com> SMTPUTF8")
-    made.dialogue.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode())
-    made.dialogue.recipient_read(outcome)
+    made.protocol.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode())
+    made.protocol.recipient_parsed(outcome)
     assert made.replies() == [reply]
     assert made.say(b"DATA").startswith(b"503 ")
 
@@ -207,7 +208,7 @@ def test_small_commands() -> None:
     assert made.say(b"TURN").startswith(b"500 5.5.1 ")
     assert made.say(b"").startswith(b"500 5.5.1 ")
     assert made.say(b"QUIT") == b"221 2.0.0 Bye\r\n"
-    assert made.dialogue.phase is Phase.OVER
+    assert made.protocol.phase is Phase.OVER
 
 
 # ---- lines
@@ -234,11 +235,11 @@ def test_controls_in_commands_are_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"NOOP\nNOOP\r\n", b"NOOP\n", b"EHLO a\nMAIL FROM:<a@example.com>\r\n", b"\n"])
 def test_a_bare_line_feed_ends_the_session(data: bytes) -> None:
-    """Whoever ends lines otherwise is not followed any further."""
+    """Where such a client's next command begins would be a guess."""
     made = logged_in()
     (answer,) = made.send(data)
     assert answer.startswith(b"500 5.5.2 ")
-    assert made.dialogue.phase is Phase.OVER
+    assert made.protocol.phase is Phase.OVER
 
 
 @pytest.mark.parametrize(
@@ -262,9 +263,9 @@ def test_an_endless_line_ends_the_session() -> None:
     replies = []
     for _ in range(20):
         replies += made.send(b"x" * 4_096)
-        assert made.dialogue.waiting <= 4_096
+        assert made.protocol.waiting <= 4_096
     assert replies == [b"500 5.5.2 Line too long\r\n"]
-    assert made.dialogue.phase is Phase.OVER
+    assert made.protocol.phase is Phase.OVER
 
 
 def test_twenty_errors_end_the_session() -> None:
@@ -289,9 +290,9 @@ def test_a_message_clears_the_count() -> None:
         made.send(b"RSET\r\nNOOP\r\nMAIL FROM:<a@example.com>\r\nRCPT TO:<b@example.net>\r\nDATA\r\n")
         made.send(MESSAGE + b".\r\n")
         made.submitted()
-        made.dialogue.answer(f"msg_{number}")
+        made.protocol.submitted(f"msg_{number}")
         assert made.replies() == [f"250 2.0.0 queued as msg_{number}\r\n".encode()]
-        assert made.dialogue.phase is Phase.COMMAND
+        assert made.protocol.phase is Phase.COMMAND
 
 
 # ---- stopping
@@ -300,24 +301,24 @@ def test_a_message_clears_the_count() -> None:
 def test_an_idle_session_stops_at_once() -> None:
     """421 4.3.2, also in the middle of a transaction."""
     made = ready()
-    made.dialogue.stop()
+    made.protocol.stop()
     assert made.replies()[0].startswith(b"421 4.3.2 ")
-    assert made.dialogue.phase is Phase.OVER
+    assert made.protocol.phase is Phase.OVER
 
 
 def test_a_message_in_chunks_is_finished_first() -> None:
     """Between two chunks a message is on its way, too; when it is given up, the session ends."""
     made = ready()
     made.send(b"BDAT 6\r\nA: b\r\n")
-    made.dialogue.stop()
+    made.protocol.stop()
     assert made.send(b"BDAT 5 LAST\r\n\r\nx\r\nMAIL FROM:<a@example.com>\r\n") == []
     assert made.submitted().content() == b"A: b\r\n\r\nx\r\n"
-    made.dialogue.answer("msg_1")
-    assert made.dialogue.proceed() is None
+    made.protocol.submitted("msg_1")
+    assert made.protocol.proceed() is None
     assert [reply[:9] for reply in made.replies()] == [b"250 2.0.0", b"421 4.3.2"]
     made = ready()
     made.send(b"BDAT 6\r\nA: b\r\n")
-    made.dialogue.stop()
+    made.protocol.stop()
     assert [reply[:9] for reply in made.send(b"RSET\r\nNOOP\r\n")] == [b"250 2.0.0", b"421 4.3.2"]
 
 
@@ -326,12 +327,12 @@ def test_a_message_on_its_way_is_finished_first() -> None:
     made = ready()
     made.say(b"DATA")
     made.send(b"a: b\r\n")
-    made.dialogue.stop()
+    made.protocol.stop()
     assert made.replies() == []
     made.send(b"\r\nc\r\n.\r\nMAIL FROM:<a@example.com>\r\n")
     made.submitted()
-    made.dialogue.answer("msg_1")
-    assert made.dialogue.proceed() is None
+    made.protocol.submitted("msg_1")
+    assert made.protocol.proceed() is None
     assert [reply[:9] for reply in made.replies()] == [b"250 2.0.0", b"421 4.3.2"]
 
 
@@ -364,21 +365,21 @@ def test_pieces_make_no_difference(said: list[bytes], choose: object) -> None:
     def answers(pieces: list[bytes]) -> list[bytes]:
         made, found = talk(), []
         for piece in pieces:
-            action = made.dialogue.receive(piece)
+            action = made.protocol.receive(piece)
             while action is not None:
                 if isinstance(action, WrongLogin):
-                    made.dialogue.login_failed(too_many=False)
+                    made.protocol.login_failed(too_many=False)
                 else:
                     assert isinstance(action, Submit)
-                    made.dialogue.answer("msg_1")
-                action = made.dialogue.proceed()
+                    made.protocol.submitted("msg_1")
+                action = made.protocol.proceed()
             found += made.replies()
         return found
 
     whole = b"".join(said)
     at_once = answers([whole])
     bit_by_bit = answers([whole[place : place + 1] for place in range(len(whole))])
-    # Only whoever sends a message unasked is told earlier that way.
+    # Only a client that sends a message unasked is told earlier that way.
     if not any(b"before it was asked" in reply for reply in at_once):
         assert at_once == bit_by_bit
     for reply in at_once:
@@ -386,7 +387,7 @@ def test_pieces_make_no_difference(said: list[bytes], choose: object) -> None:
 
 
 def test_after_its_end_nothing_is_said() -> None:
-    """A dialogue that is over answers nothing."""
+    """A protocol that is over answers nothing."""
     made: Talk = talk()
     made.say(b"QUIT")
     assert made.send(b"NOOP\r\n") == []

@@ -1,7 +1,9 @@
-"""The listeners in this process, with a front door that fails: what goes wrong in one session stays there."""
+"""The server in this process: many connections accepted in a turn, and an error in one session stays there."""
 
 import asyncio
+import errno
 import gc
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,8 @@ import trio
 import trio_asyncio
 
 from appliance.concurrency.workers import Workers
-from appliance.config.load import parse
+from appliance.config import load
+from appliance.config.values import Endpoint
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import Credentials
 from appliance.intake.login_throttle import Guesses
@@ -23,6 +26,7 @@ from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.submission import protocol, server
+from appliance.submission.server import ACCEPTS_PER_TURN, SocketListener, listen
 from tests.running_appliance import Provisioned, provision
 from tests.submission.offline_client import credential
 
@@ -39,8 +43,8 @@ allow_plaintext_auth = true
 
 
 @dataclass
-class FailingDoor:
-    """A front door that raises, or keeps everybody waiting."""
+class FailingIntake:
+    """An intake that raises, or keeps clients waiting."""
 
     error: BaseException | None = None
     held: trio.Event | None = None
@@ -48,7 +52,7 @@ class FailingDoor:
     workers: Workers = field(default_factory=Workers)
 
     def check_open(self, caller: Caller) -> None:
-        """It looks open."""
+        """A message may come."""
 
     async def submit(
         self,
@@ -77,7 +81,7 @@ class Served:
 
     port: int
     account: Provisioned
-    door: FailingDoor
+    intake: FailingIntake
     stopping: trio.Event
 
     @asynccontextmanager
@@ -129,43 +133,43 @@ class Client:
 
 @asynccontextmanager
 async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
-    """Listeners with a door of ours."""
-    outside, door, stopping = Outside(), FailingDoor(), trio.Event()
-    settings = parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
+    """A server with an intake of ours."""
+    outside, intake, stopping = Outside(), FailingIntake(), trio.Event()
+    settings = load.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
     async with open_store(tmp_path, outside, inline=True) as store, trio.open_nursery() as nursery:
         account = await provision(store, "demo")
         guesses = Guesses(outside)
-        entrance = Entrance(
-            door,  # type: ignore[arg-type]  # as much of a front door as is asked for
+        services = Entrance(
+            intake,  # type: ignore[arg-type]  # as much of it as is used
             Credentials(store, outside, guesses),
             guesses,
             RequestRate(0, outside),
         )
-        (url,) = await nursery.start(server.serve, settings, outside, entrance, stopping)
-        yield Served(int(url.rpartition(":")[2]), account, door, stopping)
+        (url,) = await nursery.start(server.serve, settings, outside, services, stopping)
+        yield Served(int(url.rpartition(":")[2]), account, intake, stopping)
         stopping.set()
 
 
 async def test_an_error_of_ours_is_a_451_without_its_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The client may try again and learns nothing; the session goes on; the log has the cause."""
     async with served(tmp_path) as made, made.connected() as client:
-        made.door.error = RuntimeError("secret insides")
+        made.intake.error = RuntimeError("secret insides")
         assert await client.transact() == b"451 4.3.0 Something went wrong on our side. The log has the details."
-        made.door.error = Refused(Code.INSUFFICIENT_CREDITS, "Buy more.")
+        made.intake.error = Refused(Code.INSUFFICIENT_CREDITS, "Buy more.")
         assert await client.transact() == b"452 4.7.1 Buy more."
-        made.door.error = None
+        made.intake.error = None
         assert await client.transact() == b"250 2.0.0 queued as msg_1"
 
 
-async def test_a_bug_in_a_dialogue_ends_that_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_the_protocol_ends_that_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others do not notice."""
 
-    def broken(self: protocol.Dialogue, argument: str) -> None:
+    def broken(self: protocol.SmtpProtocol, argument: str) -> None:
         raise RuntimeError("secret insides")
 
     async with served(tmp_path) as made, made.connected() as other:
         async with made.connected() as client:
-            monkeypatch.setitem(protocol._VERBS, "NOOP", broken)
+            monkeypatch.setitem(protocol._COMMANDS, "NOOP", broken)
             assert (await client.say(b"NOOP")).startswith(b"451 4.3.0 Something went wrong")
             assert await client.reply() == b""
         assert await other.transact() == b"250 2.0.0 queued as msg_1"
@@ -192,7 +196,7 @@ def _loops() -> list[asyncio.AbstractEventLoop]:
 
 @pytest.mark.parametrize("data", [b"", b"no TLS at all\r\n"])
 async def test_a_failed_handshake_leaves_nothing_behind(tmp_path: Path, data: bytes) -> None:
-    """Whoever hangs up or talks nonsense in place of a handshake is gone, not waited for until the end."""
+    """A client that hangs up or talks nonsense in place of a handshake is gone, not waited for until the end."""
     with trio.fail_after(10):
         async with served(tmp_path) as made, made.connected() as client:
             assert (await client.say(b"STARTTLS")).startswith(b"220 ")
@@ -203,24 +207,24 @@ async def test_a_failed_handshake_leaves_nothing_behind(tmp_path: Path, data: by
 
 
 async def test_a_client_that_goes_away_stops_no_commit(tmp_path: Path) -> None:
-    """Whoever hangs up between the end of the data and the answer: the message is taken all the same."""
+    """A client hangs up between the end of the data and the reply: the message is taken all the same."""
     async with served(tmp_path) as made:
-        made.door.held = trio.Event()
+        made.intake.held = trio.Event()
         async with made.connected() as client:
             for line in (b"MAIL FROM:<a@example.com>", b"RCPT TO:<b@example.net>", b"DATA"):
                 await client.say(line)
             await client.stream.send_all(b"Subject: x\r\n\r\nHello.\r\n.\r\n")
             await trio.sleep(0.1)
         await trio.sleep(0.1)
-        made.door.held.set()
+        made.intake.held.set()
         await trio.sleep(0.2)
-        assert made.door.taken == [b"Subject: x\r\n\r\nHello.\r\n"]
+        assert made.intake.taken == [b"Subject: x\r\n\r\nHello.\r\n"]
 
 
 async def test_reading_ahead_is_bounded(tmp_path: Path) -> None:
     """While a message is being stored, no more than a little of what follows is taken in."""
     async with served(tmp_path) as made:
-        made.door.held = trio.Event()
+        made.intake.held = trio.Event()
         async with made.connected() as client:
             for line in (b"MAIL FROM:<a@example.com>", b"RCPT TO:<b@example.net>", b"DATA"):
                 await client.say(line)
@@ -231,8 +235,79 @@ async def test_reading_ahead_is_bounded(tmp_path: Path) -> None:
                     await client.stream.send_all(b"NOOP\r\n" * 10_000)
                     sent += 60_000
             assert sent < 32 * 1024 * 1024
-            made.door.held.set()
+            made.intake.held.set()
             assert (await client.reply()).startswith(b"250 2.0.0 queued as msg_1")
             while (reply := await client.reply()).startswith(b"250 "):
                 pass
             assert reply.startswith(b"421 4.7.0 ")
+
+
+# ---- accepting
+
+
+def connect(listener: SocketListener) -> socket.socket:
+    """A client, which the kernel takes before it is accepted."""
+    port = int(listener.address.rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port))
+
+
+async def test_connections_are_accepted_without_a_turn_for_each() -> None:
+    """Those that wait are accepted at once; after so many in a turn other tasks have one."""
+    (listener,) = await listen(Endpoint("127.0.0.1", 0))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    clients = [connect(listener) for _ in range(3 * ACCEPTS_PER_TURN)]
+    async with listener, trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        for client in clients:
+            with client, await listener.accept() as accepted:
+                assert accepted.getpeername() == client.getsockname()
+        assert 1 <= turns <= 6
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_waits_for_the_next() -> None:
+    """Without a client it waits, and can be cancelled."""
+    (listener,) = await listen(Endpoint("127.0.0.1", 0))
+    async with listener:
+        with trio.move_on_after(0.05) as scope:
+            await listener.accept()
+        assert scope.cancelled_caught
+        with connect(listener), await listener.accept():
+            pass
+
+
+class Refusing:
+    """A listening socket whose next connections break, and then it has no more descriptors."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+
+    def setblocking(self, flag: bool) -> None:
+        """As it is already."""
+
+    def accept(self) -> Any:
+        """Fail as the kernel would."""
+        raise OSError(self._codes.pop(0), "as the kernel says it")
+
+
+async def test_a_connection_that_broke_is_none() -> None:
+    """What is gone before it was accepted is passed over; a full descriptor table is told."""
+    listener = SocketListener(Refusing(errno.ECONNABORTED, errno.EPROTO, errno.EMFILE))  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="as the kernel says it") as error:
+        await listener.accept()
+    assert error.value.errno == errno.EMFILE
+
+
+async def test_its_url_says_where() -> None:
+    """IPv6 in brackets."""
+    for host, shown in (("127.0.0.1", "127.0.0.1:"), ("::1", "[::1]:")):
+        (listener,) = await listen(Endpoint(host, 0))
+        async with listener:
+            assert listener.address.startswith(shown)

@@ -1,4 +1,4 @@
-"""In charge of a connection that goes now the short way, now h11's: order, deadlines, and everybody else's turn."""
+"""A connection whose requests go by the fast path or by h11: their order, deadlines, and turns of other connections."""
 
 import random
 import socket
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
 
+from appliance.net.connection_limits import ConnectionTable
 from appliance.web import answer
-from appliance.web.connection import Connection, Deadlines
+from appliance.web.connection import Deadlines, HttpConnection
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
+from appliance.web.hypercorn_parts import WorkerContext, hypercorn_config
 from tests.e2e.raw import Answer, parsed
 
 SEED = 20_261_115
@@ -68,7 +68,7 @@ class Echo:
 class Served:
     """A connection that is being served, and its client's end."""
 
-    def __init__(self, connection: Connection, context: WorkerContext, client: trio.SocketStream) -> None:
+    def __init__(self, connection: HttpConnection, context: WorkerContext, client: trio.SocketStream) -> None:
         self.connection = connection
         self.context = context
         self.client = client
@@ -97,9 +97,17 @@ async def serving(app: Echo) -> AsyncIterator[Served]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
     theirs, ours = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in ends)
-    config, context = Config(), WorkerContext(None)
-    config.h11_max_incomplete_size = 16 * 1024
-    served = Served(Connection(app, config, context, ours, DEADLINES, lambda: "req_1"), context, theirs)
+    context, table = WorkerContext(None), ConnectionTable[HttpConnection](1, 1)
+    connection = HttpConnection(
+        app,
+        hypercorn_config(),
+        context,
+        ours,
+        deadlines=DEADLINES,
+        new_request_id=lambda: "req_1",
+        table=table,
+    )
+    served = Served(connection, context, theirs)
     async with theirs, trio.open_nursery() as nursery:
         nursery.start_soon(served.run)
         yield served
@@ -192,7 +200,7 @@ async def test_a_request_under_way_when_the_process_stops_is_answered_and_is_the
 
 
 async def test_an_idle_connection_ends_when_the_process_stops() -> None:
-    """Nobody waits for a client that has nothing to say."""
+    """A client that has no request under way is not waited for."""
     async with serving(Echo()) as served:
         await served.client.send_all(quick(b"a"))
         assert await served.answers(1) == [b"a"]
@@ -201,12 +209,12 @@ async def test_an_idle_connection_ends_when_the_process_stops() -> None:
         await served.ended.wait()
 
 
-# ---- nobody has us for itself
+# ---- turns
 
 
 @pytest.mark.parametrize("kind", [quick, slow])
 async def test_others_have_their_turn_between_requests_that_came_at_once(kind: Callable[[bytes], bytes]) -> None:
-    """Of a hundred requests in one piece, no third is begun before everybody else has had a turn."""
+    """Of a hundred requests in one piece, no third is begun before other tasks have had a turn."""
     turns: list[int] = []
 
     class Counting(Echo):
@@ -288,7 +296,7 @@ async def test_a_client_that_does_not_read_is_cut(autojump_clock: trio.testing.M
 
 
 async def test_a_client_that_is_gone_is_no_error() -> None:
-    """An answer to nobody is dropped, and the connection ends."""
+    """An answer that cannot be sent is dropped, and the connection ends."""
     going = trio.Event()
     async with serving(Echo(wait=going.wait)) as served:
         await served.client.send_all(quick(b"a"))
@@ -342,7 +350,7 @@ async def test_a_head_that_is_refused_ends_the_connection_behind_a_good_request(
 # ---- giving way
 
 
-async def test_who_keeps_us_waiting_without_having_authenticated_gives_way() -> None:
+async def test_a_client_that_is_waited_for_and_has_not_authenticated_gives_way() -> None:
     """Before a request, in the middle of its head and of its body; while we work on it, it stays."""
     for begun in (b"", b"POST /ema", slow(b"12345")[:-12]):
         going = trio.Event()

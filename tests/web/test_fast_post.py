@@ -1,4 +1,4 @@
-"""In charge of the short way through HTTP: what is read there, h11 reads in the same way, or it is not read there."""
+"""The fast path of HTTP: what it reads, h11 reads in the same way; all else is left to h11."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 from appliance.errors import Code
 from appliance.web.answer import REASONS, Answer, error_answer, json_answer
-from appliance.web.fast_post import HEAD_BYTES, QuickRequest, answer_bytes, read_request
+from appliance.web.fast_post import FAST_HEAD_BYTES, QuickRequest, answer_bytes, read_request
 from appliance.web.framing import HEAD_LINES
 
 SEED = 20_261_115
@@ -99,7 +99,7 @@ FIELDS = (
     b"Expect: 100-continue",
     b"Upgrade: h2c",
     b"HTTP2-Settings: AAMA",
-    b"X-Long: " + b"x" * HEAD_BYTES,
+    b"X-Long: " + b"x" * FAST_HEAD_BYTES,
 )
 LINES = (
     b"post /emails HTTP/1.1\r\n",
@@ -181,7 +181,7 @@ def test_every_byte_in_every_place(byte: int) -> None:
         plain(line=b"POST /emails/ HTTP/1.1\r\n"),
         plain(line=b"POST //emails HTTP/1.1\r\n"),
         plain(*(b"X-%d: a" % number for number in range(HEAD_LINES - 4))),
-        plain(b"X-Long: " + b"x" * (HEAD_BYTES - 200)),
+        plain(b"X-Long: " + b"x" * (FAST_HEAD_BYTES - 200)),
     ],
     ids=[
         "plain",
@@ -235,7 +235,7 @@ NOT_PLAIN: dict[str, bytes] = {
     "a line without a colon": plain(b"X-A"),
     "a line without a name": plain(b": 1"),
     "more than 100 lines": plain(*(b"X-%d: a" % number for number in range(HEAD_LINES - 3))),
-    "a long head": plain(b"X-A: " + b"x" * HEAD_BYTES),
+    "a long head": plain(b"X-A: " + b"x" * FAST_HEAD_BYTES),
     "HTTP/1.0": plain(line=b"POST /emails HTTP/1.0\r\n"),
     "HTTP/2": plain(line=b"POST /emails HTTP/2.0\r\n"),
     "slashes beyond those": plain(line=b"POST //emails/ HTTP/1.1\r\n"),
@@ -268,7 +268,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
 @pytest.mark.parametrize("closing", [False, True], ids=["kept", "closing"])
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_is_h11_s_to_the_byte(name: str, closing: bool) -> None:
-    """Nobody can tell by an answer which way its request went."""
+    """An answer does not show which way its request went."""
     status, headers, body = ANSWERS[name]()
     if closing:
         headers = [*headers, (b"connection", b"close")]

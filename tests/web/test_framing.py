@@ -9,8 +9,8 @@ from appliance.errors import Refused
 from appliance.web.framing import (
     CHUNK_LINE,
     FREE_CHUNKS,
-    HEAD_BYTES,
     HEAD_LINES,
+    REQUEST_HEAD_BYTES,
     TRAILER_LINES,
     BadHead,
     ChunkedBody,
@@ -48,7 +48,7 @@ def outcome(data: bytes, *cuts: int) -> object:
     ("head", "text"),
     [
         (LINE + b"a:\r\n" * (HEAD_LINES + 1) + b"\r\n", "more than 100 header lines"),
-        (LINE + b"a: " + b"x" * HEAD_BYTES, "larger than 16 KiB"),
+        (LINE + b"a: " + b"x" * REQUEST_HEAD_BYTES, "larger than 16 KiB"),
         (LINE + b"Host: a\nX: b\r\n\r\n", "bare LF"),
         (b"GET / HTTP/1.1\nHost: a\n\n", "bare LF"),
         (b"\nGET / HTTP/1.1\r\n\r\n", "bare LF"),
@@ -67,12 +67,12 @@ def test_a_bad_head_is_refused_however_it_is_cut(head: bytes, text: str) -> None
     assert text in str(outcome(head, *range(len(head))))
 
 
-@pytest.mark.parametrize("rest", [b"", b" body", b"\n\n", b"a:\r\n" * 200, b"x" * HEAD_BYTES])
+@pytest.mark.parametrize("rest", [b"", b" body", b"\n\n", b"a:\r\n" * 200, b"x" * REQUEST_HEAD_BYTES])
 def test_a_good_head_ends_with_its_empty_line(rest: bytes) -> None:
     """As many lines and bytes as are allowed are taken, and what follows is left as it came."""
     lines = LINE + b"a: b\r\n" * (HEAD_LINES - 1)
-    head = lines + b"b:" + b"x" * (HEAD_BYTES - len(lines) - 6) + b"\r\n\r\n"
-    assert len(head) == HEAD_BYTES
+    head = lines + b"b:" + b"x" * (REQUEST_HEAD_BYTES - len(lines) - 6) + b"\r\n\r\n"
+    assert len(head) == REQUEST_HEAD_BYTES
     assert fed(head + rest) == (head, rest)
     assert fed(LINE + b"\r\n" + rest) == (LINE + b"\r\n", rest)
 
@@ -114,7 +114,7 @@ def test_a_reader_is_ready_for_the_next_head() -> None:
 def test_a_head_that_drips_costs_no_more_the_longer_it_is() -> None:
     """Byte by byte, the second half of a long head takes no more than a few times as long as the first."""
     reader, times = HeadReader(), []
-    head = (LINE + b"X: " + b"x" * HEAD_BYTES)[: HEAD_BYTES - 10]
+    head = (LINE + b"X: " + b"x" * REQUEST_HEAD_BYTES)[: REQUEST_HEAD_BYTES - 10]
     half = len(head) // 2
     for part in (head[:half], head[half:]):
         began = time.process_time()

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.web.turned_away import LINGER, PATIENT, SHORT_LINGER, TurnedAway
+from appliance.web.turned_away import LONG_LINGER, LONG_LINGERING, SHORT_LINGER, TurnedAway
 
 
 async def connected() -> tuple[socket.socket, trio.SocketStream]:
@@ -35,7 +35,7 @@ async def nursery() -> AsyncIterator[trio.Nursery]:
 
 
 async def test_beyond_the_places_what_has_come_is_read_before_the_end(nursery: trio.Nursery) -> None:
-    """Whoever has sent a request gets the answer and the end at once; those in the places are still read."""
+    """A client that has sent a request gets the answer and the end at once; those in the places are still read."""
     turned_away = TurnedAway(lambda: "req_1", at_once=2)
     held = [await connected() for _ in range(2)]
     for _, stream in held:
@@ -66,11 +66,11 @@ async def test_a_client_that_stays_is_read_for_less_time_when_they_are_many(
 
     clients = []
     async with trio.open_nursery() as nursery:
-        for _ in range(PATIENT + 20):
+        for _ in range(LONG_LINGERING + 20):
             client, stream = await connected()
             clients.append(client)
             nursery.start_soon(answer, stream)
-    assert [round(each, 3) for each in ended] == [SHORT_LINGER] * 20 + [LINGER] * PATIENT
+    assert [round(each, 3) for each in ended] == [SHORT_LINGER] * 20 + [LONG_LINGER] * LONG_LINGERING
     for client in clients:
         client.close()
 

@@ -158,7 +158,7 @@ class Raw:
 
 
 def serves(running: Running, source: str = "127.0.0.9") -> None:
-    """Somebody else is served as ever."""
+    """Another client is served as before."""
     with Raw(running, "smtps", source=source) as client:
         client.log_in()
         assert client.transact().startswith(b"250 2.0.0 queued as msg_")

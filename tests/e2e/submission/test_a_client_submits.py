@@ -67,7 +67,7 @@ def test_over_tls(running: Running) -> None:
 
 
 def test_what_smtplib_says_twice(running: Running) -> None:
-    """Its `send_message` adds SMTPUTF8 to the options of whoever asks for it, too; that is one wish, not two."""
+    """Its `send_message` adds SMTPUTF8 also to the options that name it; that is one wish, not two."""
     message = EmailMessage()
     message["From"], message["To"] = "Shop <shop@example.com>", "jürgen@example.net"
     message.set_content("Hello.")

@@ -1,4 +1,4 @@
-"""Who gets a blind copy is told to nobody: what a server receives holds no Bcc, whoever it is for."""
+"""No recipient learns who gets a blind copy: what a server receives holds no Bcc."""
 
 from pathlib import Path
 

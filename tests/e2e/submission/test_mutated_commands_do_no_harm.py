@@ -1,4 +1,4 @@
-"""Whatever chance makes of an SMTP session: the process lives, tells nobody about its insides, and does not grow.
+"""Whatever chance makes of an SMTP session, the process lives, tells nothing of its internals, and does not grow.
 
 MUTATED_STREAMS=100000 packaging/test -s tests/e2e/submission/test_mutated_commands_do_no_harm.py   # three minutes
 """

@@ -1,4 +1,4 @@
-"""SIGTERM during submission: a message on its way is finished, everybody else is told to come back."""
+"""SIGTERM during submission: a message on its way is finished, all other clients are told to come back."""
 
 import signal
 import socket
@@ -106,7 +106,7 @@ def test_messages_that_wait_for_the_disk_are_answered(running: Running) -> None:
 
 
 def test_data_that_never_ends_is_waited_for_no_longer_than_allowed(running: Running) -> None:
-    """Whoever does not finish is cut when the time is up."""
+    """A client that does not finish is cut off when the time is up."""
     with Raw(running, "smtps") as client:
         begin(client)
         client.send(b"Subject: half")

@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_generated_one_stays(tmp_path: Path) -> None:
-    """It is made at the first start, for nobody else to read, trusted by whoever has it, and the same ever after."""
+    """It is made at the first start, readable by its owner only, trusted by clients that have it, and kept."""
     with appliance(tmp_path) as running:
         first = shown(running)
         with smtp(running):

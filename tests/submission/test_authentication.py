@@ -1,4 +1,4 @@
-"""The dialogue before a message: who may log in, how, and what STARTTLS forgets."""
+"""The protocol before a message: who may log in, how, and what STARTTLS forgets."""
 
 import base64
 
@@ -29,6 +29,7 @@ def test_login_asks_twice() -> None:
         ([b"AUTH"], b"501 5.5.4 "),
         ([b"AUTH CRAM-MD5"], b"504 5.5.4 "),
         ([b"AUTH PLAIN", b"*"], b"501 5.7.0 "),
+        ([b"AUTH PLAIN", b""], b"501 5.5.2 "),
         ([b"AUTH LOGIN", b"*"], b"501 5.7.0 "),
         ([b"AUTH PLAIN !!!"], b"501 5.5.2 "),
         ([b"AUTH PLAIN", b"AGE AGI="], b"501 5.5.2 "),
@@ -55,10 +56,10 @@ def test_what_is_no_login(lines: list[bytes], reply: bytes) -> None:
 def test_a_credential_with_too_many_connections_is_told_so() -> None:
     """A right login beyond the limit is a 421, and the end of the session."""
     made = talk()
-    made.house.has_room = False
+    made.backend.has_place = False
     made.say(b"EHLO client.example.com")
     assert made.say(b"AUTH PLAIN " + credential()).startswith(b"421 4.7.0 Too many connections with this credential")
-    assert made.dialogue.phase is Phase.OVER
+    assert made.protocol.phase is Phase.OVER
 
 
 def test_three_wrong_logins_end_the_session() -> None:
@@ -68,12 +69,12 @@ def test_three_wrong_logins_end_the_session() -> None:
     for number in range(3):
         assert made.send(b"AUTH PLAIN " + credential(password=f"{number}") + b"\r\nNOOP\r\n") == []
         assert made.action == WrongLogin()
-        assert made.dialogue.proceed() is None
-        made.dialogue.login_failed(too_many=False)
+        assert made.protocol.proceed() is None
+        made.protocol.login_failed(too_many=False)
         assert made.replies()[0].startswith(b"421 4.7.0 " if number == 2 else b"535 5.7.8 ")
-        made.dialogue.proceed()
+        made.protocol.proceed()
         assert made.replies() == ([] if number == 2 else [b"250 2.0.0 OK\r\n"])
-    assert made.dialogue.phase is Phase.OVER
+    assert made.protocol.phase is Phase.OVER
 
 
 def test_an_address_that_failed_too_often_is_sent_away() -> None:
@@ -81,14 +82,14 @@ def test_an_address_that_failed_too_often_is_sent_away() -> None:
     made = talk()
     made.say(b"EHLO client.example.com")
     made.send(b"AUTH PLAIN " + credential(password="wrong") + b"\r\n")
-    made.dialogue.login_failed(too_many=True)
+    made.protocol.login_failed(too_many=True)
     assert made.replies()[0].startswith(b"421 4.7.0 ")
 
 
 def test_a_revoked_credential_sends_no_more() -> None:
     """A session that outlives its credential is asked to log in again."""
     made = logged_in()
-    made.house.logins.clear()
+    made.backend.logins.clear()
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"535 5.7.8 ")
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"530 5.7.0 ")
 
@@ -97,9 +98,9 @@ def test_a_revoked_credential_sends_no_more() -> None:
 def test_what_could_not_be_accepted_is_refused_at_mail(code: Code) -> None:
     """Suspension, the rate and a full disk are told before a message is sent, by the table of errors."""
     made = logged_in()
-    made.house.refusal = Refused(code, "Not now.")
+    made.backend.refusal = Refused(code, "Not now.")
     assert made.say(b"MAIL FROM:<a@example.com>") == f"{ERROR_ANSWERS[code].smtp} Not now.\r\n".encode()
-    made.house.refusal = None
+    made.backend.refusal = None
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"250 ")
 
 
@@ -113,8 +114,8 @@ def test_what_is_injected_before_tls_is_never_read() -> None:
     made.say(b"AUTH PLAIN " + credential())
     assert made.send(b"STARTTLS\r\nMAIL FROM:<a@example.com>\r\nNOOP\r\n") == [b"220 2.0.0 Ready to start TLS\r\n"]
     assert made.action == StartTls()
-    made.dialogue.secured()
-    assert made.dialogue.proceed() is None
+    made.protocol.secured()
+    assert made.protocol.proceed() is None
     assert made.replies() == []
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"503 5.5.1 Send EHLO first")
     assert b"STARTTLS" not in made.say(b"EHLO client.example.com")

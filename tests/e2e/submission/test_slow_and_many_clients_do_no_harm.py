@@ -29,7 +29,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One that waits for nobody."""
+    """One whose timeouts are short."""
     with appliance(tmp_path_factory.mktemp("impatient"), smtp=IMPATIENT) as started:
         yield started
         assert started.complaints() == []
@@ -96,7 +96,7 @@ def test_a_client_that_says_nothing_is_cut(impatient: Running, scheme: str) -> N
 
 
 def test_a_handshake_that_never_comes_holds_nothing(impatient: Running) -> None:
-    """On the TLS port a client that is silent is not served, and hinders nobody."""
+    """On the TLS port a client that is silent is not served, and hinders no other."""
     with socket.create_connection(endpoint(impatient, "smtps")):
         serves(impatient)
 
@@ -169,7 +169,7 @@ def test_idle_connections_give_way_when_the_table_is_full(small: Running) -> Non
 
 
 def test_a_table_full_of_logged_in_clients_has_no_room(small: Running) -> None:
-    """The limit on all of them holds for clients that nobody knows, and lets them in as soon as some are gone."""
+    """The limit on all of them holds for clients of unknown networks, and lets them in as soon as some are gone."""
     accounts = [small.account, *(add_account(small.data_dir, f"account{number}") for number in range(2))]
     with ExitStack() as stack:
         for number in range(5):

@@ -1,0 +1,62 @@
+"""Readings on the thread: accounts take turns, an account's queue is bounded, the server's own is not."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+import trio.testing
+
+from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER
+from appliance.errors import Code, Refused
+from appliance.store.background_reader import Scanner
+
+
+@pytest.fixture
+def scanner(tmp_path: Path) -> Scanner:
+    """A scanner of an empty database."""
+    apsw.Connection(str(tmp_path / "db")).close()
+    return Scanner(tmp_path / "db", inline=True)
+
+
+def noted(order: list[str], name: str) -> Callable[[object], None]:
+    """A reading that notes whose it is."""
+    return lambda _: order.append(name)
+
+
+async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) -> None:
+    """Another account's only reading, which came last, is not behind all of them."""
+    apsw.Connection(str(tmp_path / "db")).close()
+    scanner, order, gate = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scanner.read, lambda _: gate.wait(10), "many")
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(20):
+            nursery.start_soon(scanner.read, noted(order, "many"), "many")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(scanner.read, noted(order, "few"), "few")
+        await trio.testing.wait_all_tasks_blocked()
+        gate.set()
+    scanner.close()
+    assert (order.index("few"), len(order)) == (0, 21)
+
+
+async def test_only_an_account_is_refused(scanner: Scanner) -> None:
+    """Beyond a number of readings that wait an account is told to retry; the server's own go on."""
+    refused: list[Refused] = []
+    order: list[str] = []
+
+    async def read(owner: str) -> None:
+        try:
+            await scanner.read(noted(order, owner), owner)
+        except Refused as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for owner in ("acc_1", SERVER):
+            for _ in range(QUEUED_PER_OWNER + 10):
+                nursery.start_soon(read, owner)
+    assert order.count(SERVER) == QUEUED_PER_OWNER + 10
+    assert {each.code for each in refused} == {Code.TEMPORARY_FAILURE}
