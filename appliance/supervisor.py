@@ -172,7 +172,7 @@ async def _run_all(
         workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(sandbox.run_sandbox, store, outside, wake_simulated, attempts)
-        delivery = build.build(config, outside, store, key, inbox, lambda: shutdown.until(DELIVERY_PART))
+        delivery = build.build(config, outside, store, key, inbox, stop_by=lambda: shutdown.until(DELIVERY_PART))
         workers.start_soon(delivery.run)
         workers.start_soon(webhooks.run)
         workers.start_soon(RetentionWorker(store, outside, config.retention, shared.door.free_space).run)

@@ -193,7 +193,7 @@ def _check_known(store: "Store", pool: str, settings: "Config") -> None:
     """Refuse a name that is most likely a typing error: no such pool is known."""
     from difflib import get_close_matches
 
-    from appliance.deliver.from_settings import pool_names
+    from appliance.deliver.providers import pool_names
     from appliance.errors import Code, Refused
 
     known = pool_names(settings) | set(store.pools.names())

@@ -1,1 +1,1 @@
-"""In charge of getting accepted mail to its recipients."""
+"""Delivers accepted mail: from due recipients in the store to SMTP servers, and their outcomes back into the store."""

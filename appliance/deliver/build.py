@@ -1,25 +1,24 @@
-"""In charge of putting delivery together: which parts there are, and what each is given."""
+"""Builds delivery from the configuration."""
 
 from collections.abc import Callable
 from math import inf
 
-from appliance.config.settings import Config
-from appliance.deliver.attempt import Courier
+from appliance.config.settings import Config, DeliveryMode, DeliverySettings, RelaySettings
+from appliance.deliver.attempt import Deliverer
 from appliance.deliver.connections import Connections
-from appliance.deliver.due_mail import Selection
-from appliance.deliver.from_settings import pools, relays
+from appliance.deliver.due_mail import DueMail
 from appliance.deliver.metrics import name_pools
+from appliance.deliver.mta_sts import PolicyFetcher
 from appliance.deliver.outcome_record import Retries
-from appliance.deliver.policy_fetch import PolicyFetcher
-from appliance.deliver.pool_limiters import Gates
+from appliance.deliver.pool_limiters import PoolLimiters
+from appliance.deliver.preparing import Preparing
 from appliance.deliver.proofs import Proofs
-from appliance.deliver.route import Router
-from appliance.deliver.route_cache import SharedRoutes
-from appliance.deliver.scheduler import Dispatch
+from appliance.deliver.providers import pools
+from appliance.deliver.route import Relay, Relays, RouteCache, Router
+from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.signer import Signer
-from appliance.deliver.tls_choice import TlsChoice
-from appliance.deliver.tls_policy import TlsPolicies
-from appliance.deliver.warmups import Warmups
+from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.warmup import NoWarmup, SourceWarmup
 from appliance.dns.resolver import DnsResolver
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
@@ -30,37 +29,70 @@ from appliance.tls.trust import verifying_context
 
 
 def build(
-    config: Config, outside: Outside, store: Store, key: bytes, inbox: Inbox, stop_by: Callable[[], float] = lambda: inf
-) -> Dispatch:
-    """Delivery to the world, ready to run; `stop_by` says when it has to have ended once it is stopped."""
+    config: Config,
+    outside: Outside,
+    store: Store,
+    key: bytes,
+    new_mail: Inbox,
+    *,
+    stop_by: Callable[[], float] = lambda: inf,
+) -> Scheduler:
     name_pools(config.delivery.pools)
     delivery, own = config.delivery, LocalAddresses(frozenset(config.delivery.own_addresses))
     resolver = DnsResolver(config.dns.resolvers)
-    own_names = frozenset({config.server.hostname})
     router = Router(
-        resolver, outside.random, delivery.mx_port, delivery.allow_networks, own, own_names, relays(delivery)
+        resolver,
+        outside.random,
+        port=delivery.mx_port,
+        allowed=delivery.allow_networks,
+        own=own,
+        own_names=frozenset({config.server.hostname}),
+        relays=relays(delivery),
     )
     trusting = verifying_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
     proofs = Proofs(resolver, pools(config))
-    courier = Courier(
-        store,
-        outside,
-        Connections(),
-        TlsChoice(policies, trusting),
-        config.server.hostname,
-        Retries(delivery.retry_delays, outside.random),
-    )
-    return Dispatch(
-        store,
-        outside,
-        inbox,
-        SharedRoutes(router),
-        Gates(store, outside, proofs),
-        Signer(SigningKeys(store, outside, key), outside),
-        courier,
-        Selection(store, outside, inbox),
-        delivery.sessions,
+    limiters = PoolLimiters(store, outside, proofs)
+    warmup = SourceWarmup(config.warmup, store, outside, proofs.known_as) if config.warmup.enabled else NoWarmup()
+    return Scheduler(
+        store=store,
+        outside=outside,
+        new_mail=new_mail,
+        due_mail=DueMail(store, outside, new_mail),
+        preparing=Preparing(store, RouteCache(router), Signer(SigningKeys(store, outside, key), outside)),
+        limiters=limiters,
+        deliverer=Deliverer(
+            store=store,
+            outside=outside,
+            connections=Connections(),
+            tls=TlsChoice(policies, trusting),
+            hello_name=config.server.hostname,
+            retries=Retries(delivery.retry_delays, outside.random),
+            limiters=limiters,
+            warmup=warmup,
+        ),
+        warmup=warmup,
+        sessions=delivery.sessions,
         stop_by=stop_by,
-        warmups=Warmups(config.warmup, store, outside, proofs.known_as) if config.warmup.enabled else None,
     )
+
+
+def relays(delivery: DeliverySettings) -> Relays:
+    """Which mail goes to a relay: all of it in mode relay, else that for the domains that have one of their own."""
+    by_domain = {domain: _relay(table) for domain, table in delivery.relays.items()}
+    only = delivery.mode is DeliveryMode.RELAY
+    return Relays(_main_relay(delivery) if only and delivery.relay_host else None, by_domain, only)
+
+
+def _main_relay(delivery: DeliverySettings) -> Relay:
+    return Relay(
+        delivery.relay_host,
+        delivery.relay_port,
+        delivery.relay_username,
+        delivery.relay_password,
+        delivery.relay_tls,
+    )
+
+
+def _relay(table: RelaySettings) -> Relay:
+    return Relay(table.host, table.port, table.username, table.password, table.tls)

@@ -1,4 +1,4 @@
-"""In charge of DANE for SMTP (RFC 7672): whether a server's certificates are those its TLSA records name. PURE.
+"""DANE for SMTP (RFC 7672): whether a server's certificates are those its TLSA records name. Pure: no I/O, no state.
 
 Both usages that RFC 7672 3.1 has are supported. DANE-EE(3) names the server's own certificate or key: nothing else
 counts, neither names nor dates. DANE-TA(2) names an authority above it: the chain must lead there, within its dates

@@ -1,4 +1,4 @@
-"""In charge of counting what came of deliveries, and of leaving a line of each in the log."""
+"""Counts recorded outcomes for the metrics, and writes a line of each to the message log."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from appliance.outside import identifier_time
 from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 
-OTHERS = "other"  # every pool without a name in the settings: there may be one for each domain of the world
+OTHER_POOLS = "other"  # every pool without a name in the settings: there may be one for each domain of the world
 SANDBOX = "sandbox"
 NO_SERVER = "none"  # in the place of a pool, or of a reply's class
 REPLY_CHARACTERS = 200  # of a server's reply in the log
@@ -18,17 +18,16 @@ _named = {provider.name for provider in PROVIDERS}
 
 
 def name_pools(names: Iterable[str]) -> None:
-    """Let these pools be counted by their names, too."""
+    """Count these pools by their names, too."""
     _named.update(names)
 
 
 def has_name(pool: str) -> bool:
-    """Whether a pool is counted by its name."""
     return pool in _named
 
 
 def observe(outcomes: Iterable[Outcome]) -> None:
-    """Count these results, which are on disk."""
+    """Count and log outcomes that are on disk."""
     for outcome in outcomes:
         status = outcome.status.value
         for attempt in outcome.attempts:
@@ -46,7 +45,7 @@ def _label(attempt: Attempt) -> str:
     if attempt.pool in _named:
         return attempt.pool
     if attempt.pool is not None:
-        return OTHERS
+        return OTHER_POOLS
     return SANDBOX if attempt.decision is None else NO_SERVER  # only simulated ones decide nothing
 
 

@@ -1,11 +1,29 @@
-"""In charge of reading MTA-STS (RFC 8461): the record that announces a policy, and the policy. PURE and strict."""
+"""MTA-STS (RFC 8461): the TXT record that announces a policy, the policy, and how it is fetched over HTTPS.
+
+The policy's host belongs to the owner of the recipient's domain, so its addresses are checked like those of mail
+servers, and the address that was checked is the one dialled. No redirect is followed, by the RFC and for this reason.
+"""
 
 import re
+import ssl
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from enum import StrEnum
 
-AGE_LIMIT = 31_557_600  # seconds, one year: the most that RFC 8461 3.2 allows
-MX_LIMIT = 100  # patterns of one policy that are read; nobody has as many
+import trio
+
+from appliance.dns.host_addresses import host_addresses
+from appliance.dns.resolver import LookupFailed, NotAsked, Resolver
+from appliance.net.address_policy import Address, Network, refusal
+from appliance.net.http_client import BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
+from appliance.system.shortage import Shortage, raise_if_short
+
+POLICY_AGE_LIMIT = 31_557_600  # seconds, one year: the most that RFC 8461 3.2 allows
+POLICY_MX_LIMIT = 100  # patterns of one policy that are read; no real one has as many
+POLICY_TIMEOUT = 10.0  # seconds for all of it, DNS included; RFC 8461 3.3 suggests a minute, and mail waits meanwhile
+POLICY_BYTES = 64 * 1024  # bytes, as RFC 8461 3.3 suggests; real policies have two hundred
+POLICY_ADDRESSES = 2  # addresses tried
+POLICY_PORT = 443
 
 _RECORD = "v=STSv1;"
 _ID = re.compile(r"[A-Za-z0-9]{1,32}")  # RFC 8461 3.1
@@ -14,9 +32,7 @@ _AGE = re.compile(r"[0-9]{1,10}")
 _MX = re.compile(r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
-class Mode(StrEnum):
-    """What a domain wants of senders."""
-
+class PolicyMode(StrEnum):
     ENFORCE = "enforce"  # verified TLS with the hosts it names, or no delivery
     TESTING = "testing"  # failures are only reported
     NONE = "none"  # it has no policy any more
@@ -24,9 +40,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a domain has published."""
-
-    mode: Mode
+    mode: PolicyMode
     mx: tuple[str, ...]  # lower case; `*.example.com` stands for one label more
     max_age: int  # seconds
 
@@ -55,20 +69,20 @@ def policy_id(texts: tuple[str, ...]) -> str | None:
 
 
 def read_policy(text: str) -> Policy:
-    """Read the body of a policy file. Unknown keys are passed over, of a repeated key the first counts (3.2)."""
+    """Parse a policy file. Unknown keys are ignored, of a repeated key the first counts (RFC 8461 3.2)."""
     pairs = [_pair(line) for line in text.replace("\r\n", "\n").split("\n") if line.strip(" \t")]
     first = dict(reversed(pairs))
     if first.get("version") != "STSv1":
         raise BadPolicy("it does not say version: STSv1")
-    if first.get("mode") not in set(Mode):
+    if first.get("mode") not in set(PolicyMode):
         raise BadPolicy("it has no mode that we know")
     if not _AGE.fullmatch(first.get("max_age", "")):
         raise BadPolicy("it has no max_age")
-    mode = Mode(first["mode"])
-    mx = tuple(_mx(value) for key, value in pairs if key == "mx")[:MX_LIMIT]
-    if not mx and mode is not Mode.NONE:
+    mode = PolicyMode(first["mode"])
+    mx = tuple(_mx(value) for key, value in pairs if key == "mx")[:POLICY_MX_LIMIT]
+    if not mx and mode is not PolicyMode.NONE:
         raise BadPolicy("it names no mx")
-    return Policy(mode, mx, min(int(first["max_age"]), AGE_LIMIT))
+    return Policy(mode, mx, min(int(first["max_age"]), POLICY_AGE_LIMIT))
 
 
 def _pair(line: str) -> tuple[str, str]:
@@ -83,3 +97,91 @@ def _mx(value: str) -> str:
     if len(pattern) > 253 or not _MX.fullmatch(pattern):
         raise BadPolicy(f"it names an mx that is no host: {value[:60]!a}")
     return pattern
+
+
+# ---- fetching
+
+Dial = Callable[[Address, int], Awaitable[trio.abc.Stream]]
+
+
+class NoPolicy(Exception):
+    """A policy that could not be fetched, with the reason in words."""
+
+
+async def _dial(address: Address, port: int) -> trio.abc.Stream:
+    return await trio.open_tcp_stream(str(address), port)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFetcher:
+    """Fetches policies; `context` has to verify certificates and their names."""
+
+    resolver: Resolver
+    context: ssl.SSLContext
+    allowed: tuple[Network, ...] = ()
+    own: Container[Address] = frozenset()
+    port: int = POLICY_PORT
+    dial: Dial = _dial
+    timeout: float = POLICY_TIMEOUT
+
+    async def fetch(self, domain: str) -> str:
+        """The text of a domain's policy file; raises `NoPolicy`, or `Shortage` if it could not be asked for."""
+        host = f"mta-sts.{domain}"
+        try:
+            with trio.fail_after(self.timeout):
+                return await self._fetch(host)
+        except NotAsked as failed:
+            raise Shortage(failed.lack) from failed
+        except LookupFailed as failed:
+            raise NoPolicy(failed.text) from failed
+        except trio.TooSlowError:
+            raise NoPolicy(f"{host} did not answer within {self.timeout:g} s") from None
+
+    async def _fetch(self, host: str) -> str:
+        fault = NoPolicy(f"{host} has no address")
+        for address in (await host_addresses(self.resolver, host))[0][:POLICY_ADDRESSES]:
+            if reason := refusal(address, self.allowed, self.own):
+                fault = NoPolicy(reason)
+                continue
+            try:
+                return await self._fetch_from(address, host)
+            except (OSError, trio.BrokenResourceError, ssl.SSLError, BadResponse) as cause:
+                raise_if_short(cause, str(address))
+                fault = NoPolicy(f"{host} at {address}: {cause.__cause__ or cause}")
+        raise fault
+
+    async def _fetch_from(self, address: Address, host: str) -> str:
+        connection = await self.dial(address, self.port)
+        stream = trio.SSLStream(connection, self.context, server_hostname=host, https_compatible=True)
+        try:
+            return await _get(stream, host)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+
+async def _get(stream: trio.abc.Stream, host: str) -> str:
+    headers = [("Host", host), ("Accept", "text/plain")]
+    try:
+        answer = await send_request(stream, "GET", "/.well-known/mta-sts.txt", headers)
+        _check(answer, host)
+        return _text(await answer.body(POLICY_BYTES), host)
+    except TooLong:
+        raise NoPolicy(f"the policy at {host} is over {POLICY_BYTES} bytes") from None
+    except ClosedEarly:
+        raise NoPolicy(f"{host} closed the connection early") from None
+
+
+def _check(answer: HttpResponse, host: str) -> None:
+    if answer.status != 200:
+        raise NoPolicy(f"{host} answered {answer.status}")
+    kinds = answer.all(b"content-type")
+    # RFC 8461 3.2: a guard against text that a user of that server may have put there.
+    if [kind.partition(b";")[0].strip().lower() for kind in kinds] != [b"text/plain"]:
+        raise NoPolicy(f"{host} sent no text/plain")
+
+
+def _text(body: bytes, host: str) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise NoPolicy(f"the policy at {host} is no UTF-8") from None

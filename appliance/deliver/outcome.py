@@ -1,11 +1,12 @@
-"""In charge of what an answer means for a recipient: delivered, bounced and by whose fault, or to be tried again. PURE.
+"""What an answer means for a recipient: delivered, bounced and by whose fault, or to be tried again. Pure: no I/O, no
+state.
 
 The rules, from the top; the first that fits decides. "Errors are assumed to be temporary by default" (maddy): whatever
 no rule names is tried again.
 
 1. 2xx after the end of data: delivered.
 2. No usable answer of the server (a lost connection, TLS, DNS, anything unknown): temporary.
-3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, nobody's address at fault. DNS is told
+3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, no address at fault. DNS is told
    apart from a server: where no server was asked, none has refused.
 4. 4xx: temporary.
 5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a code that asks for AUTH): temporary, for it is neither about
@@ -18,65 +19,60 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from appliance.deliver.route import NoRoute
-from appliance.deliver.smtp.results import Kind, Stage, Verdict
+from appliance.deliver.smtp.results import ResultKind, Stage, Verdict
 
 
-class Result(StrEnum):
-    """What becomes of the recipient."""
-
+class Disposition(StrEnum):
     DELIVERED = "delivered"
     BOUNCED = "bounced"
     DEFERRED = "deferred"
 
 
-class Fault(StrEnum):
-    """On whose side the trouble is."""
-
+class FaultSide(StrEnum):
     RECIPIENT = "recipient"  # there is no such mailbox: the address is suppressed
     SENDER = "sender"  # we are not wanted: never suppresses, and counts towards pausing the pool
     DOMAIN = "domain"  # DNS leads to no server that could be asked
     MESSAGE = "message"  # the server does not offer what this message needs, and was not asked
-    OTHER = "other"  # none of these, or nobody can tell
+    OTHER = "other"  # none of these, or it cannot be told
 
 
 class Judgement(NamedTuple):
     """What an attempt means for one recipient, and for the pool it went through."""
 
-    result: Result
-    fault: Fault | None = None  # None: nothing is wrong, or it will pass
+    result: Disposition
+    fault: FaultSide | None = None  # None: nothing is wrong, or it will pass
     throttle: bool = False  # the server wants less of us: slow the pool
 
     @property
     def suppresses(self) -> bool:
-        """Whether mail to this address is to stop."""
-        return self.result is Result.BOUNCED and self.fault is Fault.RECIPIENT
+        return self.result is Disposition.BOUNCED and self.fault is FaultSide.RECIPIENT
 
 
 # RFC 3463 subject and detail (the class says only what the reply code says already) -> whose fault a 5xx is. Only what
 # is here is decided by its code; the rest by its text, if it is a 550.
 _BY_STATUS = {
-    "1.1": Fault.RECIPIENT,  # bad destination mailbox address, RFC 3463 3.2
-    "1.2": Fault.RECIPIENT,  # bad destination system address
-    "1.3": Fault.RECIPIENT,  # bad destination mailbox address syntax
-    "1.6": Fault.RECIPIENT,  # mailbox has moved, no forwarding address
-    "2.1": Fault.RECIPIENT,  # mailbox disabled, RFC 3463 3.3
-    "1.7": Fault.OTHER,  # bad sender's mailbox: one customer's From, nothing to pause a pool for
-    "1.8": Fault.OTHER,  # bad sender's system
-    "2.2": Fault.OTHER,  # mailbox full: its owner may come back
-    "2.3": Fault.OTHER,  # message too long for this mailbox
-    "3.4": Fault.OTHER,  # message too big for the system, RFC 3463 3.4
-    "4.6": Fault.OTHER,  # routing loop, RFC 3463 3.5
+    "1.1": FaultSide.RECIPIENT,  # bad destination mailbox address, RFC 3463 3.2
+    "1.2": FaultSide.RECIPIENT,  # bad destination system address
+    "1.3": FaultSide.RECIPIENT,  # bad destination mailbox address syntax
+    "1.6": FaultSide.RECIPIENT,  # mailbox has moved, no forwarding address
+    "2.1": FaultSide.RECIPIENT,  # mailbox disabled, RFC 3463 3.3
+    "1.7": FaultSide.OTHER,  # bad sender's mailbox: one customer's From, nothing to pause a pool for
+    "1.8": FaultSide.OTHER,  # bad sender's system
+    "2.2": FaultSide.OTHER,  # mailbox full: its owner may come back
+    "2.3": FaultSide.OTHER,  # message too long for this mailbox
+    "3.4": FaultSide.OTHER,  # message too big for the system, RFC 3463 3.4
+    "4.6": FaultSide.OTHER,  # routing loop, RFC 3463 3.5
 }
 _BY_SUBJECT = {
-    "6": Fault.OTHER,  # message content or media, RFC 3463 3.7
-    "7": Fault.SENDER,  # security or policy, RFC 3463 3.8: Gmail 5.7.26, Outlook 5.7.1 S3140, Yahoo 5.7.9
+    "6": FaultSide.OTHER,  # message content or media, RFC 3463 3.7
+    "7": FaultSide.SENDER,  # security or policy, RFC 3463 3.8: Gmail 5.7.26, Outlook 5.7.1 S3140, Yahoo 5.7.9
 }
 
 # Gmail answers 5.2.1 also where a live mailbox receives too much at the moment.
 _BUSY_MAILBOX = re.compile(r"receiving mail (?:at a rate|too quickly)", re.IGNORECASE)
 
 # Words of refusals by policy or reputation. They are looked for before the next table: where a text has both, as in
-# "user unknown or blocked by policy", nobody is suppressed.
+# "user unknown or blocked by policy", no address is suppressed.
 _UNWANTED = re.compile(
     r"""\bspam | \bblack-?\s?list | \bblock-?\s?list | \bblocked\b | \bbanned\b | \b(?:dns)?[rd]?bls?\b | spamhaus
     | barracudacentral | \bpolicy | \breputation | \bdmarc\b | \bdkim\b | \bspf\b | unauthenticated | \bauthenticat
@@ -86,7 +82,7 @@ _UNWANTED = re.compile(
 )
 
 # Words in which servers say that there is no such user: Postfix, Exim, Exchange (which gives 5.1.10), Sendmail, qmail,
-# Outlook (5.5.0), Dovecot, Cyrus, Yahoo, Courier. Left out on purpose: "mailbox unavailable" and "invalid recipient",
+# Outlook (5.5.0), Dovecot, Cyrus, Yahoo, Deliverer. Left out on purpose: "mailbox unavailable" and "invalid recipient",
 # RFC 5321 4.2.3's own words for every 550, and "recipient rejected", which is as often said of the sender.
 _UNKNOWN_USER = re.compile(
     r"""\bunknown\ (?:user|recipient|local\ part|local-part|mailbox|account|address)\b
@@ -113,41 +109,41 @@ _ABOUT_THE_SENDER = re.compile(
 _GREYLISTED = re.compile(r"gr[ea]y[ -]?list", re.IGNORECASE)  # asks for patience with one message, not for less mail
 _TOO_MANY_RECIPIENTS = re.compile(r"too many recipients", re.IGNORECASE)
 
-_DIALOGUE = frozenset((Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA))
+_TRANSACTION = frozenset((Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA))
 _WHOLE_MESSAGE = frozenset((Stage.DATA, Stage.END_OF_DATA))
 _ABOUT_THE_SESSION = frozenset((530, 534, 535, 538))  # asks for AUTH or TLS, RFC 4954 6, RFC 3207 4
 
-DELIVERED = Judgement(Result.DELIVERED)
-TEMPORARY = Judgement(Result.DEFERRED)
+DELIVERED = Judgement(Disposition.DELIVERED)
+TEMPORARY = Judgement(Disposition.DEFERRED)
 
 
 def judge(verdict: Verdict, recipients: int = 1) -> Judgement:
-    """What the SMTP client's report means; `recipients` is how many the transaction had when this was said."""
+    """What a verdict means; `recipients` is how many the transaction had at that time."""
     match verdict.kind:
-        case Kind.ACCEPTED if verdict.stage is Stage.END_OF_DATA:
+        case ResultKind.ACCEPTED if verdict.stage is Stage.END_OF_DATA:
             return DELIVERED
-        case Kind.LOCAL:
-            return Judgement(Result.BOUNCED, Fault.MESSAGE)
-        case Kind.DEFERRED:
-            return Judgement(Result.DEFERRED, throttle=_wants_less(verdict))
-        case Kind.REJECTED:
+        case ResultKind.LOCAL:
+            return Judgement(Disposition.BOUNCED, FaultSide.MESSAGE)
+        case ResultKind.DEFERRED:
+            return Judgement(Disposition.DEFERRED, throttle=_wants_less(verdict))
+        case ResultKind.REJECTED:
             return _rejected(verdict, recipients)
         case _:
             return TEMPORARY
 
 
 def is_before_mail(verdict: Verdict) -> bool:
-    """Whether it was said before the server knew anything of the mail: then it is about this machine."""
-    return verdict.stage not in _DIALOGUE
+    """Whether a reply came before the server knew anything of the mail: then it is about this machine."""
+    return verdict.stage not in _TRANSACTION
 
 
 def judge_no_route(no_route: NoRoute) -> Judgement:
     """What it means that there is nowhere to send to.
 
-    Nobody is suppressed for it, although a missing domain is 5.1.2: were our own resolver to lie, it would cost an
+    No address is suppressed for it, although a missing domain is 5.1.2: were our own resolver to lie, it would cost an
     account all its addresses at once.
     """
-    return Judgement(Result.BOUNCED, Fault.DOMAIN) if no_route.permanent else TEMPORARY
+    return Judgement(Disposition.BOUNCED, FaultSide.DOMAIN) if no_route.permanent else TEMPORARY
 
 
 def _wants_less(verdict: Verdict) -> bool:
@@ -158,13 +154,13 @@ def _wants_less(verdict: Verdict) -> bool:
 
 def _rejected(verdict: Verdict, recipients: int) -> Judgement:
     fault = _fault(verdict, recipients)
-    if verdict.stage not in _DIALOGUE or verdict.code in _ABOUT_THE_SESSION:
+    if verdict.stage not in _TRANSACTION or verdict.code in _ABOUT_THE_SESSION:
         # Still the sender's fault if it says so: a blocked address is told in the greeting, and the pool must learn it.
-        unwanted = fault is Fault.SENDER
-        return Judgement(Result.DEFERRED, Fault.SENDER if unwanted else None, throttle=unwanted)
+        unwanted = fault is FaultSide.SENDER
+        return Judgement(Disposition.DEFERRED, FaultSide.SENDER if unwanted else None, throttle=unwanted)
     if _too_many_recipients(verdict):
         return TEMPORARY
-    return Judgement(Result.BOUNCED, fault)
+    return Judgement(Disposition.BOUNCED, fault)
 
 
 def _too_many_recipients(verdict: Verdict) -> bool:
@@ -173,10 +169,10 @@ def _too_many_recipients(verdict: Verdict) -> bool:
     return verdict.stage is Stage.RCPT and bool(said or verdict.enhanced == "5.5.3")
 
 
-def _fault(verdict: Verdict, recipients: int) -> Fault:
+def _fault(verdict: Verdict, recipients: int) -> FaultSide:
     fault = _fault_by_status(verdict) or _fault_by_text(verdict)
-    if fault is Fault.RECIPIENT and not _about_one_recipient(verdict, recipients):
-        return Fault.OTHER
+    if fault is FaultSide.RECIPIENT and not _about_one_recipient(verdict, recipients):
+        return FaultSide.OTHER
     return fault
 
 
@@ -185,19 +181,19 @@ def _about_one_recipient(verdict: Verdict, recipients: int) -> bool:
     return verdict.stage is Stage.RCPT or (verdict.stage in _WHOLE_MESSAGE and recipients == 1)
 
 
-def _fault_by_status(verdict: Verdict) -> Fault | None:
+def _fault_by_status(verdict: Verdict) -> FaultSide | None:
     if not verdict.enhanced or not verdict.enhanced.startswith("5."):
         return None
     status = verdict.enhanced.removeprefix("5.")
     if status == "2.1" and _BUSY_MAILBOX.search(verdict.text):
-        return Fault.OTHER
+        return FaultSide.OTHER
     return _BY_STATUS.get(status) or _BY_SUBJECT.get(status.partition(".")[0])
 
 
-def _fault_by_text(verdict: Verdict) -> Fault:
+def _fault_by_text(verdict: Verdict) -> FaultSide:
     if _UNWANTED.search(verdict.text):
-        return Fault.SENDER
+        return FaultSide.SENDER
     unknown = _UNKNOWN_USER.search(verdict.text) and not _ABOUT_THE_SENDER.search(verdict.text)
     if verdict.code == 550 and unknown:
-        return Fault.RECIPIENT
-    return Fault.OTHER
+        return FaultSide.RECIPIENT
+    return FaultSide.OTHER

@@ -1,4 +1,6 @@
-"""In charge of turning what a server said into what is recorded: attempt, outcome, and the decision in words. PURE."""
+"""Turns what a server said into what is recorded of a recipient: the attempt, its status, the next attempt, and the
+decision in words. No I/O.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,52 +8,62 @@ from typing import NamedTuple
 
 import msgspec
 
-from appliance.deliver.outcome import Fault, Judgement, Result
-from appliance.deliver.retry import JITTER, next_attempt
-from appliance.deliver.smtp.transcript import Line
+from appliance.deliver.outcome import Disposition, FaultSide, Judgement
+from appliance.deliver.smtp.results import TranscriptLine
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.times import rfc3339
 
-RESPONSE_CHARACTERS = 1_000  # kept of a reply
+JITTER = 0.1  # of a delay, to either side: what was deferred together need not come back together
+RECORDED_RESPONSE = 1_000  # kept of a reply
 
 _FAULTS = {
-    Fault.RECIPIENT: "the address does not exist, and is suppressed from now on",
-    Fault.SENDER: "the server does not want mail from us; the address is not to blame",
-    Fault.DOMAIN: "DNS leads to no mail server that can be asked, so none was",
-    Fault.MESSAGE: "the server does not offer what this message needs",
-    Fault.OTHER: "the server refuses this message for good",
+    FaultSide.RECIPIENT: "the address does not exist, and is suppressed from now on",
+    FaultSide.SENDER: "the server does not want mail from us; the address is not to blame",
+    FaultSide.DOMAIN: "DNS leads to no mail server that can be asked, so none was",
+    FaultSide.MESSAGE: "the server does not offer what this message needs",
+    FaultSide.OTHER: "the server refuses this message for good",
     None: "the server refuses this message for good",
 }
 
 
 class Contact(NamedTuple):
-    """Where an attempt got to: shared by all recipients of one transaction."""
+    """Which server an attempt reached: shared by all recipients of one transaction."""
 
     started_at: int
     pool: str | None = None
     host: str | None = None
     address: str | None = None
     tls: str | None = None
-    dialogue: tuple[Line, ...] = ()
+    dialogue: tuple[TranscriptLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The schedule: seconds before each further attempt, and the dice for jitter."""
+    """The schedule: seconds before each further attempt, and the random numbers for jitter."""
 
     delays: Sequence[float]
     random: Callable[[], float]
 
     @property
     def longest(self) -> int:
-        """The longest that anybody may have to wait for the next attempt, in microseconds."""
+        """The longest wait for the next attempt, in microseconds."""
         return round(max(self.delays, default=0.0) * (1 + JITTER) * 1_000_000)
 
     @property
     def attempts(self) -> int:
-        """How often a recipient is tried in all."""
         return len(self.delays) + 1
+
+
+def next_attempt(now: int, attempts: int, delays: Sequence[float], random: Callable[[], float]) -> int | None:
+    """When to try again after so many attempts (microseconds); None when they are used up.
+
+    `delays` are the seconds before the second attempt, the third and so on; `random` gives numbers from 0 to 1.
+    """
+    if attempts > len(delays):
+        return None
+    factor = 1 - JITTER + 2 * JITTER * random()
+    return now + round(delays[attempts - 1] * factor * 1_000_000)
 
 
 def outcome(
@@ -64,7 +76,6 @@ def outcome(
     retries: Retries,
     signature: bytes | None = None,
 ) -> Outcome:
-    """What one attempt means for one recipient, ready to be recorded."""
     count = recipient.attempt_count + 1
     status, again = _status(judgement, count, now, retries)
     decision = _decision(status, judgement, count, again, retries)
@@ -72,7 +83,7 @@ def outcome(
         started_at=contact.started_at,
         finished_at=now,
         smtp_code=code,
-        smtp_response=text[:RESPONSE_CHARACTERS],
+        smtp_response=text[:RECORDED_RESPONSE],
         pool=contact.pool,
         mx_host=contact.host,
         mx_address=contact.address,
@@ -88,9 +99,9 @@ def outcome(
 
 
 def _status(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None]:
-    if judgement.result is Result.DELIVERED:
+    if judgement.result is Disposition.DELIVERED:
         return RecipientStatus.DELIVERED, None
-    if judgement.result is Result.BOUNCED:
+    if judgement.result is Disposition.BOUNCED:
         return RecipientStatus.BOUNCED, None
     again = next_attempt(now, count, retries.delays, retries.random)
     return (RecipientStatus.FAILED, None) if again is None else (RecipientStatus.DEFERRED, again)

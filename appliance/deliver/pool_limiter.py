@@ -1,4 +1,4 @@
-"""How much mail one pool takes at the moment: slots, rate, slowing down when asked, and when to stop. PURE.
+"""How much mail one pool takes at the moment: slots, rate, slowing down when asked, and when to stop. No I/O.
 
 Slots and rate:
 - a transaction takes a slot and, where the pool has a rate, a token;
@@ -7,12 +7,12 @@ Slots and rate:
 - every delivery opens it a little: one slot more for each full round of slots, and the next pause is a short one again
   once all slots are back.
 
-What a server says counts for the gate of that server (`Gates.at`), and reaches as far as the evidence does, because
-one account can bring about any answer to its own mail:
+What a server says counts for the limiter of that server (`PoolLimiters.at`), and only as far as the evidence reaches,
+because one account can bring about any answer to its own mail:
 
 | the server says | of mail from | what waits |
 |---|---|---|
-| 421, 4.7.x, 5.7.x before MAIL: about this machine | anybody | the pool |
+| 421, 4.7.x, 5.7.x before MAIL: about this machine | any account | the pool |
 | 421, 4.7.x later: about this mail | one account of several | that account's mail to the pool |
 | | a second account while the first one waits for that | the pool |
 | | the only account there is | the pool |
@@ -29,7 +29,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from appliance.deliver.providers import Limits
+from appliance.deliver.providers import PoolLimits
 from appliance.report.explain import QUOTED_REPLY
 from appliance.times import SECOND
 
@@ -40,9 +40,7 @@ OF_ONE_ACCOUNT = 5  # of them count from one account of several
 OF_ONE_DOMAIN = 30  # in a row from one domain of a provider: it may be that domain's opinion alone
 
 
-class Sender(NamedTuple):
-    """Whose mail a server has judged."""
-
+class JudgedSender(NamedTuple):
     account: str
     domain: str  # the recipients'
     only: bool = False  # there is no other account
@@ -60,15 +58,14 @@ class Throttle:
 
     @property
     def slots(self) -> int:
-        """How many transactions may run at once at the moment."""
         return max(1, int(self.allowed))
 
     def is_slowed(self, now: int) -> bool:
-        """Not if that would be for longer than any pause: then it is the clock that was set back."""
+        """Not if that were for longer than any pause: then the clock was set back."""
         return now < self.slowed_until <= now + LONGEST_PAUSE
 
     def slow_down(self, now: int, reason: str) -> None:
-        """Less was asked for. What was said while we already wait counts once."""
+        """A server asked for less. What is said during a pause counts once."""
         self.slowed_by = reason
         if self.is_slowed(now):
             return
@@ -77,12 +74,12 @@ class Throttle:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def shut(self, now: int, reason: str) -> None:
-        """Let one transaction pass after the longest pause, and the next after another one."""
+        """Let one transaction start after the longest pause, and the next after another one."""
         self.slowed_by, self.slowed_until = reason, now + LONGEST_PAUSE
         self.allowed, self._pause = 1.0, LONGEST_PAUSE
 
     def delivered(self) -> None:
-        """A server took a message: dare a little more."""
+        """A server took a message: allow a little more."""
         if self.allowed < self.limit:
             self.allowed = min(self.limit, self.allowed + 1 / self.slots)
         else:
@@ -95,7 +92,7 @@ class Throttle:
 
 @dataclass(slots=True)
 class _Standing:
-    """An account whose mail the servers of the pool do not like."""
+    """What is remembered of an account whose mail the servers of the pool have refused or slowed."""
 
     throttle: Throttle
     faults: int = 0  # in a row
@@ -103,11 +100,11 @@ class _Standing:
 
 
 @dataclass(slots=True)
-class Gate:
-    """One pool's gate. `shared`: a provider stands behind it, with the domains of many."""
+class PoolLimiter:
+    """The limits of one pool. `shared`: a provider's pool, with the domains of many customers."""
 
     pool: str
-    limits: Limits
+    limits: PoolLimits
     shared: bool = False
     start: int | None = None  # slots to begin with, if not all
     provider: str | None = None  # whose host this is named like, without a proof; None: the pool is what it says
@@ -122,7 +119,6 @@ class Gate:
     _tokens_at: int = 0
 
     def __post_init__(self) -> None:
-        """Begin with all slots, unless told otherwise, and a minute's tokens."""
         self.throttle = Throttle(self.limits.concurrency, float(self.start or self.limits.concurrency))
         self._tokens = float(self.limits.per_minute or 0)
 
@@ -140,14 +136,14 @@ class Gate:
         )
 
     def lets_pass(self, account: str, now: int) -> bool:
-        """Whether an account's transaction may begin, if the gate is open."""
+        """Whether an account's transaction may begin, if the limiter is open."""
         standing = self._standings.get(account)
         if standing is None:
             return True
         return not standing.throttle.is_slowed(now) and self._of_account.get(account, 0) < standing.throttle.slots
 
     def is_at_rest(self, now: int) -> bool:
-        """Whether nothing would be lost if this gate were forgotten and made anew."""
+        """Whether nothing would be lost if this limiter were forgotten and made anew."""
         used = self.limits.per_minute is not None and self._has_token(now) and self._tokens < self.limits.per_minute
         at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or self._faults or used)
         return at_rest and all(
@@ -155,14 +151,13 @@ class Gate:
         )
 
     def enter(self, account: str, now: int) -> None:
-        """Take a slot."""
         self.in_use += 1
         self._of_account[account] = self._of_account.get(account, 0) + 1
         if self.limits.per_minute is not None and self._has_token(now):
             self._tokens -= 1
 
     def leave(self, account: str) -> None:
-        """Give the slot back; what came of it is still to be recorded."""
+        """Give the slot back; the outcome is still to be recorded."""
         self.go_elsewhere(account)
         self.unrecorded += 1
 
@@ -173,11 +168,10 @@ class Gate:
             self._of_account[account] = left
 
     def recorded(self) -> None:
-        """A result is on disk, or nobody waits for that any more."""
+        """A result is on disk, or will never be."""
         self.unrecorded -= 1
 
     def slowed_accounts(self, now: int) -> dict[str, tuple[int, str]]:
-        """The accounts whose mail waits, until when and why."""
         return {
             account: (standing.throttle.slowed_until, standing.throttle.slowed_by or "")
             for account, standing in self._standings.items()
@@ -187,7 +181,6 @@ class Gate:
     # ---- what servers say
 
     def delivered(self, account: str) -> None:
-        """A server took a message."""
         if self._faults:
             self._faults.clear()
         if (standing := self._standings.get(account)) is not None:
@@ -198,7 +191,7 @@ class Gate:
                 del self._standings[account]
         self.throttle.delivered()
 
-    def slow_down(self, now: int, reason: str, sender: Sender, *, about_us: bool) -> None:
+    def slow_down(self, now: int, reason: str, sender: JudgedSender, *, about_us: bool) -> None:
         """A server asked for less; `about_us`: before it knew whose mail it would get."""
         others = any(
             account != sender.account and standing.throttle.is_slowed(now)
@@ -209,8 +202,7 @@ class Gate:
         else:
             self._standing(sender.account).throttle.slow_down(now, reason)
 
-    def refused_as_sender(self, now: int, reason: str, sender: Sender, *, about_us: bool) -> None:
-        """A server does not want mail from us, or from this sender."""
+    def refused_as_sender(self, now: int, reason: str, sender: JudgedSender, *, about_us: bool) -> None:
         self._faults["" if about_us else sender.account] += 1
         count = self._faults_of_several()
         if not about_us and self._is_at_fault(sender):
@@ -222,7 +214,7 @@ class Gate:
             self.hold_reason = f"{count} refusals of us as a sender in a row{QUOTED_REPLY}{reason}"
 
     def reopen(self) -> None:
-        """Whatever the reason to hold it was, it is no more."""
+        """Forget the reason to hold the pool."""
         self._faults.clear()
         self._standings.clear()
         self.hold_reason = None
@@ -230,8 +222,7 @@ class Gate:
     def _faults_of_several(self) -> int:
         return sum(count if account == "" else min(count, OF_ONE_ACCOUNT) for account, count in self._faults.items())
 
-    def _is_at_fault(self, sender: Sender) -> bool:
-        """Whether an account by itself has been refused often enough."""
+    def _is_at_fault(self, sender: JudgedSender) -> bool:
         standing = self._standing(sender.account)
         standing.faults += 1
         if len(standing.domains) < 2:  # more than one is all that matters

@@ -1,11 +1,11 @@
-"""The gates of all pools: made when needed, forgotten at rest, held when they must be, told to other processes.
+"""The limiters of all pools: made when needed, forgotten at rest, held when they must be, told to other processes.
 
-Which gate a transaction passes is decided by its first server. A name is enough to be limited by a provider's pool, and
-never enough to limit it:
-- a server that is proved to be a provider's (`proofs.py`) passes the gate of that provider's pool;
-- one that is only named like a provider's host passes a gate of its own, under its host name. It has few slots at
+Which limiter a transaction passes is decided by its first server. A name is enough to be limited by a provider's pool,
+and never enough to limit it:
+- a server that is proved to be a provider's (`proofs.py`) passes the limiter of that provider's pool;
+- one that is only named like a provider's host passes a limiter of its own, under its host name. It has few slots at
   first, and waits whenever the provider's pool is slowed or held; nothing it does or says touches that pool;
-- every other server passes the gate of its organisation, the owner of its name.
+- every other server passes the limiter of its organisation, the owner of its name.
 
 A pool that is held because its servers refuse us is probed: after a while one message goes, later and later, until one
 is delivered. A probe that is refused is not bounced for it. Holds of the operator end only by the operator.
@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from appliance.deliver.pool_limiter import Gate, Sender
+from appliance.concurrency.batch_writer import STORAGE_PAUSE
+from appliance.deliver.pool_limiter import JudgedSender, PoolLimiter
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.route import Route
 from appliance.errors import Refused
+from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store import Store
@@ -27,14 +29,12 @@ from appliance.store.pools import EVERY
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
-STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
-STATE_EVERY = 1.0  # seconds between two words to the shell about the pools
 DESTINATIONS_KEPT = 50_000  # domains whose pool is remembered
 UNPROVED_SLOTS = 2  # of a host that is only named like a provider's, until it delivers
 FIRST_PROBE = 15 * 60 * SECOND  # after a hold began
 LONGEST_PROBE = 4 * 3600 * SECOND  # between two probes; each waits twice as long as the one before
 PROBE_AGAIN = 60 * SECOND  # after a probe that reached no server of the pool
-ACCOUNTS_EVERY = 10.0  # seconds between two looks whether there is more than one account
+ACCOUNTS_EVERY = 10.0  # seconds between two checks whether there is more than one account
 
 ACCOUNTS_TOLD = 100  # of one pool, whose mail waits
 
@@ -45,135 +45,111 @@ log = get_logger("deliver")
 
 @dataclass(slots=True)
 class Probe:
-    """How the probing of a held pool stands."""
-
     hold: PoolHold
     under_way: bool = False
     failed_for: str = ""  # the account whose mail was the last probe, and reached no server of the pool
 
 
 @dataclass(slots=True)
-class Slot:
+class PoolSlot:
     """A transaction's place in the pool of the server it talks to; goes with it from server to server."""
 
-    gates: "Gates"
-    gate: Gate  # where it was taken
+    limiter: PoolLimiter  # where it was taken
     account: str
     domain: str
     probes: str | None = None  # the held pool that it probes
-    answers: Gate | None = None  # the gate of the last server that said something
-    told: list[Gate] = field(default_factory=list)  # the gates of all servers that did
+    answers: PoolLimiter | None = None  # the limiter of the last server that said something
+    told: list[PoolLimiter] = field(default_factory=list)  # the limiters of all servers that did
     delivered: bool = False
     dialled: bool = False
 
-    def move(self, route: Route, host: str, address: str) -> bool:
-        """Take the slot to the gate of this server; False: that one has none for us now.
-
-        The first server's was waited for; a later one may be anybody's, and must not be flooded by way of others.
-        """
-        if not self.dialled:
-            self.dialled = True
-            return True
-        gate = self.gates.at(route, host, address)
-        if gate is self.gate:
-            return True
-        held = self.gates.is_held(gate.pool) and self.probes != (gate.provider or gate.pool)
-        if held or not self.gates.has_slot(gate, self.account):
-            return False
-        self.gate.go_elsewhere(self.account)
-        gate.enter(self.account, self.gates.outside.now())
-        self.gate = gate
-        return True
-
     def leave(self) -> None:
-        """It is over; what came of it is still to be recorded."""
-        self.gate.leave(self.account)
+        self.limiter.leave(self.account)
 
-    def hear(self, gate: Gate, *, delivered: bool) -> None:
-        """A server said something, or took the message; its gate is about to be told."""
-        self.answers, self.delivered = gate, delivered
-        if gate not in self.told:
-            self.told.append(gate)
-
-    @property
-    def sender(self) -> Sender:
-        """Whose mail is judged."""
-        return Sender(self.account, self.domain, self.gates.one_account)
+    def hear(self, limiter: PoolLimiter, *, delivered: bool) -> None:
+        """A server said something, or took the message; its limiter is about to be told."""
+        self.answers, self.delivered = limiter, delivered
+        if limiter not in self.told:
+            self.told.append(limiter)
 
     @property
     def has_news(self) -> bool:
         """Whether a hold is to begin, or may be over."""
-        return self.probes is not None or any(gate.hold_reason is not None for gate in self.told)
+        return self.probes is not None or any(limiter.hold_reason is not None for limiter in self.told)
 
 
 @dataclass(slots=True)
-class Gates:
-    """A gate for each pool that has mail or something to remember."""
+class PoolLimiters:
+    """A limiter for each pool that has mail or something to remember."""
 
     store: Store
     outside: Outside
     proofs: Proofs
     _holds: dict[str, PoolHold] = field(default_factory=dict)
-    _gates: dict[str, Gate] = field(default_factory=dict)
+    _limiters: dict[str, PoolLimiter] = field(default_factory=dict)
     _pool_of: dict[str, str] = field(default_factory=dict)  # by domain, as last routed
     _learnt: dict[str, str] = field(default_factory=dict)  # domains to tell the shell about
     _being_held: dict[str, PoolHold] = field(default_factory=dict)  # pools whose hold is not on record yet
     _probes: dict[str, Probe] = field(default_factory=dict)  # by pool
     _pause: PoolHold | None = None  # the hold of all of them
+    # None: nothing yet, and what an earlier process said is outdated.
+    _published: tuple[list[PoolState], list[OutgoingSession]] | None = None
     _only: bool = False  # there is but one account
     _only_at: float = -ACCOUNTS_EVERY  # Trio's clock
 
     def __len__(self) -> int:
-        return len(self._gates)
+        return len(self._limiters)
 
     def pool_of(self, domain: str) -> str:
         """The pool a domain's mail went through last."""
         return self._pool_of.get(domain, UNROUTED)
 
-    def of_route(self, route: Route) -> Gate:
-        """The gate a route leads through; which one that is, is remembered for the domain."""
+    def of_route(self, route: Route) -> PoolLimiter:
+        """The limiter a route leads through; which one that is, is remembered for the domain."""
         host = route.hosts[0]
-        gate = self.at(route, host.name, host.dialled[0])
-        if self._pool_of.get(route.domain) != gate.pool:
+        limiter = self.at(route, host.name, host.dialled[0])
+        if self._pool_of.get(route.domain) != limiter.pool:
             if len(self._pool_of) >= DESTINATIONS_KEPT:
                 self._pool_of.clear()
-            self._pool_of[route.domain] = gate.pool
-            self._learnt[route.domain] = gate.provider or gate.pool
-        return gate
+            self._pool_of[route.domain] = limiter.pool
+            self._learnt[route.domain] = limiter.provider or limiter.pool
+        return limiter
 
-    def has_moved(self, gate: Gate, route: Route) -> bool:
-        """Whether a gate was a host's own, and the host has proved to be its provider's since."""
-        return gate.provider is not None and self.at(route, route.hosts[0].name, route.hosts[0].dialled[0]) is not gate
+    def has_moved(self, limiter: PoolLimiter, route: Route) -> bool:
+        """Whether a limiter was a host's own, and the host has proved to be its provider's since."""
+        return (
+            limiter.provider is not None
+            and self.at(route, route.hosts[0].name, route.hosts[0].dialled[0]) is not limiter
+        )
 
-    def at(self, route: Route, host: str, address: str) -> Gate:
-        """The gate of one server of a route."""
+    def at(self, route: Route, host: str, address: str) -> PoolLimiter:
         claim = self.proofs.claim(host)
         proved = None if route.relay is not None else self.proofs.provider_at(address)
         if proved is not None:
             claim = self.proofs.named(proved)
         elif claim.proof and route.relay is None:  # a relay was named by the operator, who is believed
-            return self._gates.get(host) or self._add(
-                Gate(host, claim.limits, start=UNPROVED_SLOTS, provider=claim.name)
+            return self._limiters.get(host) or self._add(
+                PoolLimiter(host, claim.limits, start=UNPROVED_SLOTS, provider=claim.name)
             )
-        return self._gates.get(claim.name) or self._add(Gate(claim.name, claim.limits, claim.proof))
+        return self._limiters.get(claim.name) or self._add(PoolLimiter(claim.name, claim.limits, claim.proof))
 
-    def _add(self, gate: Gate) -> Gate:
-        self._gates[gate.pool] = gate
-        return gate
+    def _add(self, limiter: PoolLimiter) -> PoolLimiter:
+        self._limiters[limiter.pool] = limiter
+        return limiter
 
     # ---- what may pass
 
-    def is_open(self, gate: Gate, account: str) -> bool:
-        """Whether an account's transaction may begin at a gate, as a probe if the pool is held."""
-        may_go = not self.is_held(gate.pool) or self.may_probe(gate.pool, account)
-        return may_go and self.has_slot(gate, account)
+    def is_open(self, limiter: PoolLimiter, account: str) -> bool:
+        """Whether an account's transaction may begin at a limiter, as a probe if the pool is held."""
+        may_go = not self.is_held(limiter.pool) or self.may_probe(limiter.pool, account)
+        return may_go and self.has_slot(limiter, account)
 
-    def has_slot(self, gate: Gate, account: str) -> bool:
-        """Whether neither the gate nor the pool that it obeys keeps an account's transaction waiting."""
+    def has_slot(self, limiter: PoolLimiter, account: str) -> bool:
+        """Whether neither the limiter nor the pool that it obeys keeps an account's transaction waiting."""
         now = self.outside.now()
-        if not gate.is_open(now) or not gate.lets_pass(account, now):
+        if not limiter.is_open(now) or not limiter.lets_pass(account, now):
             return False
-        provider = None if gate.provider is None else self._gates.get(gate.provider)
+        provider = None if limiter.provider is None else self._limiters.get(limiter.provider)
         return provider is None or (not provider.throttle.is_slowed(now) and provider.lets_pass(account, now))
 
     def is_held(self, pool: str) -> bool:
@@ -192,25 +168,42 @@ class Gates:
             at += PROBE_AGAIN
         return not now < at <= now + LONGEST_PROBE  # if it were later, the clock was set back
 
-    def slot(self, gate: Gate, account: str, domain: str) -> Slot:
-        """Take a slot for a transaction that may begin."""
-        gate.enter(account, self.outside.now())
+    def slot(self, limiter: PoolLimiter, account: str, domain: str) -> PoolSlot:
+        limiter.enter(account, self.outside.now())
         probes = None
-        if self.is_held(gate.pool) and (probe := self._probes.get(gate.provider or gate.pool)) is not None:
-            probes, probe.under_way = gate.provider or gate.pool, True
-        return Slot(self, gate, account, domain, probes)
+        if self.is_held(limiter.pool) and (probe := self._probes.get(limiter.provider or limiter.pool)) is not None:
+            probes, probe.under_way = limiter.provider or limiter.pool, True
+        return PoolSlot(limiter, account, domain, probes)
 
-    @property
-    def one_account(self) -> bool:
-        """Whether there is but one account; found out again every few seconds."""
+    def move(self, slot: PoolSlot, route: Route, host: str, address: str) -> bool:
+        """Move a slot to the limiter of this server; False: that one has none for it now.
+
+        The slot of the first server was waited for; a later server may be in any pool, and must not be flooded by mail
+        for others.
+        """
+        if not slot.dialled:
+            slot.dialled = True
+            return True
+        limiter = self.at(route, host, address)
+        if limiter is slot.limiter:
+            return True
+        held = self.is_held(limiter.pool) and slot.probes != (limiter.provider or limiter.pool)
+        if held or not self.has_slot(limiter, slot.account):
+            return False
+        slot.limiter.go_elsewhere(slot.account)
+        limiter.enter(slot.account, self.outside.now())
+        slot.limiter = limiter
+        return True
+
+    def sender(self, slot: PoolSlot) -> JudgedSender:
+        """Whose mail a server has judged; that there is but one account is found out again every few seconds."""
         if (now := trio.current_time()) >= self._only_at + ACCOUNTS_EVERY:
             self._only, self._only_at = self.store.accounts.is_only_one(), now
-        return self._only
+        return JudgedSender(slot.account, slot.domain, self._only)
 
     # ---- holds
 
     def read_holds(self) -> None:
-        """See which pools are held by now, by the operator or by us."""
         holds = self.store.pools.holds()
         pause = holds.pop(EVERY, None)
         if pause != self._pause:
@@ -222,23 +215,23 @@ class Gates:
         for pool, probe in self._probes.items():
             probe.hold = self._holds[pool]
 
-    async def write_down(self, slot: Slot) -> None:
-        """Begin the hold that a server gave reason for, and note what came of a probe."""
+    async def write_down(self, slot: PoolSlot) -> None:
+        """Begin the hold that a server gave reason for, and store the result of a probe."""
         if slot.probes is not None:
             await self._end_probe(slot.probes, slot)
-        for gate in slot.told:
-            if gate.hold_reason is not None:
-                await self._hold(gate)
+        for limiter in slot.told:
+            if limiter.hold_reason is not None:
+                await self._hold(limiter)
 
-    async def _hold(self, gate: Gate) -> None:
-        """Hold a pool from this moment on, and put it on record; who releases it finds the gate open.
+    async def _hold(self, limiter: PoolLimiter) -> None:
+        """Hold a pool from this moment on, and put it on record; who releases it finds the limiter open.
 
         A host that is only named like a provider's is not held, but gets one message every now and then.
         """
-        pool, reason, now = gate.pool, gate.hold_reason or "", self.outside.now()
-        gate.reopen()
-        if gate.provider is not None:
-            gate.throttle.shut(now, reason)
+        pool, reason, now = limiter.pool, limiter.hold_reason or "", self.outside.now()
+        limiter.reopen()
+        if limiter.provider is not None:
+            limiter.throttle.shut(now, reason)
             return
         if pool in self._holds:
             return
@@ -249,12 +242,12 @@ class Gates:
         del self._being_held[pool]
         self.read_holds()
 
-    async def _end_probe(self, pool: str, slot: Slot) -> None:
+    async def _end_probe(self, pool: str, slot: PoolSlot) -> None:
         """Release the pool if the probe was delivered there; else set the time of the next."""
         probe = self._probes.get(pool)
         if probe is None:  # released meanwhile, or held by the operator by now
             return
-        reached = any(gate.pool == pool for gate in slot.told)
+        reached = any(limiter.pool == pool for limiter in slot.told)
         if slot.delivered and slot.answers is not None and slot.answers.pool == pool:
             await self._store(pool, lambda: self.store.pools.release(pool, automatic=True))
             log.info("a pool is open again: a probe was delivered", pool=pool)
@@ -276,44 +269,37 @@ class Gates:
                 log.warning("a hold waits for the storage", pool=pool, reason=refused.text)
                 await trio.sleep(STORAGE_PAUSE)
 
-    # ---- the shell
+    # ---- what other processes are told
 
-    async def keep_told(self, in_hand: Container[str], shell_spoke: Callable[[], None]) -> None:
-        """Tell the shell's commands, which run in other processes, what only this one knows; and hear what they did."""
-        said: list[PoolState] | None = None  # nothing yet: what an earlier process said holds no more
-        version = self.store.queue_control.version()
-        while True:
-            if (newer := self.store.queue_control.version()) != version:
-                version = newer
-                shell_spoke()
-            self._forget_those_at_rest(in_hand)
-            states = self._states()
-            if states != said or self._learnt:
-                learnt, self._learnt = self._learnt, {}
-                try:
-                    await self.store.pools.say(states, learnt)
-                    said = states
-                except Refused as refused:
-                    self._learnt = learnt | self._learnt
-                    log.warning("the state of pools waits for the storage", reason=refused.text)
-            await trio.sleep(STATE_EVERY)
+    async def publish(self, pending: Container[str], sessions: list[OutgoingSession]) -> None:
+        """Write to the store, for the commands of the shell, what only this process knows, if that has changed.
+
+        A pool with nothing to remember and nothing `pending` is forgotten: there may be one for every domain of the
+        world.
+        """
+        now = self.outside.now()
+        for pool in [each for each, known in self._limiters.items() if known.is_at_rest(now) and each not in pending]:
+            del self._limiters[pool]
+        states = self._states(), sessions
+        if states == self._published and not self._learnt:
+            return
+        learnt, self._learnt = self._learnt, {}
+        try:
+            await self.store.pools.say(states[0], learnt, states[1])
+            self._published = states
+        except Refused as refused:
+            self._learnt = learnt | self._learnt
+            log.warning("the state of pools waits for the storage", reason=refused.text)
 
     def _states(self) -> list[PoolState]:
         """Each pool as operators know it; hosts that prove nothing are told of only where their provider's is not."""
         now, told = self.outside.now(), {}
-        for gate in self._gates.values():
-            if gate.provider is None:
-                told[gate.pool] = _state(gate.pool, gate, now)
-            elif gate.provider not in self._gates:
-                told[gate.provider] = _state(gate.provider, gate, now)
+        for limiter in self._limiters.values():
+            if limiter.provider is None:
+                told[limiter.pool] = _state(limiter.pool, limiter, now)
+            elif limiter.provider not in self._limiters:
+                told[limiter.provider] = _state(limiter.provider, limiter, now)
         return list(told.values())
-
-    def _forget_those_at_rest(self, in_hand: Container[str]) -> None:
-        """There may be a pool for every domain of the world; those with nothing to remember are made anew."""
-        now = self.outside.now()
-        rested = [pool for pool, gate in self._gates.items() if gate.is_at_rest(now) and pool not in in_hand]
-        for pool in rested:
-            del self._gates[pool]
 
 
 def _tell_of(pause: PoolHold | None) -> None:
@@ -323,9 +309,15 @@ def _tell_of(pause: PoolHold | None) -> None:
         log.warning("delivery is paused: `appliance resume` lets mail go", reason=pause.reason)
 
 
-def _state(pool: str, gate: Gate, now: int) -> PoolState:
-    throttle = gate.throttle
-    waiting = tuple(SlowedAccount(account, *wait) for account, wait in sorted(gate.slowed_accounts(now).items()))
+def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:
+    throttle = limiter.throttle
+    waiting = tuple(SlowedAccount(account, *wait) for account, wait in sorted(limiter.slowed_accounts(now).items()))
     return PoolState(
-        pool, gate.in_use, throttle.slots, throttle.slowed_until or None, throttle.slowed_by, 0, waiting[:ACCOUNTS_TOLD]
+        pool,
+        limiter.in_use,
+        throttle.slots,
+        throttle.slowed_until or None,
+        throttle.slowed_by,
+        0,
+        waiting[:ACCOUNTS_TOLD],
     )

@@ -6,7 +6,7 @@ An address is a provider's if a server answered there and
 - the address has a reverse name (PTR) of the provider's, and that name leads back to the address.
 
 Reverse names are looked up beside delivery, which never waits for them: until the answer is there, nothing is proved.
-What was proved counts for some hours, and ends when nobody answers at the address any more.
+What was proved counts for some hours, and ends when no server answers at the address any more.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from ipaddress import ip_address
 
 import trio
 
-from appliance.deliver.providers import Pool, Pools
+from appliance.deliver.providers import Pool, ProviderPools
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 
@@ -22,9 +22,9 @@ PROVED_FOR = 6 * 3600.0  # seconds
 ASKED_EVERY = 3600.0  # seconds until an address without a proof is looked up again
 TROUBLED_EVERY = 60.0  # the same when the DNS could not tell
 LOOKUP_LIMIT = 20.0  # seconds that one look-up may take in all
-LOOKUPS = 8  # at once
-WAITING = 1_000  # addresses that wait to be looked up; more are looked up when they answer again
-NAMES = 3  # reverse names of one address that are looked at
+PROOF_LOOKUPS = 8  # at once
+PROOFS_WAITING = 1_000  # addresses that wait to be looked up; more are looked up when they answer again
+NAMES = 3  # reverse names of one address that are read
 ADDRESSES_KEPT = 20_000
 HOSTS_KEPT = 10_000
 
@@ -37,10 +37,8 @@ class _Known:
 
 @dataclass(slots=True)
 class Proofs:
-    """Remembers whose server answers at an address."""
-
     resolver: Resolver
-    pools: Pools
+    pools: ProviderPools
     _known: dict[str, _Known] = field(default_factory=dict)
     _claims: dict[str, Pool] = field(default_factory=dict)  # by host, since many suffixes have to be tried
     _named: dict[str, Pool] = field(init=False)
@@ -48,12 +46,10 @@ class Proofs:
     _to_look_up: "trio.MemoryReceiveChannel[tuple[str, str]]" = field(init=False)
 
     def __post_init__(self) -> None:
-        """Have nothing to look up yet."""
         self._named = {pool.name: pool for pool in self.pools.providers.values()}
-        self._wanted, self._to_look_up = trio.open_memory_channel[tuple[str, str]](WAITING)
+        self._wanted, self._to_look_up = trio.open_memory_channel[tuple[str, str]](PROOFS_WAITING)
 
     def claim(self, host: str) -> Pool:
-        """The pool that a host's name claims."""
         if (pool := self._claims.get(host)) is None:
             if len(self._claims) >= HOSTS_KEPT:
                 self._claims.clear()
@@ -61,11 +57,10 @@ class Proofs:
         return pool
 
     def named(self, name: str) -> Pool:
-        """The pool in the table of this name."""
         return self._named[name]
 
     def known_as(self, pool: str) -> str:
-        """The pool as operators know it: of a gate under the name of a host that claims to be a provider's."""
+        """The pool as operators know it: of a limiter under the name of a host that claims to be a provider's."""
         return pool if pool in self._named or not pool else self.claim(pool).name
 
     def provider_at(self, address: str) -> str | None:
@@ -92,13 +87,12 @@ class Proofs:
             self._remember(address, provider, until)
 
     def silent(self, address: str) -> None:
-        """Nobody answered there."""
         self._known.pop(address, None)
 
     async def run(self) -> None:
-        """Look up reverse names, for ever."""
+        """Look up reverse names until cancelled."""
         async with trio.open_nursery() as nursery:
-            for _ in range(LOOKUPS):
+            for _ in range(PROOF_LOOKUPS):
                 nursery.start_soon(self._look_up_all)
 
     async def _look_up_all(self) -> None:

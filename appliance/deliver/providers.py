@@ -1,24 +1,24 @@
-"""Provider pools: which destinations share limits because one provider stands behind them. PURE.
+"""Provider pools: which destinations share limits because one provider stands behind them. No I/O.
 
 A destination's pool is found by the name of its MX host: thousands of domains have their mail at Google, and Google
 counts them together. Every other host belongs to the pool of its organisation, the registered domain of its name.
 
-Anybody can write a provider's host name into the MX records of his own domain, so a name alone proves nothing: it
+Any domain can name a provider's host in its MX records, so a name alone proves nothing: it
 subjects a destination to the limits and holds of that pool, and no more. What a server says counts for a provider's
-pool only if the server has proved to be the provider's (`proofs.py`), by names nobody else can have. Hence the rule for
+pool only if the server has proved to be the provider's (`proofs.py`), by names no other can have. Hence the rule for
 this table: no suffix under which a provider's customers have names for machines of their own (`compute.amazonaws.com`,
 `abo.wanadoo.fr`, `hsd1.il.comcast.net`, `vps.ovh.net`); there only the provider's own mail hosts are named.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings, place_of
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one pool may take at once."""
-
+class PoolLimits:
     concurrency: int = 10  # sessions
     messages_per_connection: int = 100  # then a new connection is made, which lets balancers behind it balance
     per_minute: int | None = None  # messages; None: as fast as it goes
@@ -26,10 +26,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Destinations that share limits."""
-
     name: str
-    limits: Limits = Limits()
+    limits: PoolLimits = PoolLimits()
     proof: bool = False  # a server belongs to it only once it has proved that it does
 
 
@@ -42,7 +40,7 @@ class Provider:
 
     name: str
     suffixes: tuple[str, ...]
-    limits: Limits = Limits()
+    limits: PoolLimits = PoolLimits()
     reverse: tuple[str, ...] = ()
     proof: bool = True  # False: the operator's own suffixes, whose names are believed
 
@@ -50,9 +48,9 @@ class Provider:
 # The limits are where to start, not what a provider promises: those that publish figures have theirs (Yahoo: few
 # messages a connection; Orange and Free: two or three connections an address), the others what senders commonly use.
 # The pool slows down by itself when a provider asks for less.
-_BIG = Limits(concurrency=20)
-_STRICT = Limits(concurrency=2, messages_per_connection=50, per_minute=120)
-_CAREFUL = Limits(concurrency=5, messages_per_connection=50)
+_BIG = PoolLimits(concurrency=20)
+_STRICT = PoolLimits(concurrency=2, messages_per_connection=50, per_minute=120)
+_CAREFUL = PoolLimits(concurrency=5, messages_per_connection=50)
 
 _IONOS = tuple(
     f"{host}.{domain}"
@@ -70,7 +68,7 @@ PROVIDERS = (
     Provider(  # outlook.com, hotmail, live
         "outlook",
         ("olc.protection.outlook.com", "hotmail.com"),
-        Limits(10, 50),
+        PoolLimits(10, 50),
         reverse=("inbound.protection.outlook.com",),
     ),
     Provider(
@@ -79,9 +77,9 @@ PROVIDERS = (
         _BIG,
         reverse=("inbound.protection.outlook.com",),
     ),
-    Provider("yahoo", ("yahoodns.net", "mx.aol.com"), Limits(10, 20), reverse=("mail.*.yahoo.com",)),
+    Provider("yahoo", ("yahoodns.net", "mx.aol.com"), PoolLimits(10, 20), reverse=("mail.*.yahoo.com",)),
     Provider("yahoo-japan", ("mail.yahoo.co.jp",), _CAREFUL),
-    Provider("apple", ("mail.icloud.com", "mail.me.com"), Limits(10, 50), reverse=("apple.com", "icloud.com")),
+    Provider("apple", ("mail.icloud.com", "mail.me.com"), PoolLimits(10, 50), reverse=("apple.com", "icloud.com")),
     Provider("zoho", ("zoho.com", "zoho.eu", "zoho.in", "zoho.com.au", "zoho.jp", "zohomail.com")),
     Provider("proton", ("protonmail.ch", "proton.me"), _CAREFUL),
     Provider("fastmail", ("messagingengine.com",)),
@@ -108,7 +106,7 @@ PROVIDERS = (
         _CAREFUL,
     ),
     Provider("ionos", _IONOS, _CAREFUL, reverse=("mx00.perfora.net", "mx01.perfora.net")),
-    Provider("gmx", ("gmx.net", "web.de", "mail.com"), _CAREFUL),  # one house, with one opinion of us
+    Provider("gmx", ("gmx.net", "web.de", "mail.com"), _CAREFUL),  # one operator, with one opinion of us
     Provider("t-online", tuple(f"mx0{number}.t-online.de" for number in range(4)), _CAREFUL),
     Provider("strato", ("smtpin.rzone.de", "smtp.rzone.de")),
     Provider("ovh", ("mail.ovh.net",)),
@@ -117,7 +115,9 @@ PROVIDERS = (
     Provider("free", ("mx1.free.fr", "mx2.free.fr"), _STRICT, reverse=("mx1-g20.free.fr", "mx2-g20.free.fr")),
     Provider("sfr", ("smtp-in.sfr.fr",), _STRICT),
     Provider("laposte", ("laposte.net",), _STRICT),
-    Provider("comcast", ("mxge.comcast.net", "mxcm.comcast.net", "mx1.comcast.net", "mx2.comcast.net"), Limits(10, 50)),
+    Provider(
+        "comcast", ("mxge.comcast.net", "mxcm.comcast.net", "mx1.comcast.net", "mx2.comcast.net"), PoolLimits(10, 50)
+    ),
     Provider("att", tuple(f"{site}-ip4-mx-vip{n}.prodigy.net" for site in ("al", "ff") for n in (1, 2)), _CAREFUL),
     Provider("charter", ("mx0.charter.net", "mx1.charter.net", "msg.*.co.charter.net", "email.rr.com"), _CAREFUL),
     Provider("bt", ("mx.bt.*.cpcloud.co.uk", "mx.btinternet.com"), _CAREFUL),
@@ -173,11 +173,11 @@ def _suffixes(host: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class ProviderPools:
     """The pools there are: the providers', and one for each other organisation with the limits of `others`."""
 
     providers: Mapping[str, Pool] = field(default_factory=lambda: by_suffix(PROVIDERS))
-    others: Limits = Limits()
+    others: PoolLimits = PoolLimits()
     reverse: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: by_reverse(PROVIDERS))
 
     def of(self, host: str) -> Pool:
@@ -193,3 +193,57 @@ class Pools:
             if names := self.reverse.get(suffix):
                 return claimed if claimed in names else names[0] if len(names) == 1 else None
         return None
+
+
+# ---- the operator's settings
+
+
+def pools(config: Config) -> ProviderPools:
+    """The built-in pools with what the operator changed, and those that the operator added."""
+    tables = config.delivery.pools
+    others = _limits(tables.get(DEFAULT_POOL, PoolSettings()), PoolLimits())
+    known = {provider.name: _without(provider, tables.values()) for provider in PROVIDERS}
+    for name, table in tables.items():
+        if name != DEFAULT_POOL:
+            known[name] = _provider(config, name, table, known.get(name), others)
+    # The operator's last, because the last row for a suffix counts.
+    rows = sorted(known.values(), key=lambda provider: provider.name in tables)
+    return ProviderPools(by_suffix(rows), others, by_reverse(rows))
+
+
+def pool_names(config: Config) -> frozenset[str]:
+    """The pools that are known by name before any mail has gone: built in, or the operator's."""
+    return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {DEFAULT_POOL}
+
+
+def _without(provider: Provider, tables: Iterable[PoolSettings]) -> Provider:
+    """A built-in row without the hosts that the operator counts as another pool's."""
+    taken = tuple(f".{suffix}" for table in tables for suffix in table.suffixes)
+    left = tuple(suffix for suffix in provider.suffixes if not f".{suffix}".endswith(taken))
+    return replace(provider, suffixes=left)
+
+
+def _provider(
+    config: Config, name: str, table: PoolSettings, built_in: Provider | None, others: PoolLimits
+) -> Provider:
+    if built_in is None and not table.suffixes:
+        names = ", ".join(sorted(provider.name for provider in PROVIDERS))
+        reason = f"missing: {name} is no built-in pool ({names})"
+        raise ConfigError(str(config.source), f"{place_of('delivery.pools', name)}.suffixes", reason)
+    start = built_in or Provider(name, (), others)
+    # The operator's own suffixes need no proof.
+    return replace(
+        start,
+        suffixes=table.suffixes or start.suffixes,
+        limits=_limits(table, start.limits),
+        proof=built_in is not None and not table.suffixes,
+    )
+
+
+def _limits(table: PoolSettings, start: PoolLimits) -> PoolLimits:
+    per_minute = start.per_minute if table.per_minute is None else table.per_minute or None
+    return PoolLimits(
+        table.concurrency or start.concurrency,
+        table.messages_per_connection or start.messages_per_connection,
+        per_minute,
+    )

@@ -1,4 +1,4 @@
-"""In charge of where mail for a domain goes: its MX hosts with their addresses in the order to try them, or a relay.
+"""Where mail for a domain goes: its MX hosts with their addresses in the order to try them, or a relay.
 
 The order (RFC 5321 5.1): MX hosts by preference, equal ones in random order; the addresses of a host IPv6 and IPv4 in
 turn, IPv6 first (RFC 8305 4), each family as the DNS gave it. A machine whose IPv6 leads nowhere loses one connection
@@ -12,31 +12,38 @@ any address: its owner may be about to set it up.
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 
 import trio
 
+from appliance.concurrency.single_flight import SingleFlight
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import RelayTls
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.system.shortage import Shortage
+from appliance.telemetry.log import get_logger
 
 HOSTS_LOOKED_UP = 10  # MX hosts of one domain; more would be a way to make us ask and ask
 HOST_LIMIT = 5  # hosts tried in one attempt
 HOST_ADDRESS_LIMIT = 4  # addresses tried of one host, so that one host cannot use up all
-ADDRESS_LIMIT = 10  # addresses tried in one attempt: at 30 s each, five minutes
+ROUTE_FRESH = 1.0  # seconds for which envelopes for one domain share a route
+ROUTES_KEPT = 1_000
+ROUTE_ADDRESSES = 10  # addresses tried in one attempt: at 30 s each, five minutes
 
 # An MX host: letters, digits, hyphens, and the underscore that some operators use although RFC 1123 does not know it. A
 # last label of digits only would be an IP address, which MX data must not be (RFC 1035 3.3.9) and which is ignored.
 _HOST = re.compile(r"(?!.*(?:^|\.)[0-9]+$)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*")
 
-
 _NOT_PUBLIC = "has no mail server with a public address"
+
+log = get_logger("deliver")
 
 
 class NoRoute(Exception):
-    """There is nowhere to send this mail: for ever or for now, with an RFC 3463 status and the reason in words.
+    """There is no server for this mail, permanently or now, by its RFC 3463 status; with the reason in words.
 
     Customers read `text`, which names no address of this network and no resolver; `detail` is for the operator's log.
     """
@@ -49,7 +56,6 @@ class NoRoute(Exception):
 
     @property
     def permanent(self) -> bool:
-        """Whether trying again is useless."""
         return self.status.startswith("5")
 
 
@@ -68,8 +74,6 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """A smarthost, named by the operator."""
-
     host: str  # a name or an IP address; no MX is looked up for it
     port: int = 587
     username: str = ""  # empty: no AUTH
@@ -88,8 +92,6 @@ class Relays:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The hosts to try for a domain, the first that answers gets the mail."""
-
     domain: str
     hosts: tuple[Host, ...]
     port: int
@@ -120,8 +122,6 @@ def _is_null(records: tuple[Mx, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the DNS says about one MX host."""
-
     mx: Mx
     addresses: tuple[Address, ...] = ()  # those that may be dialled, in order
     authentic: bool = False
@@ -139,7 +139,7 @@ def _before_own(found: list[_Found]) -> list[_Found]:
 
 
 def _within_limits(found: list[_Found]) -> tuple[Host, ...]:
-    hosts, left = [], ADDRESS_LIMIT
+    hosts, left = [], ROUTE_ADDRESSES
     for host in found:
         addresses = host.addresses[: min(HOST_ADDRESS_LIMIT, left)]
         left -= len(addresses)
@@ -258,3 +258,35 @@ class Router:
                 text = f"the mail relay that this service uses for {domain} cannot be found at the moment"
                 raise NoRoute("4.4.3", text, failed.text) from failed
         return Route(domain, (Host(relay.host, addresses[:HOST_ADDRESS_LIMIT]),), relay.port, relay=relay)
+
+
+@dataclass(slots=True)
+class RouteCache:
+    """Routes shared by all envelopes for a domain: found once for all that need it within a moment."""
+
+    router: Router
+    _known: TtlCache[str, Route] = field(default_factory=lambda: TtlCache(ROUTES_KEPT, ROUTE_FRESH))  # by domain
+    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
+
+    def known(self, domain: str) -> Route | None:
+        """The route to a domain, if it was found a moment ago."""
+        return self._known.get(domain)
+
+    async def find(self, domain: str) -> Route:
+        """The route to a domain; raises `NoRoute`."""
+        if (route := self.known(domain)) is not None:
+            return route
+        found = await self._finding.run(domain, partial(self._find, domain))
+        if isinstance(found, NoRoute):
+            raise NoRoute(found.status, found.text, found.detail)
+        return found
+
+    async def _find(self, domain: str) -> Route | NoRoute:
+        try:
+            route = await self.router.route(domain)
+        except NoRoute as reason:
+            if reason.detail:  # what customers are not told
+                log.info("no route", domain=domain, status=reason.status, reason=reason.detail)
+            return reason
+        self._known.put(domain, route)
+        return route

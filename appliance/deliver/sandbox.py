@@ -1,28 +1,65 @@
-"""In charge of who is delivered when: takes due recipients, tries them, records what came of it."""
+"""Simulated delivery: recipients of sandbox mail get the outcome that their local part names, and no mail is sent."""
 
 import trio
 
+from appliance.concurrency.batch_writer import STORAGE_PAUSE
 from appliance.concurrency.wake import SLEEP_LIMIT, Wake
 from appliance.deliver.metrics import observe
-from appliance.deliver.sandbox_replies import DEFERRAL, simulate
 from appliance.errors import Refused
+from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
-BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
-STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
-LONGEST_WAIT = DEFERRAL + 10_000_000  # microseconds; nothing simulated is put off for longer by a clock that is right
-PAUSE_LOOK = 1.0  # seconds between two looks whether a pause of all mail is over
+DEFERRAL = 2_000_000  # microseconds until a simulated deferral is tried again
+
+SIMULATED_ACCEPTANCE = (250, "250 2.0.0 OK: accepted by the sandbox")
+UNKNOWN_USER = (550, "550 5.1.1 User unknown (simulated by the sandbox)")
+TRY_LATER = (451, "451 4.3.0 Try again later (simulated by the sandbox)")
+
+SANDBOX_BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
+LONGEST_DEFERRAL = DEFERRAL + 10_000_000  # microseconds; with a right clock nothing simulated is put off for longer
+PAUSE_CHECK = 1.0  # seconds between two checks whether a pause of all mail is over
 
 log = get_logger("deliver")
 
 
+# ---- pure
+
+
+def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcome:
+    """What becomes of one simulated recipient now.
+
+    A simulated bounce suppresses no address: trying out `bounce@…` must not stop real mail to that address later.
+    """
+    local = recipient.address.lower()
+    if local.startswith("bounce"):
+        return _final(recipient, RecipientStatus.BOUNCED, now, (_attempt(now, UNKNOWN_USER),))
+    if local.startswith("fail"):
+        tries = attempts_allowed - recipient.attempt_count
+        return _final(recipient, RecipientStatus.FAILED, now, (_attempt(now, TRY_LATER),) * tries)
+    if local.startswith("defer") and recipient.attempt_count == 0:
+        deferred = (_attempt(now, TRY_LATER),)
+        return Outcome(recipient, RecipientStatus.DEFERRED, deferred, at=now, next_attempt_at=now + DEFERRAL)
+    return _final(recipient, RecipientStatus.DELIVERED, now, (_attempt(now, SIMULATED_ACCEPTANCE),))
+
+
+def _attempt(now: int, reply: tuple[int, str]) -> Attempt:
+    return Attempt(now, now, *reply)
+
+
+def _final(recipient: DueRecipient, status: RecipientStatus, now: int, attempts: tuple[Attempt, ...]) -> Outcome:
+    return Outcome(recipient, status, attempts, at=now)
+
+
+# ---- I/O
+
+
 async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
-    """Simulate whatever is due, for ever. State is in the store, so a restart simply goes on."""
+    """Simulate what is due until cancelled."""
     while True:
         if store.pools.paused() is not None:
-            await wake.wait(PAUSE_LOOK)
+            await wake.wait(PAUSE_CHECK)
             continue
         try:
             worked = await deliver_due(store, outside, attempts_allowed) or await _bring_back(store, outside)
@@ -38,7 +75,7 @@ async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allow
 
 async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> int:
     """Simulate one batch of due recipients and record it; how many there were."""
-    due = store.queue.due(simulated=True, most=BATCH)
+    due = store.queue.due(simulated=True, most=SANDBOX_BATCH)
     now = outside.now()
     if due:
         outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]
@@ -49,7 +86,7 @@ async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> 
 
 async def _bring_back(store: Store, outside: Outside) -> int:
     """Make due what was put off by a clock that was ahead; how many recipients that were."""
-    return await store.queue_control.bring_forward(outside.now() + LONGEST_WAIT, simulated=True)
+    return await store.queue_control.bring_forward(outside.now() + LONGEST_DEFERRAL, simulated=True)
 
 
 def _seconds_until_due(store: Store, outside: Outside) -> float:

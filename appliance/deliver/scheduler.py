@@ -1,281 +1,432 @@
-"""In charge of delivery as a whole: finds what is due, has it prepared, carried and recorded.
+"""Runs delivery: takes due mail from the store, has it prepared, starts its SMTP sessions and records the outcomes.
 
-A parcel is taken into hand, routed and signed (`Preparing`), waits for a slot of its pool and is carried (`Flights`),
-and recorded (`Recorder`). Only carrying it takes a slot: neither the signing before nor the commit after it keeps a
-server waiting. New mail comes through the inbox; the store is looked at for whatever else is due.
+    due_mail → Envelope → preparing → Ready → a session of its pool → attempt → Outcomes → recorded, many per commit
+
+The stages return values; this module alone decides what happens next, owns what is pending (`pending.py`) and starts
+all tasks. Only the attempt holds a session: neither signing before it nor the commit after it keeps a server waiting.
+New mail is handed over in memory; everything else that is due is found by polling the store (`polling.py`). All state
+is in the store, so a restart continues where the last process ended. On shutdown no session starts, running ones get
+`grace` seconds, and what they achieved is recorded.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 import trio
 
-from appliance.concurrency.wake import SLEEP_LIMIT
-from appliance.deliver.attempt import Courier, Parcel
-from appliance.deliver.due_mail import Selection, in_turn, parcels
-from appliance.deliver.in_flight import GRACE, SESSIONS, Flights
+from appliance.concurrency.batch_writer import BatchWriter
+from appliance.deliver.attempt import ActiveAttempt, Deliverer
+from appliance.deliver.due_mail import DueMail, Envelope, envelopes, in_turn
+from appliance.deliver.fairness import may_take
+from appliance.deliver.in_flight import InFlight
 from appliance.deliver.metrics import observe
-from appliance.deliver.pending_counts import InHand
-from appliance.deliver.pool_limiters import UNROUTED, Gates
-from appliance.deliver.preparing import Preparing
-from appliance.deliver.recorder import Recorder, Result
-from appliance.deliver.route_cache import SharedRoutes
-from appliance.deliver.shares import may_take
-from appliance.deliver.signer import Signer
-from appliance.deliver.warmups import Warmups
+from appliance.deliver.pending import Pending
+from appliance.deliver.polling import Poll, PollState, next_poll
+from appliance.deliver.pool_limiter import PoolLimiter
+from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
+from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Ready, worth_keeping
+from appliance.deliver.warmup import NoWarmup
 from appliance.errors import Refused
+from appliance.model.mail import Outcome
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import Inbox, due_recipients
 from appliance.system.clock_jumps import ClockJumps
+from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
-IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are being prepared or wait for a slot
-FRESH_IN_HAND = 1_000  # parcels in all up to which mail that has just come in is taken: it need not be looked for later
-OF_ONE = 5  # parcels of one account for one pool that are taken whatever the others have in hand
-FEW = 50  # parcels in hand, in all or of one pool, below which a look for more is worth its while at any time
-CLOSE_EVERY = 1.0  # seconds between two looks for connections that nobody needs
-MIND_EVERY = 600.0  # seconds between two looks for mail that a wrong clock put off
-AT_ONCE = 0.005  # seconds between two looks for more when there are few: what comes in within them is one look
-SOON = 0.1  # seconds between two looks for more while there is enough in hand: it may all be for one slow pool
-FULL_LOOK = 1.0  # seconds between two looks at everything while something due could not go
+SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
+LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory until it is over
+GRACE = 10.0  # seconds that running sessions may still take on shutdown
+PENDING_PER_POOL = 100  # envelopes of one pool, or for domains not routed yet
+PENDING_OF_NEW = 1_000  # envelopes in all up to which new mail is taken from memory: it need not be found later
+PENDING_OF_ONE = 5  # envelopes of one account for one pool that are taken whatever the others have pending
+FEW_PENDING = 50  # envelopes, in all or of one pool, below which a poll for more is worth it at any time
 
 log = get_logger("deliver")
 
 
-@dataclass(slots=True)
-class Dispatch:
-    """The loop, and what it remembers between two looks."""
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Seconds between what is done again and again."""
 
+    poll_all: float = 1.0  # polls for everything due while some of it was left in the store
+    publish: float = 1.0  # the state of pools and sessions, for the commands of the shell
+    close_idle: float = 1.0  # idle connections
+    save_warmup: float = 1.0  # as much may be sent twice after a crash
+    check_clock: float = 600.0  # for mail that a wrong clock put off
+
+
+class AttemptResult(NamedTuple):
+    envelope: Envelope
+    outcomes: list[Outcome]
+    limiter: PoolLimiter | None = None  # of the pool that has a result less on disk until then
+
+
+def recording(store: Store) -> BatchWriter[AttemptResult]:
+    """Records results in batches."""
+
+    async def write(batch: list[AttemptResult]) -> None:
+        if outcomes := [outcome for result in batch for outcome in result.outcomes]:
+            await store.queue.record(outcomes)
+
+    def named(result: AttemptResult) -> dict[str, str]:
+        return {"message_id": result.envelope.message_id, "domain": result.envelope.domain}
+
+    return BatchWriter("deliver", write, named)
+
+
+@dataclass(slots=True, kw_only=True)
+class Scheduler:
     store: Store
     outside: Outside
-    inbox: Inbox
-    routes: SharedRoutes
-    gates: Gates
-    signer: Signer
-    courier: Courier
-    selection: Selection
+    new_mail: Inbox
+    due_mail: DueMail
+    preparing: Preparing
+    limiters: PoolLimiters
+    deliverer: Deliverer
+    warmup: NoWarmup = field(default_factory=NoWarmup)
     sessions: int = SESSIONS
+    large_sessions: int = LARGE_SESSIONS
     grace: float = GRACE
-    warmups: Warmups | None = None
-    stop_by: Callable[[], float] = lambda: inf  # on Trio's clock: when the process ends, whatever is in flight
-    _recorder: Recorder = field(init=False)
-    _in_hand: InHand = field(default_factory=InHand)
-    _preparing: Preparing = field(init=False)
-    _flights: Flights = field(init=False)
-    _ground: trio.Nursery = field(init=False)  # of what is cancelled at the end
-    _due_at: int | None = None  # when the next recipient will be due, as far as we know
-    _looked_at: float = -FULL_LOOK  # Trio's clock
-    _looked_at_all: float = -FULL_LOOK
-    _looked_at_gates: float = -FULL_LOOK  # apart from the above: it must not put off what only a look at all finds
-    _late: bool = True  # the store is to be looked at, as soon as it is time
-    _passed_over: dict[str, set[str]] = field(default_factory=dict)  # by pool: whose due mail was left where it is
-    _refill: bool = False  # one of those has room again
-    _hungry: bool = False  # a pool has little in hand, and there is more in the store than was looked at
+    stop_by: Callable[[], float] = lambda: inf  # Trio's clock: when the process ends, whatever is running
+    intervals: Intervals = field(default_factory=Intervals)
+    _pending: Pending = field(default_factory=Pending)
+    _in_flight: InFlight = field(init=False)
+    _recording: BatchWriter[AttemptResult] = field(init=False)
+    _tasks: trio.Nursery = field(init=False)  # of what is cancelled on shutdown
+    _attempts: trio.Nursery = field(init=False)  # of sessions, which then have their grace
+    _stopping: trio.Event = field(default_factory=trio.Event)
+    _grace: trio.CancelScope = field(default_factory=lambda: trio.CancelScope(shield=True))
+    _polls: PollState = field(default_factory=PollState)
+    _due_at: int | None = None  # when the next recipient will be due, as far as it is known
+    _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
 
     async def run(self) -> None:
-        """Deliver whatever is due, for ever. State is in the store, so a restart simply goes on."""
-        self._put_together()
-        async with trio.open_nursery() as self._ground:
-            self._ground.start_soon(self._notice_the_end)  # first: the end may come before the beginning is over
-            await self._ground.start(self._fly)
-            self._ground.start_soon(self._recorder.run, self._recorded)
-            self._ground.start_soon(self.gates.keep_told, self._in_hand, self.inbox.ring)
-            self._ground.start_soon(self._close_idle)
-            self._ground.start_soon(self._mind_the_clock)
-            if self.warmups is not None:
-                self._ground.start_soon(self.warmups.keep)
-            self._ground.start_soon(self.courier.watch.run)
-            self._ground.start_soon(self.gates.proofs.run)
-            for _ in range(self.signer.threads):
-                self._ground.start_soon(self._preparing.sign)
+        self._in_flight = InFlight(self.outside, self.limiters, self.warmup, self.sessions, self.large_sessions)
+        self._recording = recording(self.store)
+        OPEN_CONNECTIONS["deliver"] = lambda: self._in_flight.running
+        async with trio.open_nursery() as self._tasks:
+            self._tasks.start_soon(self._stop_when_cancelled)  # first: it may be cancelled before all has started
+            await self._tasks.start(self._hold_attempts)
+            self._tasks.start_soon(self._recording.run, self._recorded)
+            for work in (self._publish, self._close_idle, self._check_clock, self.deliverer.watch.run):
+                self._tasks.start_soon(work)
+            self._tasks.start_soon(self.limiters.proofs.run)
+            self._tasks.start_soon(self.warmup.keep_saved, self.intervals.save_warmup)
+            for _ in range(self.preparing.signer.threads):
+                self._tasks.start_soon(self._sign)
             while True:
-                self._take_fresh()
-                self._look()
-                await self.inbox.wait(self._seconds_until_look())
+                self._take_new()
+                seconds, poll = self._next_poll()
+                if seconds <= 0:
+                    self._poll(poll)
+                    seconds, _ = self._next_poll()
+                elif self._in_flight.others_wait:
+                    self._start_all()
+                await self.new_mail.wait(seconds)
 
-    def _put_together(self) -> None:
-        recorder = self._recorder = Recorder(self.store)
-        flights = self._flights = Flights(
-            self.store,
-            self.outside,
-            self.gates,
-            self.courier,
-            self._in_hand,
-            recorder.add,
-            self.inbox.stir,
-            self.sessions,
-            self.grace,
-            self.warmups,
-        )
-        self._preparing = Preparing(
-            self.store,
-            self.outside,
-            self.routes,
-            self.gates,
-            self.signer,
-            self.courier,
-            self._in_hand,
-            flights.add,
-            recorder.add,
-            flights.met_shortage,
-        )
+    # ---- tasks beside the loop
 
-    async def _fly(self, task_status: trio.TaskStatus[None]) -> None:
-        await self._flights.run(task_status)
-        self._recorder.close()
-        if self.warmups is not None:
-            with trio.CancelScope(shield=True):
-                await self.warmups.save()
-
-    async def _notice_the_end(self) -> None:
+    async def _stop_when_cancelled(self) -> None:
         try:
             await trio.sleep_forever()
         finally:
-            self._flights.end(self.stop_by())
+            self._grace.deadline = min(trio.current_time() + self.grace, self.stop_by())
+            self._in_flight.stopping = True
+            self._stopping.set()
+
+    async def _hold_attempts(self, task_status: trio.TaskStatus[None]) -> None:
+        with self._grace:
+            async with trio.open_nursery() as self._attempts:
+                task_status.started()
+                await self._stopping.wait()
+        self._recording.close()
+        with trio.CancelScope(shield=True):
+            await self.warmup.save()
+
+    async def _sign(self) -> None:
+        while True:
+            for prepared in await self.preparing.signed():
+                self._prepared(prepared)
 
     async def _close_idle(self) -> None:
         while True:
-            await trio.sleep(CLOSE_EVERY)
-            await self.courier.connections.close_idle()
+            await trio.sleep(self.intervals.close_idle)
+            await self.deliverer.connections.close_idle()
 
-    async def _mind_the_clock(self) -> None:
+    async def _publish(self) -> None:
+        """Tell the commands of the shell, in other processes, how delivery stands; and notice what they did."""
+        version = self.store.queue_control.version()
+        while True:
+            if (newer := self.store.queue_control.version()) != version:
+                version = newer
+                self.new_mail.ring()
+            await self.limiters.publish(self._pending, self._in_flight.told())
+            await trio.sleep(self.intervals.publish)
+
+    async def _check_clock(self) -> None:
         """Bring back what was put off while the clock was ahead: no wait of the schedule is that long."""
         clock = ClockJumps(self.outside)
         while True:
-            beyond = self.outside.now() + self.courier.retries.longest
+            beyond = self.outside.now() + self.deliverer.retries.longest
             try:
                 if count := await self.store.queue_control.bring_forward(beyond):
                     log.warning("mail was put off by a clock that was ahead, and is due now", recipients=count)
-                    self.inbox.ring()
+                    self.new_mail.ring()
             except Refused as refused:
                 log.warning("mail put off by a wrong clock waits for the storage", reason=refused.text)
-            if by := await clock.wait(MIND_EVERY):
+            if by := await clock.wait(self.intervals.check_clock):
                 log.warning("the clock was set", seconds=round(by))
-                self.inbox.ring()
+                self.new_mail.ring()
 
-    # ---- what is taken into hand
+    # ---- what is taken
 
-    def _take_fresh(self) -> None:
-        """Take what has just come in, unless older mail waits for the same; the rest is found in the store."""
-        fresh = self.inbox.take()
+    def _take_new(self) -> None:
+        """Take what has just been accepted, unless older mail waits for the same; the rest is found in the store."""
+        fresh = self.new_mail.take()
         if not fresh:
             return
-        if self.selection.behind:
-            self._late = True
+        if self.due_mail.behind:
+            self._polls.asked = True
             return
         mimes = {each.message.id: each.message.mime for each in fresh}
-        for parcel in in_turn(parcels(recipient for each in fresh for recipient in due_recipients(each))):
-            if parcel.recipients[0].id not in self.selection.taken and self._wants_fresh(parcel):
-                self._take(parcel, mimes[parcel.message_id])
+        for envelope in in_turn(envelopes(recipient for each in fresh for recipient in due_recipients(each))):
+            if envelope.recipients[0].id not in self.due_mail.taken and self._wants_new(envelope):
+                self._take(envelope, mimes[envelope.message_id])
 
-    def _wants_fresh(self, parcel: Parcel) -> bool:
-        """Not past mail of the same account that has waited longer."""
-        pool = self.gates.pool_of(parcel.domain)
-        passed_over = parcel.account_id in self._passed_over.get(pool, ())
-        waited = passed_over and self._in_hand.of(pool, parcel.account_id) > 0
-        most = FRESH_IN_HAND if self._in_hand.total < FRESH_IN_HAND else IN_HAND
-        return not waited and self._wants(parcel.account_id, parcel.domain, most)
+    def _wants_new(self, envelope: Envelope) -> bool:
+        """Not before mail of the same account that has waited longer."""
+        pool = self.limiters.pool_of(envelope.domain)
+        left = envelope.account_id in self._left.get(pool, ())
+        most = PENDING_OF_NEW if self._pending.total < PENDING_OF_NEW else PENDING_PER_POOL
+        if left and self._pending.of(pool, envelope.account_id) > 0:
+            return False
+        return self._wants(envelope.account_id, envelope.domain, most)
 
-    def _wants(self, account: str, domain: str, most: int = IN_HAND) -> bool:
-        """Whether more of an account's parcels for a domain should be taken into hand; its first ones always.
+    def _wants(self, account: str, domain: str, most: int = PENDING_PER_POOL) -> bool:
+        """Whether more of an account's envelopes for a domain should be taken; its first ones always.
 
-        For in hand the accounts take turns; if one of them could fill it, the others would wait before the door.
+        Accounts take turns only among what is pending: one account must not fill all of that.
         """
-        pool = self.gates.pool_of(domain)
-        if self.warmups is not None:
-            most = min(most, self.warmups.in_hand(pool))
-        free, own = most - self._in_hand[pool], self._in_hand.of(pool, account)
+        pool = self.limiters.pool_of(domain)
+        most = min(most, self.warmup.pending_limit(pool))
+        free, own = most - self._pending[pool], self._pending.of(pool, account)
         # What is being routed waits for the domain's own name servers: one account's must not take all the room.
-        room = own < OF_ONE or (may_take(own, free) if pool == UNROUTED else free > 0)
-        if room and not self.gates.is_held(pool):
+        room = own < PENDING_OF_ONE or (may_take(own, free) if pool == UNROUTED else free > 0)
+        if room and not self.limiters.is_held(pool):
             return True
-        if not self._in_hand[pool] and self.gates.may_probe(pool, account):
+        if not self._pending[pool] and self.limiters.may_probe(pool, account):
             return True
-        self._passed_over.setdefault(pool, set()).add(account)
+        self._left.setdefault(pool, set()).add(account)
         return False
 
-    def _take(self, parcel: Parcel, mime: bytes | None = None) -> None:
-        self.selection.take(parcel)
-        self._preparing.take(parcel, mime, self._ground)
+    # ---- polls of the store
 
-    def _recorded(self, result: Result, on_disk: bool) -> None:
-        """A result is on disk: whatever of the parcel is due again will be found again. If it is not, never."""
-        if result.gate is not None:
-            self._flights.recorded(result.gate)
+    def _next_poll(self) -> tuple[float, Poll]:
+        state = self._polls
+        state.asked = self.new_mail.was_rung() or state.asked
+        state.few = self._pending.total < FEW_PENDING
+        state.left = bool(self._left) or self.due_mail.behind
+        state.waiting = bool(self._pending.queues)
+        state.due_in = inf if self._due_at is None else (self._due_at - self.outside.now()) / 1_000_000
+        return next_poll(state, trio.current_time(), self.intervals.poll_all)
+
+    def _poll(self, poll: Poll) -> None:
+        if poll is not Poll.NEW:
+            self._polls.checked_at = trio.current_time()
+            self.limiters.read_holds()
+        if poll is not Poll.LIMITERS:
+            self._take_due(poll is Poll.ALL)
+        self._start_all()
+
+    def _take_due(self, everything: bool) -> None:
+        state, now = self._polls, trio.current_time()
+        room = state.room and not self.due_mail.behind  # behind a backlog every poll reads what was left
+        state.asked, state.room, state.polled_at = False, False, now
+        # Asked for before the poll, so that what becomes due meanwhile is not missed by both.
+        self._due_at = self.store.queue.next_due(simulated=False)
+        if everything:
+            state.polled_all_at = now
+            self._left.clear()
+        self._take_wanted(self.due_mail.all(self._wants) if everything else self.due_mail.new(self._wants))
+        if room:
+            self._take_wanted(self.due_mail.left(self._wants))
+
+    def _take_wanted(self, found: list[Envelope]) -> None:
+        for envelope in found:
+            if self._wants(envelope.account_id, envelope.domain):
+                self._take(envelope)
+
+    # ---- one envelope: taken, prepared
+
+    def _take(self, envelope: Envelope, mime: bytes | None = None) -> None:
+        self.due_mail.take(envelope)
+        pool = self.limiters.pool_of(envelope.domain)
+        self._pending.add(pool, envelope.account_id)
+        path = self.preparing.known(envelope)
+        if path is None:
+            self._tasks.start_soon(self._find_path, envelope, pool, worth_keeping(mime, self._pending.total))
+        else:
+            self._prepare(envelope, pool, path, mime, trio.current_time())
+
+    async def _find_path(self, envelope: Envelope, pool: str, mime: bytes | None) -> None:
+        started_at, since = self.outside.now(), trio.current_time()
+        while True:
+            try:
+                path = await self.preparing.find(envelope)
+                break
+            except Shortage as shortage:
+                self._met_shortage(shortage)
+                await trio.sleep(SHORTAGE_PAUSE)
+            except Exception as reason:
+                self._not_prepared(NotPrepared(envelope, pool, reason), started_at)
+                return
+        self._prepare(envelope, pool, path, mime, since)
+
+    def _prepare(self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float) -> None:
+        limiter = self.limiters.of_route(path.route)
+        self._pending.move(pool, limiter.pool, envelope.account_id)
+        total = self._pending.total
+        prepared = self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
+        if isinstance(prepared, Ready | NotPrepared):  # else it is to be signed
+            self._prepared(prepared)
+
+    def _prepared(self, prepared: Ready | NotPrepared) -> None:
+        if isinstance(prepared, NotPrepared):
+            self._not_prepared(prepared, self.outside.now())
+            return
+        self._in_flight.recover()
+        waited = bool(self._pending.queues)
+        self._pending.enqueue(prepared)
+        self._start_pool(prepared.routed.limiter.pool)
+        self._wake_if_waiting(waited)
+
+    def _not_prepared(self, failed: NotPrepared, started_at: int) -> None:
+        self._pending.remove(failed.pool, failed.envelope.account_id)
+        outcomes = self.deliverer.not_attempted(failed.envelope, failed.reason, started_at)
+        self._recording.add(AttemptResult(failed.envelope, outcomes))
+
+    # ---- sessions
+
+    def _wake_if_waiting(self, waited: bool) -> None:
+        """Have the loop check the limiters from now on, if mail has begun to wait for a session."""
+        if self._pending.queues and not waited:
+            self.new_mail.stir()
+
+    def _start_all(self) -> None:
+        """Start what is ready and may go, pool by pool; and end stalled sessions where others wait for their slot."""
+        self._in_flight.serve_all()
+        for pool in list(self._pending.queues):
+            self._start_pool(pool)
+        for active in self._in_flight.giving_way(self._pending.queues.values()) if self._pending.queues else ():
+            active.scope.cancel()
+
+    def _start_pool(self, pool: str) -> None:
+        if self._in_flight.pauses:
+            return
+        started = False
+        while (active := self._next_of(pool)) is not None:
+            self._attempts.start_soon(self._run_session, active)
+            started = True
+        if started:
+            self._pending.end_turn(pool)
+
+    def _next_of(self, pool: str) -> ActiveAttempt | None:
+        """The next attempt of a pool; of its recipients as many as the warm-up permits, the others wait on."""
+        queue = self._pending.queues.get(pool)
+        if queue is None or not self._in_flight.is_open(queue.limiter):
+            return None
+        ready = self._pending.next(pool, self._in_flight.may_start)
+        if ready is None:
+            return None
+        routed, recipients = ready.routed, ready.routed.envelope.recipients
+        permit = self.warmup.permit(pool, routed.route, len(recipients))
+        if permit.count < len(recipients):
+            self._pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
+            ready = ready._replace(routed=routed.of(recipients[: permit.count]))
+        return self._in_flight.enter(ready, permit)
+
+    async def _run_session(self, first: ActiveAttempt) -> None:
+        """Attempt an envelope, and then the next of its pool for as long as there is one that may go."""
+        active: ActiveAttempt | None = first
+        limiter = first.ready.routed.limiter
+        while active is not None:
+            outcomes: list[Outcome] | Shortage | None
+            try:
+                outcomes = await self.deliverer.attempt(active)
+            except Shortage as shortage:
+                outcomes = shortage
+            finally:
+                if self._in_flight.leave(active):
+                    self.new_mail.stir()
+            self._attempted(active, outcomes)
+            if isinstance(outcomes, Shortage):
+                return
+            if self.limiters.has_moved(limiter, active.ready.routed.route):
+                self._pending.reassign(limiter.pool, lambda ready: self.limiters.of_route(ready.routed.route))
+                self._start_all()
+            if self.deliverer.connections.some_leave:  # not waited for: a result must not wait for a QUIT
+                self._attempts.start_soon(self.deliverer.connections.take_leave)
+            active = None if self._in_flight.others_wait else self._next_of(limiter.pool)
+
+    def _attempted(self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None) -> None:
+        if active.slot.has_news:
+            self._attempts.start_soon(self.limiters.write_down, active.slot)
+        if isinstance(outcomes, list):
+            self._recording.add(AttemptResult(active.ready.routed.envelope, outcomes, active.slot.limiter))
+            return
+        if isinstance(outcomes, Shortage):
+            self._met_shortage(outcomes)
+        else:
+            self._in_flight.pause_domain(active.ready.routed.envelope.domain)
+        self._put_back(active)
+
+    def _put_back(self, active: ActiveAttempt) -> None:
+        """Let an envelope wait as if no attempt had started."""
+        active.slot.limiter.recorded()
+        envelope = active.ready.routed.envelope
+        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in envelope.recipients)
+        self.warmup.use_only(active.permit, 0)
+        waited = bool(self._pending.queues)
+        self._pending.put_back(active.ready)
+        self._wake_if_waiting(waited)
+
+    def _met_shortage(self, shortage: Shortage) -> None:
+        self._in_flight.met_shortage(shortage)
+        if not self._stopping.is_set():
+            self._attempts.start_soon(self.deliverer.connections.drop_idle)
+
+    # ---- recorded
+
+    def _recorded(self, result: AttemptResult, on_disk: bool) -> None:
+        """What of an envelope is due again will be found again; if its outcomes could not be recorded, never."""
+        if result.limiter is not None:
+            result.limiter.recorded()
+            self._start_pool(result.limiter.pool)
         if not on_disk:
             return
-        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in result.parcel.recipients)
+        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in result.envelope.recipients)
         observe(result.outcomes)
-        for outcome in result.outcomes:
-            again = outcome.next_attempt_at
+        self.due_mail.release(result.envelope)
+        for again in (outcome.next_attempt_at for outcome in result.outcomes):
             if again is not None and (self._due_at is None or again < self._due_at):
                 self._due_at = again
-                self.inbox.stir()
-        self.selection.release(result.parcel)
-        pool, account = self.gates.pool_of(result.parcel.domain), result.parcel.account_id
-        if self._passed_over and (self._has_room(pool, account) or self._has_room(UNROUTED, account)):
-            self._refill = True
-        # Of this pool, not of all: those in hand may be for a server that answers nothing.
-        self._hungry = self._hungry or (self.selection.behind and self._in_hand[pool] < FEW)
-        if self._refill or self._hungry:
-            self._late = True
-            self.inbox.stir()
+                self.new_mail.stir()
+        pool, account = self.limiters.pool_of(result.envelope.domain), result.envelope.account_id
+        # Of this pool, not of all: what is pending may be for a server that answers nothing.
+        behind = self.due_mail.behind and self._pending[pool] < FEW_PENDING
+        if behind or (self._left and (self._has_room(pool, account) or self._has_room(UNROUTED, account))):
+            self._polls.asked = self._polls.room = True
+            self.new_mail.stir()
 
     def _has_room(self, pool: str, account: str) -> bool:
-        """Whether a pool of which something was left has little in hand by now, or one whose mail that was has."""
-        passed_over = self._passed_over.get(pool)
-        if passed_over is None or self.gates.is_held(pool):
+        """Whether mail was left that there is room for: little of its pool is pending, or of this account there."""
+        left = self._left.get(pool)
+        if left is None or self.limiters.is_held(pool):
             return False
-        return self._in_hand[pool] < FEW or (account in passed_over and self._in_hand.of(pool, account) < OF_ONE)
-
-    # ---- looks into the store
-
-    def _look(self) -> None:
-        """Look into the store for more, if there is a reason and it is time."""
-        now = trio.current_time()
-        full = now >= self._looked_at_all + FULL_LOOK
-        overdue = self._due_at is not None and self.outside.now() >= self._due_at
-        old = now >= self._looked_at + SLEEP_LIMIT
-        more = full and (bool(self._passed_over) or self.selection.behind)
-        self._late = self.inbox.was_rung() or self._late or overdue or old or more
-        if self._late and (full or now >= self._looked_at + self._pause()):
-            self._look_now(now, full)
-            self._flights.let_go()
-        elif self._flights.some_wait and now >= self._looked_at_gates + FULL_LOOK:  # they open with time, holds end
-            self._looked_at_gates = now
-            self.gates.read_holds()
-            self._flights.let_go()
-        else:
-            self._flights.use_room()
-
-    def _look_now(self, now: float, full: bool) -> None:
-        self._late, self._hungry, self._looked_at = False, False, now
-        # Asked for before the look, so that what becomes due meanwhile is not missed by both.
-        self._due_at = self.store.queue.next_due(simulated=False)
-        if full:
-            self._looked_at_all = self._looked_at_gates = now
-            self._passed_over.clear()
-            self.gates.read_holds()
-        self._take_all(self.selection.all(self._wants) if full else self.selection.news(self._wants))
-        if self._refill:
-            self._refill = False
-            self._take_all(self.selection.waiting(self._wants))
-
-    def _take_all(self, found: list[Parcel]) -> None:
-        for parcel in found:
-            if self._wants(parcel.account_id, parcel.domain):
-                self._take(parcel)
-
-    def _pause(self) -> float:
-        return AT_ONCE if self._refill or self._hungry or self._in_hand.total < FEW else SOON
-
-    def _seconds_until_look(self) -> float:
-        if self._late:
-            return max(0.0, self._looked_at + self._pause() - trio.current_time())
-        if self._passed_over:  # something due waits for a hold to end, or for room in hand
-            return max(0.0, self._looked_at_all + FULL_LOOK - trio.current_time())
-        if self._flights.some_wait:
-            return max(0.0, self._looked_at_gates + FULL_LOOK - trio.current_time())
-        return SLEEP_LIMIT if self._due_at is None else max(0.0, (self._due_at - self.outside.now()) / 1_000_000)
+        few_of_account = account in left and self._pending.of(pool, account) < PENDING_OF_ONE
+        return self._pending[pool] < FEW_PENDING or few_of_account

@@ -1,4 +1,4 @@
-"""In charge of signing what goes out: the right keys for a message, each signature made once, off the event loop."""
+"""Signs messages with DKIM in threads, with the keys of their From domain; each message is signed once."""
 
 import os
 from collections import OrderedDict
@@ -15,12 +15,10 @@ from appliance.outside import Outside
 
 KEYS_KEPT = 1_000  # domains whose unsealed keys are held in memory
 KEYS_FRESH = 1_000_000  # microseconds until a rotation from the shell is noticed
-SIGNATURES_KEPT = 1_000  # of messages that go to several destinations one after the other
+SIGNATURES_KEPT = 1_000  # of messages that go to several domains one after the other
 
 
 class Unsigned(NamedTuple):
-    """A message to be signed, and with what."""
-
     message_id: str
     mime: bytes
     keys: list[SigningKey]
@@ -28,7 +26,7 @@ class Unsigned(NamedTuple):
 
 @dataclass(slots=True)
 class Signer:
-    """Signs messages with the keys of their From domain, several in one trip to a thread: a trip costs like a piece."""
+    """Signs messages with the keys of their From domain, several per thread hop: a hop costs as much as one."""
 
     keys: SigningKeys
     outside: Outside
@@ -59,11 +57,11 @@ class Signer:
         return results
 
     def known_keys(self, account_id: str, domain: str) -> list[SigningKey] | None:
-        """The keys of a domain, if they were asked for a moment ago."""
+        """The keys of a domain, if they were read a moment ago."""
         return self._known.get((account_id, domain))
 
     async def find_keys(self, account_id: str, domain: str) -> list[SigningKey]:
-        """The keys of a domain; one that has none yet gets its own, which takes its time."""
+        """The keys of a domain; one that has none yet gets new ones, which takes a while."""
         if (keys := self.known_keys(account_id, domain)) is not None:
             return keys
         async with self._making:  # a domain's first keys are made once, though a hundred messages may want them

@@ -1,4 +1,5 @@
-"""In charge of how well a connection to a mail server must be encrypted, as its owner demands by DANE or MTA-STS.
+"""How well a connection to a mail server must be encrypted: the demand of its owner (DANE, MTA-STS) or of the operator,
+and the plan for the SMTP client that meets it.
 
 DANE (RFC 7672) counts where DNSSEC vouches for the MX records, the addresses and the TLSA records alike, and then it
 alone decides: MTA-STS must never make good what DANE finds wrong (RFC 8461 2). Where the TLSA records are unusable, so
@@ -8,6 +9,7 @@ A TLSA lookup that fails is no proof that there is none, so such a host gets no 
 that cannot be fetched is none (RFC 8461 3.3), as long as no earlier one is still valid.
 """
 
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,21 +18,21 @@ from functools import partial
 from appliance.concurrency.single_flight import SingleFlight
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import RelayTls
-from appliance.deliver.dane import usable
-from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
-from appliance.deliver.policy_fetch import NoPolicy
+from appliance.deliver import dane
+from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
+from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.system.shortage import Shortage
 
-POLICIES = 10_000  # domains remembered
-LEAST_AGE = 300  # seconds a policy is kept even if it says less: otherwise every message would fetch it
-RETRY_AFTER = 300  # seconds until a policy that could not be fetched is fetched again, RFC 8461 3.3
+POLICIES_KEPT = 10_000  # domains remembered
+POLICY_LEAST_AGE = 300  # seconds a policy is kept even if it says less: otherwise every message would fetch it
+DEMAND_FRESH = 1.0  # seconds for which messages share what was found out about a server
+DEMANDS_KEPT = 1_000
+POLICY_RETRY = 300  # seconds until a policy that could not be fetched is fetched again, RFC 8461 3.3
 
 
-class Level(StrEnum):
-    """How well."""
-
+class TlsLevel(StrEnum):
     OFF = "off"  # the operator wants none
     OPPORTUNISTIC = "opportunistic"  # if it can be had; any certificate, or none
     ENCRYPTED = "encrypted"  # any certificate
@@ -43,45 +45,38 @@ class Level(StrEnum):
 class TlsDemand:
     """What a connection to one host must fulfil, and why."""
 
-    level: Level
+    level: TlsLevel
     reason: str
     names: tuple[str, ...] = ()
     records: tuple[Tlsa, ...] = field(default=(), repr=False)
-
-    @property
-    def plaintext_allowed(self) -> bool:
-        """Whether a failed handshake may be followed by a connection without TLS."""
-        return self.level in (Level.OFF, Level.OPPORTUNISTIC)
 
 
 # ---- pure
 
 
 def relay_demand(relay: Relay) -> TlsDemand:
-    """What the operator's settings for a relay demand."""
     if relay.tls in (RelayTls.REQUIRED, RelayTls.IMPLICIT):
-        return TlsDemand(Level.VERIFIED, "the relay's TLS is required by configuration", (relay.host,))
-    level = Level.OFF if relay.tls is RelayTls.OFF else Level.OPPORTUNISTIC
+        return TlsDemand(TlsLevel.VERIFIED, "the relay's TLS is required by configuration", (relay.host,))
+    level = TlsLevel.OFF if relay.tls is RelayTls.OFF else TlsLevel.OPPORTUNISTIC
     return TlsDemand(level, f"the relay's TLS is {relay.tls.value} by configuration")
 
 
 def mta_sts_demand(policy: Policy | NoPolicy, domain: str, host: str) -> TlsDemand:
-    """What a domain's policy demands of a connection to this host."""
     if isinstance(policy, NoPolicy):
-        return TlsDemand(Level.OPPORTUNISTIC, f"{domain} has no TLS policy: {policy}")
-    if policy.mode is not Mode.ENFORCE:
-        return TlsDemand(Level.OPPORTUNISTIC, f"the MTA-STS policy of {domain} is in mode {policy.mode.value}")
+        return TlsDemand(TlsLevel.OPPORTUNISTIC, f"{domain} has no TLS policy: {policy}")
+    if policy.mode is not PolicyMode.ENFORCE:
+        return TlsDemand(TlsLevel.OPPORTUNISTIC, f"the MTA-STS policy of {domain} is in mode {policy.mode.value}")
     if not policy.names(host):
-        return TlsDemand(Level.NOT_NOW, f"the MTA-STS policy of {domain} does not name {host}")
-    return TlsDemand(Level.VERIFIED, f"the MTA-STS policy of {domain} is enforced", (host,))
+        return TlsDemand(TlsLevel.NOT_NOW, f"the MTA-STS policy of {domain} does not name {host}")
+    return TlsDemand(TlsLevel.VERIFIED, f"the MTA-STS policy of {domain} is enforced", (host,))
 
 
 def _dane_demand(records: tuple[Tlsa, ...], domain: str, host: str) -> TlsDemand:
-    good = usable(records)
+    good = dane.usable(records)
     if not good:
-        return TlsDemand(Level.ENCRYPTED, f"{host} publishes TLSA records, none of them usable")
+        return TlsDemand(TlsLevel.ENCRYPTED, f"{host} publishes TLSA records, none of them usable")
     # RFC 7672 3.2.2: the certificate under a DANE-TA may be for the host or for the recipients' domain.
-    return TlsDemand(Level.DANE, f"{host} publishes TLSA records", (host, domain), good)
+    return TlsDemand(TlsLevel.DANE, f"{host} publishes TLSA records", (host, domain), good)
 
 
 # ---- I/O
@@ -99,22 +94,23 @@ class _Kept:
 class TlsPolicies:
     """Finds and remembers what domains demand; `fetch` gives the text of a domain's policy or raises `NoPolicy`."""
 
-    def __init__(self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]], remembered: int = POLICIES) -> None:
+    def __init__(
+        self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]], remembered: int = POLICIES_KEPT
+    ) -> None:
         self._resolver = resolver
         self._fetch = fetch
-        self._kept: TtlCache[str, _Kept] = TtlCache(remembered, LEAST_AGE)
-        self._failed: TtlCache[_Announced, NoPolicy] = TtlCache(remembered, RETRY_AFTER)
+        self._kept: TtlCache[str, _Kept] = TtlCache(remembered, POLICY_LEAST_AGE)
+        self._failed: TtlCache[_Announced, NoPolicy] = TtlCache(remembered, POLICY_RETRY)
         self._fetching: SingleFlight[_Announced, Policy | NoPolicy] = SingleFlight()
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
-        """What a connection to this host of this route must fulfil."""
         if route.relay is not None:
             return relay_demand(route.relay)
-        dane = await self._dane(route, host)
-        if dane is not None and dane.level is not Level.ENCRYPTED:
-            return dane
+        by_dane = await self._dane(route, host)
+        if by_dane is not None and by_dane.level is not TlsLevel.ENCRYPTED:
+            return by_dane
         demand = mta_sts_demand(await self.policy(route.domain), route.domain, host.name)
-        return dane if dane is not None and demand.level is Level.OPPORTUNISTIC else demand
+        return by_dane if by_dane is not None and demand.level is TlsLevel.OPPORTUNISTIC else demand
 
     async def _dane(self, route: Route, host: Host) -> TlsDemand | None:
         if not (route.authentic and host.authentic):
@@ -125,7 +121,9 @@ class TlsPolicies:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
             if failed.fault is DnsFault.TEMPORARY:
-                return TlsDemand(Level.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.public}")
+                return TlsDemand(
+                    TlsLevel.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.public}"
+                )
             return None
         return _dane_demand(answer.records, route.domain, host.name) if answer.authentic else None
 
@@ -157,5 +155,46 @@ class TlsPolicies:
             fault = NoPolicy(f"the one announced is of no use: {failed}")
             self._failed.put((domain, announced), fault)
             return fault
-        self._kept.put(domain, _Kept(announced, policy), max(policy.max_age, LEAST_AGE))
+        self._kept.put(domain, _Kept(announced, policy), max(policy.max_age, POLICY_LEAST_AGE))
         return policy
+
+
+@dataclass(slots=True)
+class TlsChoice:
+    """Finds the TLS demand and the plan for a server; `verifying` has the roots that count."""
+
+    policies: TlsPolicies
+    verifying: ssl.SSLContext
+    _opportunistic: ssl.SSLContext = field(default_factory=opportunistic_context)
+    _trust: TrustStore | None = None
+    _demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(
+        default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
+    )
+
+    async def demand(self, route: Route, host: Host) -> TlsDemand:
+        """What a connection to this host must fulfil; found once for all messages of a moment on the same route."""
+        known = self._demands.get((route.domain, host.name))
+        if known is not None and known[1] is route:
+            return known[0]
+        demand = await self.policies.demand(route, host)
+        self._demands.put((route.domain, host.name), (demand, route))
+        return demand
+
+    def plan(self, demand: TlsDemand, route: Route, host: Host) -> TlsPlan | None:
+        """How to fulfil it; None: without TLS."""
+        if demand.level is TlsLevel.OFF:
+            return None
+        if demand.level is TlsLevel.VERIFIED:
+            implicit = route.relay is not None and route.relay.tls is RelayTls.IMPLICIT
+            return TlsPlan(self.verifying, host.name, required=True, implicit=implicit)
+        if demand.level is TlsLevel.DANE:
+            verify = dane.verifier(demand.records, demand.names)
+            return TlsPlan(self._opportunistic, host.name, required=True, verify=verify, must_verify=True)
+        required = demand.level is TlsLevel.ENCRYPTED
+        return TlsPlan(self._opportunistic, host.name, required=required, verify=self._roots().verify)
+
+    def _roots(self) -> TrustStore:
+        """By which an opportunistic connection is said to be verified or not; read when first needed."""
+        if self._trust is None:
+            self._trust = TrustStore(self.verifying.get_ca_certs(binary_form=True))
+        return self._trust

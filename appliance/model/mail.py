@@ -357,6 +357,18 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class OutgoingSession:
+    """An SMTP session under way for a recipient, and what it waits for."""
+
+    recipient_id: str
+    host: str
+    address: str
+    started_at: int
+    awaits: str  # "connection", "handshake" or a stage of the dialogue
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class TriedRecipient:
     """A recipient with all its attempts, and when the next is due (None: final)."""
 
@@ -365,6 +377,7 @@ class TriedRecipient:
     simulated: bool
     next_attempt_at: int | None
     attempts: tuple[Attempt, ...]
+    session: OutgoingSession | None = None  # under way now, if it has taken a while
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from appliance.model.mail import Attempt, RecipientStatus, TriedRecipient
+from appliance.model.mail import Attempt, OutgoingSession, RecipientStatus, TriedRecipient
 from appliance.model.queue import PoolHold, PoolView
 from appliance.model.warmup import WarmupStatus
 from appliance.times import SECOND
@@ -73,6 +73,15 @@ def _failed(tried: TriedRecipient, now: int) -> str:
 _FINAL = {RecipientStatus.DELIVERED: _delivered, RecipientStatus.BOUNCED: _bounced, RecipientStatus.FAILED: _failed}
 
 
+_AWAITED = {
+    "connection": "a connection",
+    "greeting": "its greeting",
+    "handshake": "the TLS handshake",
+    "reset": "its answer to RSET",
+    "end_of_data": "its answer to the message",
+}
+
+
 def _deferred(tried: TriedRecipient, at: int, pool: PoolView, now: int, allowed: int) -> str:
     number = tried.recipient.attempt_count + 1
     words = f"deferred: try {number} of {allowed} at {clock(at, now)} (in {span(at - now)}){_because(tried)}"
@@ -85,7 +94,15 @@ def _waiting(tried: TriedRecipient, _: int, pool: PoolView, now: int, allowed: i
     before = f"; it is try {number} of {allowed}{_because(tried)}" if tried.attempts else ""
     if tried.simulated:
         return f"waiting: {_held(PoolView(pause=pool.pause), now) or 'the sandbox takes it next'}{before}"
-    return f"waiting: {_why(pool, now)}{before}"
+    return f"waiting: {_why(pool, now) if tried.session is None else _session(tried.session, now)}{before}"
+
+
+def _session(session: OutgoingSession, now: int) -> str:
+    """That a server is being asked at this moment, and what it has not done yet."""
+    at = "" if session.address == session.host else f" ({session.address})"
+    awaited = _AWAITED.get(session.awaits, f"its answer to {session.awaits.upper()}")
+    began, since = clock(session.started_at, now), clock(session.since, now)
+    return f"a session with {session.host}{at} is under way since {began}, waiting for {awaited} since {since}"
 
 
 def _held(pool: PoolView, now: int) -> str | None:

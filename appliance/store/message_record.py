@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.model.mail import Attempt, Message, MessageRecord, Recipient, TriedRecipient
+from appliance.model.mail import Attempt, Message, MessageRecord, OutgoingSession, Recipient, TriedRecipient
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.messages import read_message
@@ -20,6 +20,10 @@ _ATTEMPTS = f"""
 SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
 WHERE recipient_id = :recipient_id ORDER BY number
 """  # noqa: S608 - the names of our own columns
+
+_SESSION = """
+SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions WHERE recipient_id = :recipient_id
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +61,6 @@ def _tried(
     c: apsw.Connection, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None
 ) -> TriedRecipient:
     attempts = tuple(Attempt(*row) for row in rows(c, _ATTEMPTS, {"recipient_id": recipient.id}))
-    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts)
+    row = None if next_attempt_at is None else first(c, _SESSION, {"recipient_id": recipient.id})
+    session = None if row is None else OutgoingSession(*row)
+    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session)

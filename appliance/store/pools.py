@@ -1,13 +1,14 @@
 """In charge of what is known of provider pools across processes: holds, the server's last word, who goes where."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import apsw
 import msgspec
 
 from appliance.config.settings import WarmupSettings
+from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.outside import Outside
 from appliance.store.background_reader import Scanner
@@ -42,6 +43,11 @@ INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated
 VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :slowed_accounts)
 """
 _FORGET = "DELETE FROM pool_states"
+_SAY_SESSION = """
+INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
+VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)
+"""
+_FORGET_SESSIONS = "DELETE FROM smtp_sessions"
 _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
 _LEARN = """
 INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
@@ -104,8 +110,10 @@ class Pools:
         found = self.engine.read(lambda c: rows(c, _STATES, {}))
         return [replace(PoolState(*row), slowed_accounts=_slowed_accounts(told)) for *row, told in found]
 
-    async def say(self, states: Iterable[PoolState], destinations: dict[str, str]) -> None:
-        """Write down how the pools stand, and which pools domains were found to belong to."""
+    async def say(
+        self, states: Iterable[PoolState], destinations: dict[str, str], sessions: Iterable[OutgoingSession] = ()
+    ) -> None:
+        """Write down how the pools stand, which sessions take long, and which pools domains were found to belong to."""
         now = self.outside.now()
 
         def work(c: apsw.Connection) -> None:
@@ -115,6 +123,9 @@ class Pools:
                 row: dict[str, Any] = {"pool": state.pool, "in_use": state.in_use, "allowed": state.allowed}
                 row |= {"slowed_until": state.slowed_until, "slowed_by": state.slowed_by, "updated_at": now}
                 run(c, _SAY, row | {"slowed_accounts": msgspec.json.encode(accounts).decode() if accounts else None})
+            run(c, _FORGET_SESSIONS, {})
+            for session in sessions:
+                run(c, _SAY_SESSION, asdict(session))
             for domain, pool in destinations.items():
                 run(c, _LEARN, {"domain": domain, "pool": pool, "now": now})
 

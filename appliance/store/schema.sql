@@ -270,6 +270,16 @@ CREATE TABLE pool_states (
     slowed_accounts TEXT                        -- whose mail alone waits, as JSON: [[account, until, reason], …]
 ) STRICT, WITHOUT ROWID;
 
+-- The recipients in SMTP sessions that have taken a while, as the running server last said: for `appliance explain`.
+CREATE TABLE smtp_sessions (
+    recipient_id TEXT PRIMARY KEY,
+    host TEXT NOT NULL,                         -- the server that is being tried
+    address TEXT NOT NULL,
+    started_at INTEGER NOT NULL,                -- of the attempt, which may have tried other servers before
+    awaits TEXT NOT NULL,                       -- what the server is to do next: `connection`, `greeting`, `mail`, …
+    since INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Which pool a domain's mail goes through, as its MX records were when last looked up.
 CREATE TABLE destinations (
     domain TEXT PRIMARY KEY,

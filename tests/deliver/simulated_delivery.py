@@ -15,21 +15,20 @@ import trio.testing
 import trustme
 
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.attempt import Courier
+from appliance.deliver.attempt import Deliverer
 from appliance.deliver.connections import Connections
-from appliance.deliver.due_mail import Selection
+from appliance.deliver.due_mail import DueMail
+from appliance.deliver.mta_sts import NoPolicy
 from appliance.deliver.outcome_record import Retries
-from appliance.deliver.policy_fetch import NoPolicy
-from appliance.deliver.pool_limiters import Gates
+from appliance.deliver.pool_limiters import PoolLimiters
+from appliance.deliver.preparing import LARGE_MESSAGE, Preparing
 from appliance.deliver.proofs import Proofs
-from appliance.deliver.providers import Limits, Pools
-from appliance.deliver.route import Router
-from appliance.deliver.route_cache import SharedRoutes
-from appliance.deliver.scheduler import Dispatch
+from appliance.deliver.providers import PoolLimits, ProviderPools
+from appliance.deliver.route import RouteCache, Router
+from appliance.deliver.scheduler import Intervals, Scheduler
 from appliance.deliver.signer import Unsigned
-from appliance.deliver.tls_choice import TlsChoice
-from appliance.deliver.tls_policy import TlsPolicies
-from appliance.deliver.warmups import Warmups
+from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.warmup import NoWarmup, SourceWarmup
 from appliance.message.dkim import SigningKey
 from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
@@ -87,7 +86,7 @@ def trusting() -> ssl.SSLContext:
 
 
 async def no_policy(domain: str) -> str:
-    """Nobody has an MTA-STS policy here."""
+    """No domain has an MTA-STS policy here."""
     raise NoPolicy("none here")
 
 
@@ -97,7 +96,7 @@ class Stage:
 
     store: Store
     outside: Outside
-    dispatch: Dispatch
+    scheduler: Scheduler
     servers: dict[str, FakeMx]
     resolver: ZoneResolver
     signer: FixedSigner
@@ -112,7 +111,7 @@ class Stage:
         if delay:
             later = self.outside.now() + round(delay * 1_000_000)
             await self.change("UPDATE recipients SET next_attempt_at = ? WHERE message_id = ?", later, new.id)
-        self.dispatch.inbox.ring()
+        self.scheduler.new_mail.ring()
         return new.id
 
     async def change(self, sql: str, *bindings: object) -> None:
@@ -182,11 +181,14 @@ async def stage(
     zone: Zone,
     servers: dict[str, FakeMx],
     *,
-    limits: Limits | None = None,
+    limits: PoolLimits | None = None,
     running: bool = True,
     warmup: WarmupSettings | None = None,
+    names: Sequence[str] = ("demo", "other"),
+    intervals: Intervals | None = None,
+    large_message: int = LARGE_MESSAGE,
 ) -> AsyncIterator[Stage]:
-    """Delivery over this zone to these servers, with two accounts; it runs unless told otherwise.
+    """Delivery over this zone to these servers, with these accounts; it runs unless told otherwise.
 
     Played again in the same directory, it is the same installation after a restart.
     """
@@ -206,28 +208,42 @@ async def stage(
         outside = Outside(now=lambda: START + round(trio.current_time() * 1_000_000), random=random.random, dial=dial)
         async with open_store(directory, outside, inline=True) as store:
             accounts = {}
-            for name in ("demo", "other"):
+            for name in names:
                 if not (known := [each.id for each in store.accounts.all() if each.name == name]):
                     made = await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 1_000_000)
                     await store.access.add_domain(made.id, "example.com", usable=True)
                     known = [made.id]
                 (accounts[name],) = known
             resolver, signer = ZoneResolver(zone), FixedSigner()
-            router = Router(resolver, random.random, allowed=NETWORKS)
-            choice = TlsChoice(TlsPolicies(resolver, no_policy), trusting())
-            retries = Retries(DELAYS, outside.random)
-            courier = Courier(store, outside, Connections(), choice, "mail.example.com", retries)
-            gates = Gates(store, outside, Proofs(resolver, Pools(others=limits or Limits())))
-            inbox, routes = Inbox(), SharedRoutes(router)
-            selection = Selection(store, outside, inbox)
-            dispatch = Dispatch(store, outside, inbox, routes, gates, signer, courier, selection)  # type: ignore[arg-type]  # a fake
-            if warmup is not None:
-                source_of, known_as = lambda target: SOURCES[target.version], gates.proofs.known_as
-                dispatch.warmups = Warmups(warmup, store, outside, known_as, source_of)
+            limiters = PoolLimiters(store, outside, Proofs(resolver, ProviderPools(others=limits or PoolLimits())))
+            source_of, known_as = lambda target: SOURCES[target.version], limiters.proofs.known_as
+            slowly = NoWarmup() if warmup is None else SourceWarmup(warmup, store, outside, known_as, source_of)
+            deliverer = Deliverer(
+                store=store,
+                outside=outside,
+                connections=Connections(),
+                tls=TlsChoice(TlsPolicies(resolver, no_policy), trusting()),
+                hello_name="mail.example.com",
+                retries=Retries(DELAYS, outside.random),
+                limiters=limiters,
+                warmup=slowly,
+            )
+            new_mail, routes = Inbox(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
+            scheduler = Scheduler(
+                store=store,
+                outside=outside,
+                new_mail=new_mail,
+                due_mail=DueMail(store, outside, new_mail),
+                preparing=Preparing(store, routes, signer, large_message),  # type: ignore[arg-type]  # a fake signer
+                limiters=limiters,
+                deliverer=deliverer,
+                warmup=slowly,
+                intervals=intervals or Intervals(),
+            )
             async with trio.open_nursery() as inner:
                 if running:
-                    inner.start_soon(dispatch.run)
-                yield Stage(store, outside, dispatch, servers, resolver, signer, accounts, inner, dialled)
+                    inner.start_soon(scheduler.run)
+                yield Stage(store, outside, scheduler, servers, resolver, signer, accounts, inner, dialled)
                 inner.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 

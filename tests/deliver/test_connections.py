@@ -6,23 +6,21 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver import connections as connections_module
-from appliance.deliver.connections import IDLE_LIMIT, Connections, Place
+from appliance.deliver.connections import SMTP_IDLE_LIMIT, ConnectionKey, Connections
 from appliance.deliver.route import Relay
-from appliance.deliver.smtp.connection import Connection
-from appliance.deliver.smtp.payload import prepare
-from appliance.deliver.smtp.sending import Transaction
-from appliance.deliver.smtp.watch import Watch
+from appliance.deliver.smtp.connection import SmtpConnection
+from appliance.deliver.smtp.deadlines import DeadlineWatch
+from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.fakes.mx import FakeMx, hang_up, silence
 
-HERE = Place("mx.example", "192.0.2.1", 25, "none")
-MAIL = Transaction("a@b.example", ("c@d.example",), prepare(b"Subject: x\r\n\r\nhello\r\n"))
+HERE = ConnectionKey("mx.example", "192.0.2.1", 25, "none")
+MAIL = MailTransaction("a@b.example", ("c@d.example",), prepare(b"Subject: x\r\n\r\nhello\r\n"))
 
 
-async def opened(stack: AsyncExitStack, mx: FakeMx, transactions: int = 1) -> Connection:
+async def opened(stack: AsyncExitStack, mx: FakeMx, transactions: int = 1) -> SmtpConnection:
     """A connection that has carried so much."""
     stream = await stack.enter_async_context(mx.memory())
-    connection = await Connection.open(stream, "me.example", watch=Watch())
+    connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
     for _ in range(transactions):
         await connection.send(MAIL)
     return connection
@@ -34,11 +32,11 @@ async def test_only_the_same_place_will_do() -> None:
         kept, mine = Connections(), await opened(stack, FakeMx())
         kept.give_back(HERE, mine, 100)
         others = (
-            Place("mx2.example", "192.0.2.1", 25, "none"),
-            Place("mx.example", "192.0.2.2", 25, "none"),
-            Place("mx.example", "192.0.2.1", 26, "none"),
-            Place("mx.example", "192.0.2.1", 25, "enforced"),
-            Place("mx.example", "192.0.2.1", 25, "none", Relay("mx.example", 25, "ada", "secret")),
+            ConnectionKey("mx2.example", "192.0.2.1", 25, "none"),
+            ConnectionKey("mx.example", "192.0.2.2", 25, "none"),
+            ConnectionKey("mx.example", "192.0.2.1", 26, "none"),
+            ConnectionKey("mx.example", "192.0.2.1", 25, "enforced"),
+            ConnectionKey("mx.example", "192.0.2.1", 25, "none", Relay("mx.example", 25, "ada", "secret")),
         )
         assert [kept.take(place) for place in others] == [None] * len(others)
         assert kept.take(HERE) is mine
@@ -46,7 +44,7 @@ async def test_only_the_same_place_will_do() -> None:
 
 
 async def test_the_latest_is_taken_first() -> None:
-    """So that those nobody needs grow old."""
+    """So that those that are not needed time out."""
     async with AsyncExitStack() as stack:
         kept = Connections()
         first, second = await opened(stack, FakeMx()), await opened(stack, FakeMx())
@@ -81,7 +79,7 @@ async def test_the_idle_are_closed_after_their_time(autojump_clock: MockClock) -
         old_mx, young_mx, kept = FakeMx(), FakeMx(), Connections()
         old, young = await opened(stack, old_mx), await opened(stack, young_mx)
         kept.give_back(HERE, old, 100)
-        await trio.sleep(IDLE_LIMIT - 1)
+        await trio.sleep(SMTP_IDLE_LIMIT - 1)
         kept.give_back(HERE, young, 100)
         await trio.sleep(1)
         await kept.close_idle()
@@ -91,7 +89,7 @@ async def test_the_idle_are_closed_after_their_time(autojump_clock: MockClock) -
 
 
 async def test_a_server_that_ignores_quit_is_left(autojump_clock: MockClock) -> None:
-    """Nobody waits longer for a goodbye than the client's own limit, and the others not at all."""
+    """A server that does not answer QUIT is waited for no longer than the client's own limit, the others not at all."""
     async with AsyncExitStack() as stack:
         kept = Connections()
         for answers in ({"QUIT": silence}, {}):
@@ -101,11 +99,10 @@ async def test_a_server_that_ignores_quit_is_left(autojump_clock: MockClock) -> 
         assert trio.current_time() - began == pytest.approx(5)
 
 
-async def test_not_too_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_not_too_many_are_kept() -> None:
     """Beyond the limit connections leave, and the count is right again after they were taken and closed."""
-    monkeypatch.setattr(connections_module, "IDLE_CONNECTIONS", 2)
     async with AsyncExitStack() as stack:
-        kept = Connections()
+        kept = Connections(most_idle=2)
         for _ in range(3):
             kept.give_back(HERE, await opened(stack, FakeMx()), 100)
         assert kept.take(HERE) is not None

@@ -1,4 +1,4 @@
-"""Which waiting mail is found next: all of it if it is little, and everybody's share if it is not."""
+"""Which waiting mail is found next: all of it if it is little, and each account's share if it is not."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from appliance.deliver import due_mail as selection_module
-from appliance.deliver.attempt import Parcel
-from appliance.deliver.due_mail import LOOK, RECIPIENTS_PER_VISIT, Selection, Turns, in_turn, parcels
+from appliance.deliver.due_mail import (
+    LEAST_PER_ACCOUNT,
+    RECIPIENTS_PER_POLL,
+    RECIPIENTS_PER_VISIT,
+    DueMail,
+    Envelope,
+    envelopes,
+    in_turn,
+)
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import Store, open_store
@@ -32,79 +38,82 @@ async def account(store: Store, name: str) -> str:
     return (await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 10**9)).id
 
 
-def anybody(account: str, domain: str) -> bool:
+def everything(account: str, domain: str) -> bool:
     """Every pool wants more."""
     return True
 
 
-async def backlog(store: Store, tmp_path: Path, count: int, *, domains: int = 1) -> Selection:
+async def backlog(store: Store, tmp_path: Path, count: int, *, domains: int = 1) -> DueMail:
     """A store with one account's backlog; what looks at it."""
     fill_queue(tmp_path, await account(store, BIG), count, domains=domains, told=False)
-    return Selection(store, store.messages.outside)
+    return DueMail(store, store.messages.outside)
 
 
-def take_all(selection: Selection, found: list[Parcel]) -> None:
-    """As the dispatch does."""
-    for parcel in found:
-        selection.take(parcel)
+def take_all(due_mail: DueMail, found: list[Envelope]) -> None:
+    """As the scheduler does."""
+    for envelope in found:
+        due_mail.take(envelope)
 
 
 async def test_little_mail_is_found_in_one_look(store: Store) -> None:
     """All that is due is found, grouped by message and domain; what is taken is not found again until released."""
-    selection = Selection(store, store.messages.outside)
+    due_mail = DueMail(store, store.messages.outside)
     mine = await account(store, SMALL)
     new = message(store.messages.outside, mine, "a@one.test", "b@one.test", "c@two.test")
     await store.messages.accept(new)
-    found = selection.all(anybody)
-    assert sorted((parcel.domain, len(parcel.recipients)) for parcel in found) == [("one.test", 2), ("two.test", 1)]
-    take_all(selection, found)
-    assert selection.all(anybody) == []
-    selection.release(found[0])
-    assert selection.all(anybody) == [found[0]]
-    assert selection.news(anybody) == [found[0]]
+    found = due_mail.all(everything)
+    assert sorted((envelope.domain, len(envelope.recipients)) for envelope in found) == [
+        ("one.test", 2),
+        ("two.test", 1),
+    ]
+    take_all(due_mail, found)
+    assert due_mail.all(everything) == []
+    due_mail.release(found[0])
+    assert due_mail.all(everything) == [found[0]]
+    assert due_mail.new(everything) == [found[0]]
 
 
 async def test_a_hundred_thousand_do_not_hide_one(store: Store, tmp_path: Path) -> None:
     """One account's 100,000 queued messages, and another's single one is in the first look, and before most."""
-    selection = await backlog(store, tmp_path, 100_000)
+    due_mail = await backlog(store, tmp_path, 100_000)
     mine = await account(store, SMALL)
     single = message(store.messages.outside, mine, "ada@elsewhere.test")
     await store.messages.accept(single)
-    found = selection.all(anybody)
-    assert [parcel.message_id for parcel in found].index(single.id) <= 1
-    assert 1 < len(found) <= LOOK + RECIPIENTS_PER_VISIT
+    found = due_mail.all(everything)
+    assert [envelope.message_id for envelope in found].index(single.id) <= 1
+    assert 1 < len(found) <= RECIPIENTS_PER_POLL + RECIPIENTS_PER_VISIT
 
 
 async def test_the_same_destination_is_no_excuse(store: Store, tmp_path: Path) -> None:
     """The single one is found at once also when it goes to the very domain of the backlog."""
-    selection = await backlog(store, tmp_path, 5_000)
-    take_all(selection, selection.all(anybody))
+    due_mail = await backlog(store, tmp_path, 5_000)
+    take_all(due_mail, due_mail.all(everything))
     mine = await account(store, SMALL)
     single = message(store.messages.outside, mine, "ada@example.net")
     await store.messages.accept(single)
-    assert single.id in [parcel.message_id for parcel in selection.news(anybody)[:2]]
+    assert single.id in [envelope.message_id for envelope in due_mail.new(everything)[:2]]
 
 
 async def test_a_full_pool_does_not_hide_the_others(store: Store, tmp_path: Path) -> None:
     """Of an account with mail for many domains only those whose pool wants more are found, and they are found."""
-    selection = await backlog(store, tmp_path, 5_000, domains=200)
+    due_mail = await backlog(store, tmp_path, 5_000, domains=200)
     wanted = {f"d{number}.example.net" for number in range(150, 160)}
     seen: Counter[str] = Counter()
     for _ in range(20):
-        found = selection.all(lambda _, domain: domain in wanted)
-        take_all(selection, found)
-        seen.update(parcel.domain for parcel in found)
+        found = due_mail.all(lambda _, domain: domain in wanted)
+        take_all(due_mail, found)
+        seen.update(envelope.domain for envelope in found)
     assert set(seen) == wanted
 
 
 async def test_every_domain_has_its_turn(store: Store, tmp_path: Path) -> None:
     """Look after look goes on where the last one ended, until everything has been found once."""
-    selection = await backlog(store, tmp_path, 3_000, domains=300)
+    due_mail = await backlog(store, tmp_path, 3_000, domains=300)
     seen: Counter[str] = Counter()
     for _ in range(200):
-        found = selection.all(anybody)
-        take_all(selection, found)
-        seen.update(parcel.message_id for parcel in found)
+        found = due_mail.all(everything)
+        take_all(due_mail, found)
+        seen.update(envelope.message_id for envelope in found)
     assert len(seen) == 3_000
     assert set(seen.values()) == {1}
 
@@ -115,22 +124,22 @@ async def test_many_accounts_share_a_look(store: Store, tmp_path: Path) -> None:
     for each in accounts:
         fill_queue(tmp_path, each, 60, told=False)
     await store.engine.write(lambda c: None)
-    selection = Selection(store, store.messages.outside)
+    due_mail = DueMail(store, store.messages.outside)
     seen: Counter[str] = Counter()
     for _ in range(3):
-        found = selection.all(anybody)
-        take_all(selection, found)
-        assert len(found) <= LOOK + RECIPIENTS_PER_VISIT
-        seen.update(parcel.account_id for parcel in found)
+        found = due_mail.all(everything)
+        take_all(due_mail, found)
+        assert len(found) <= RECIPIENTS_PER_POLL + RECIPIENTS_PER_VISIT
+        seen.update(envelope.account_id for envelope in found)
     assert set(seen) == set(accounts)
-    assert max(seen.values()) <= 2 * min(seen.values()) + selection_module.LEAST_SHARE
+    assert max(seen.values()) <= 2 * min(seen.values()) + LEAST_PER_ACCOUNT
 
 
 async def test_behind_a_backlog_one_way_of_looking_is_enough(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While rounds find plenty, the queue is not read by time as well; when they do not, it is."""
-    selection = await backlog(store, tmp_path, 1_000)
+    due_mail = await backlog(store, tmp_path, 1_000)
     by_time = []
     due = Queue.due
 
@@ -140,35 +149,23 @@ async def test_behind_a_backlog_one_way_of_looking_is_enough(
 
     monkeypatch.setattr(Queue, "due", counting)
     rounds = []
-    while found := selection.news(anybody):
-        take_all(selection, found)
+    while found := due_mail.new(everything):
+        take_all(due_mail, found)
         rounds.append(len(found))
     assert sum(rounds) == 1_000
     assert len(by_time) <= 3
 
 
-def test_accounts_take_turns() -> None:
-    """The first of every account, then the second of each, in the order in which they came."""
-    turns: Turns[str] = Turns()
-    for account_id, item in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1"), ("c", "c2")):
-        turns.add(account_id, item)
-    assert len(turns) == 6
-    assert [turns.next() for _ in range(4)] == ["a1", "b1", "c1", "a2"]
-    turns.add("b", "b2")
-    assert [turns.next() for _ in range(3)] == ["c2", "a3", "b2"]
-    assert not turns
-
-
 async def test_one_transaction_is_not_too_long(store: Store) -> None:
-    """A message for 120 at one domain makes a parcel of 50 at a time, and of each message only one."""
+    """A message for 120 at one domain makes a envelope of 50 at a time, and of each message only one."""
     mine = await account(store, SMALL)
     new = message(store.messages.outside, mine, *(f"user{number}@one.test" for number in range(120)))
     await store.messages.accept(new)
-    selection = Selection(store, store.messages.outside)
+    due_mail = DueMail(store, store.messages.outside)
     sizes = []
-    while found := selection.all(anybody):
-        take_all(selection, found)
-        sizes += [len(parcel.recipients) for parcel in found]
+    while found := due_mail.all(everything):
+        take_all(due_mail, found)
+        sizes += [len(envelope.recipients) for envelope in found]
     assert sizes == [50, 50, 20]
 
 
@@ -179,7 +176,7 @@ async def test_a_look_is_in_turn(store: Store) -> None:
         for number in range(count):
             await store.messages.accept(message(store.messages.outside, mine, f"user{number}@one.test"))
     due = store.queue.due(simulated=False, most=100)
-    ordered = in_turn(parcels(due))
+    ordered = in_turn(envelopes(due))
     assert all(one.account_id != other.account_id for one, other in pairwise(ordered[:10]))
 
 
@@ -188,10 +185,10 @@ async def test_a_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
     now = 1_700_000_000_000_000
     outside = Outside(now=lambda: now)
     async with open_store(tmp_path, outside, inline=True) as store:
-        selection = Selection(store, outside)
+        due_mail = DueMail(store, outside)
         mine = await account(store, SMALL)
-        assert selection.all(anybody) == []
+        assert due_mail.all(everything) == []
         now -= 2 * 86_400_000_000
         new = message(outside, mine, "ada@example.net")
         await store.messages.accept(new)
-        assert [parcel.message_id for parcel in selection.news(anybody)] == [new.id]
+        assert [envelope.message_id for envelope in due_mail.new(everything)] == [new.id]

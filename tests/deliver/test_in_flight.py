@@ -7,11 +7,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver import preparing as preparing_module
+from appliance.config.settings import WarmupSettings
 from appliance.deliver.in_flight import STALLED, STALLED_LONG
-from appliance.deliver.providers import Limits, Pools, Provider, by_suffix
-from appliance.deliver.slow_servers import SHORT
-from tests.deliver.simulated_delivery import MIME, OK, Stage, domain_zone, message, stage
+from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
+from appliance.deliver.smtp.deadlines import SHORT_TIMEOUT
+from appliance.report.explain import clock, standing
+from tests.deliver.simulated_delivery import MIME, OK, START, Stage, domain_zone, message, stage
 from tests.fakes.mx import Answer, FakeMx, drip, silence, wait_and_say
 
 DRIPPING = drip(b"220-" + b"welcome " * 60, 5.0)
@@ -26,16 +27,16 @@ def tarpits(answers: dict[str, Answer], *good: str) -> tuple[dict[str, dict[str,
 
 
 async def offer(played: Stage, address: str, account: str = "demo", mime: bytes = MIME) -> str:
-    """Accept a message as the front door does; its id."""
+    """Accept a message, and hand it over in memory; its id."""
     new = message(played.outside, played.accounts[account], address, mime=mime)
-    played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+    played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
     return new.id
 
 
 async def begin(played: Stage, sessions: int) -> None:
     """Run with so many sessions in all."""
-    played.dispatch.sessions = sessions
-    played.nursery.start_soon(played.dispatch.run)
+    played.scheduler.sessions = sessions
+    played.nursery.start_soon(played.scheduler.run)
     await trio.lowlevel.checkpoint()
 
 
@@ -87,11 +88,11 @@ async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_c
         await played.until(lambda: played.recipient(gave_way)[1] == 2, within=1_000)
         query = "SELECT finished_at - started_at FROM attempts WHERE recipient_id LIKE ? ORDER BY started_at DESC"
         ((recipient,),) = played.rows("SELECT id FROM recipients WHERE message_id = ?", gave_way)
-        assert played.rows(query, recipient)[0][0] == SHORT * 1_000_000
+        assert played.rows(query, recipient)[0][0] == SHORT_TIMEOUT * 1_000_000
 
 
 async def test_nothing_gives_way_while_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Without anybody waiting a server has the full time of the RFC to greet."""
+    """Without everything waiting a server has the full time of the RFC to greet."""
     zone, servers = tarpits({"greeting": wait_and_say(290, b"220 hello\r\n")})
     async with stage(tmp_path, zone, servers) as played:
         sent = [await offer(played, f"ada@{name}") for name in SLOW]
@@ -112,19 +113,44 @@ async def test_nothing_gives_way_after_the_final_dot(tmp_path: Path, autojump_cl
         assert [server.commands.count("DATA") for server in servers.values() if server.sessions] == [1] * 5
 
 
+@pytest.mark.parametrize(
+    ("at", "awaited"),
+    [("greeting", "its greeting"), ("RCPT", "its answer to RCPT"), (".", "its answer to the message")],
+)
+async def test_a_session_with_a_silent_server_is_explained(
+    tmp_path: Path, autojump_clock: MockClock, at: str, awaited: str
+) -> None:
+    """While it lasts `explain` says with which server, since when and for what it waits; not afterwards."""
+    async with stage(tmp_path, *tarpits({at: silence})) as played:
+        sent = await offer(played, f"ada@{SLOW[0]}")
+
+        def words() -> str:
+            record = played.store.records.of(sent)
+            assert record is not None
+            views = played.store.pools.views([SLOW[0]], WarmupSettings(), record.account_id)
+            return standing(record.recipients[0], views[SLOW[0]], played.outside.now(), 12)
+
+        await trio.sleep(10)
+        began = clock(START, played.outside.now())
+        server = f"mx.{SLOW[0]} (127.0.0.1)"
+        session = f"a session with {server} is under way since {began}, waiting for {awaited} since {began}"
+        assert words() == f"waiting: {session}"
+        await played.until(lambda: played.recipient(sent)[1] == 1, within=610)
+        await trio.sleep(2)
+        assert words().startswith("deferred: try 2 of 12")
+        assert played.rows("SELECT count(*) FROM smtp_sessions") == [(0,)]
+
+
 # ---- large messages
 
 
-async def test_large_messages_to_tarpits_stop_nobody(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_messages_to_tarpits_block_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Beside sixteen of them small mail for the same pool goes at once, and so does another account's large message."""
-    monkeypatch.setattr(preparing_module, "LARGE", 200)
     zone, addresses = domain_zone("tar1.test", "tar2.test", "good.test")
     tar = FakeMx(answers={"greeting": silence})
     servers = {addresses["tar1.test"]: tar, addresses["tar2.test"]: tar, addresses["good.test"]: FakeMx()}
     large = MIME + b"x" * 200 + b"\r\n"
-    async with stage(tmp_path, zone, servers) as played:
+    async with stage(tmp_path, zone, servers, large_message=200) as played:
         for number in range(16):
             await offer(played, f"ada@tar{number % 2 + 1}.test", mime=large)
         held_back = await offer(played, "ada@good.test", mime=large)  # the account has no more large slots
@@ -137,14 +163,12 @@ async def test_large_messages_to_tarpits_stop_nobody(
         await played.final(held_back, within=STALLED_LONG + 5)
 
 
-async def test_small_and_large_messages_take_turns(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A long queue of small messages for one pool does not keep a large one back for ever."""
-    monkeypatch.setattr(preparing_module, "LARGE", 200)
+async def test_small_and_large_messages_take_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A long queue of small messages for one pool does not keep a large one back."""
     zone, addresses = domain_zone("a.test")
     server = FakeMx(answers={".": wait_and_say(1, OK)})
-    async with stage(tmp_path, zone, {addresses["a.test"]: server}, limits=Limits(concurrency=1)) as played:
+    limits = PoolLimits(concurrency=1)
+    async with stage(tmp_path, zone, {addresses["a.test"]: server}, limits=limits, large_message=200) as played:
         for number in range(50):
             await offer(played, f"user{number}@a.test")
         large = await offer(played, "ada@a.test", mime=MIME + b"x" * 200 + b"\r\n")
@@ -159,8 +183,8 @@ async def test_another_account_s_stalled_sessions_leave_a_full_pool(tmp_path: Pa
     zone, addresses = domain_zone("tar.test", "good.test")
     servers = {addresses["tar.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        shared = Provider("shared", ("test",), Limits(concurrency=3), proof=False)
-        played.dispatch.gates.proofs.pools = Pools(by_suffix([shared]))
+        shared = Provider("shared", ("test",), PoolLimits(concurrency=3), proof=False)
+        played.scheduler.limiters.proofs.pools = ProviderPools(by_suffix([shared]))
         await begin(played, 500)
         for number in range(10):
             await offer(played, f"user{number}@tar.test")
@@ -174,7 +198,7 @@ async def test_mail_for_the_same_silent_server_ends_no_session(tmp_path: Path, a
     """The next message would find it no better, so each has its full time."""
     zone, addresses = domain_zone("tar.test")
     server = FakeMx(answers={"greeting": wait_and_say(200, b"220 hello\r\n")})
-    async with stage(tmp_path, zone, {addresses["tar.test"]: server}, limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, zone, {addresses["tar.test"]: server}, limits=PoolLimits(concurrency=1)) as played:
         first = await offer(played, "ada@tar.test")
         second = await offer(played, "bob@tar.test", "other")
         await played.final(first, second, within=500)
@@ -253,7 +277,7 @@ async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: P
         good = played.outside.dial
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
-            if played.dispatch.courier.connections._count >= 10:
+            if played.scheduler.deliverer.connections._count >= 10:
                 raise OSError(errno.EMFILE, "Too many open files")
             return await good(address, port)
 
@@ -261,3 +285,28 @@ async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: P
         await begin(played, 500)
         for name in SLOW:
             await played.final(await offer(played, f"ada@{name}"), within=5)
+
+
+async def test_sessions_come_back_with_time_after_a_shortage(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Two idle minutes after a shortage thirty messages go at once, not one more each second."""
+    zone, addresses = domain_zone(*SLOW)
+    servers = {addresses[name]: FakeMx(answers={".": wait_and_say(5, OK)}) for name in SLOW}
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        good, short = played.outside.dial, True
+
+        async def dial(address: str, port: int) -> trio.abc.Stream:
+            if short:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await good(address, port)
+
+        object.__setattr__(played.outside, "dial", dial)
+        await begin(played, 100)
+        first = await offer(played, f"ada@{SLOW[0]}")
+        await trio.sleep(3)
+        short = False
+        await played.final(first, within=10)
+        await trio.sleep(120)
+        began = trio.current_time()
+        sent = [await offer(played, f"bob@{name}") for name in SLOW]
+        await played.final(*sent, within=60)
+        assert trio.current_time() - began < 6

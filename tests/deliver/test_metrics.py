@@ -1,4 +1,4 @@
-"""In charge of what is counted of deliveries: few labels whatever the world is called, and the right times."""
+"""What is counted of deliveries: few labels whatever the world is called, and the right times."""
 
 from appliance.deliver import metrics
 from appliance.deliver.metrics import name_pools, observe

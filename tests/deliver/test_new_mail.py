@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.providers import Limits
-from appliance.deliver.scheduler import FRESH_IN_HAND, IN_HAND, OF_ONE
+from appliance.deliver.providers import PoolLimits
+from appliance.deliver.scheduler import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
 from appliance.store.messages import Messages
 from appliance.store.queue import Queue
 from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domain_zone, message, one, stage
@@ -28,7 +28,7 @@ async def test_new_mail_is_handed_over_in_memory(
         monkeypatch.setattr(Messages, "to_send", lambda *_: looks.append("to_send"))
         new = message(played.outside, played.accounts["demo"], "ada@a.test", "bob@a.test")
         charged = await played.store.messages.accept(new)
-        played.dispatch.inbox.offer(new, charged)
+        played.scheduler.new_mail.offer(new, charged)
         await played.final(new.id, within=1)
         assert looks == []
         assert server.messages[-1].data == SIGNATURE + MIME
@@ -44,13 +44,13 @@ async def test_a_look_leaves_alone_what_is_coming(
     Otherwise that mail counts as passed over while its pool is busy, and all that follows it has to go by the store.
     """
     server = FakeMx(answers={".": wait_and_say(0.5, OK)})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         await played.final(await played.send("first@a.test"))
-        inbox, account = played.dispatch.inbox, played.accounts["demo"]
+        inbox, account = played.scheduler.new_mail, played.accounts["demo"]
         read: list[str] = []
         monkeypatch.setattr(Messages, "to_send", lambda _, message_id: read.append(message_id))
         sent = []
-        for number in range(3 * IN_HAND):
+        for number in range(3 * PENDING_PER_POOL):
             new = message(played.outside, account, f"user{number}@a.test")
             inbox.expect(new.id)
             charged = await played.store.messages.accept(new)
@@ -66,22 +66,22 @@ async def test_a_look_leaves_alone_what_is_coming(
 async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A pool full of one account's new mail takes another's burst as well, and they take turns."""
     server = FakeMx(answers={".": wait_and_say(0.3, OK)})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         await played.final(await played.send("first@a.test"))
 
         async def offer(account: str, count: int) -> list[str]:
             sent = [message(played.outside, played.accounts[account], f"u{number}@a.test") for number in range(count)]
             for new in sent:
-                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
                 await trio.lowlevel.checkpoint()
             return [new.id for new in sent]
 
-        await offer("demo", FRESH_IN_HAND + 10)
+        await offer("demo", PENDING_OF_NEW + 10)
         await trio.sleep(0.05)  # all of it is taken, and one is on its way
-        burst = await offer("other", OF_ONE)
+        burst = await offer("other", PENDING_OF_ONE)
         began = trio.current_time()
         await played.final(*burst, within=30)
-        assert trio.current_time() - began < 0.3 * 2 * (OF_ONE + 1)
+        assert trio.current_time() - began < 0.3 * 2 * (PENDING_OF_ONE + 1)
 
 
 async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
@@ -93,7 +93,7 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
     """
     zone, addresses = domain_zone("stuck.test", "good.test")
     servers = {addresses["stuck.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
-    async with stage(tmp_path, zone, servers, limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, zone, servers, limits=PoolLimits(concurrency=1)) as played:
         await trio.sleep(2.5)  # so that what is done every second after the next lines is not when pools are told
         await played.send("first@stuck.test")
         await played.send("second@stuck.test")
@@ -102,7 +102,7 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
             await trio.sleep(0.9)
             await played.send("other@good.test")
         await played.store.messages.accept(new)
-        played.dispatch.inbox.offer(new, None)
+        played.scheduler.new_mail.offer(new, None)
         await played.final(new.id, within=3)
         assert played.recipient(new.id) == ("delivered", 1)
 
@@ -114,7 +114,7 @@ async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_cloc
         account = played.accounts["demo"]
         await played.store.suppressions.add(account, "bob@a.test", "by hand")
         new = message(played.outside, account, "ada@a.test", "bob@a.test")
-        played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+        played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
         await played.final(new.id, within=2)
         assert [got.recipients for got in server.messages] == [("ada@a.test",)]
         assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("partial",)]
@@ -123,13 +123,13 @@ async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_cloc
 async def test_new_mail_does_not_overtake_for_ever(tmp_path: Path, autojump_clock: MockClock) -> None:
     """While new mail for a busy pool comes in faster than it can go, what has waited longer goes first."""
     server = FakeMx(answers={".": wait_and_say(0.1, OK)})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=2)) as played:
-        old = [await played.send(f"old{number}@a.test") for number in range(FRESH_IN_HAND + IN_HAND)]
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=2)) as played:
+        old = [await played.send(f"old{number}@a.test") for number in range(PENDING_OF_NEW + PENDING_PER_POOL)]
 
         async def keep_sending() -> None:
             while True:
                 new = message(played.outside, played.accounts["demo"], "new@a.test")
-                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
                 await trio.sleep(0.04)  # 25 a second, and 20 can go
 
         played.nursery.start_soon(keep_sending)
@@ -138,7 +138,7 @@ async def test_new_mail_does_not_overtake_for_ever(tmp_path: Path, autojump_cloc
 
 
 async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its parcels go out with the same signature, although their routes are found at different times."""
+    """Its envelopes go out with the same signature, although their routes are found at different times."""
     zone, addresses = domain_zone("a.test", "b.test", "c.test")
     servers = {address: FakeMx() for address in addresses.values()}
     async with stage(tmp_path, zone, servers) as played:
@@ -161,7 +161,7 @@ async def test_a_message_that_cannot_be_signed_is_deferred(
 
         monkeypatch.setattr(played.signer, "sign", fail_for_one)
         bad = message(played.outside, played.accounts["demo"], "ada@a.test", mime=MIME + b"bad\r\n")
-        played.dispatch.inbox.offer(bad, await played.store.messages.accept(bad))
+        played.scheduler.new_mail.offer(bad, await played.store.messages.accept(bad))
         good = await played.send("bob@a.test")
         await played.final(good, within=2)
         assert played.recipient(bad.id) == ("deferred", 1)

@@ -2,18 +2,18 @@
 
 import pytest
 
-from appliance.deliver.outcome import DELIVERED, TEMPORARY, Fault, Judgement, Result, judge, judge_no_route
+from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.reply import ReplyReader
-from appliance.deliver.smtp.results import Cause, Kind, Stage, Verdict, answered, local, lost
+from appliance.deliver.smtp.results import Cause, ResultKind, Stage, Verdict, answered, local, lost
 
-RECIPIENT = Judgement(Result.BOUNCED, Fault.RECIPIENT)
-SENDER = Judgement(Result.BOUNCED, Fault.SENDER)
-OTHER = Judgement(Result.BOUNCED, Fault.OTHER)
-DOMAIN = Judgement(Result.BOUNCED, Fault.DOMAIN)
-MESSAGE = Judgement(Result.BOUNCED, Fault.MESSAGE)
-THROTTLED = Judgement(Result.DEFERRED, throttle=True)
-UNWANTED = Judgement(Result.DEFERRED, Fault.SENDER, throttle=True)
+RECIPIENT = Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT)
+SENDER = Judgement(Disposition.BOUNCED, FaultSide.SENDER)
+OTHER = Judgement(Disposition.BOUNCED, FaultSide.OTHER)
+DOMAIN = Judgement(Disposition.BOUNCED, FaultSide.DOMAIN)
+MESSAGE = Judgement(Disposition.BOUNCED, FaultSide.MESSAGE)
+THROTTLED = Judgement(Disposition.DEFERRED, throttle=True)
+UNWANTED = Judgement(Disposition.DEFERRED, FaultSide.SENDER, throttle=True)
 
 
 def said(text: str, stage: Stage = Stage.RCPT) -> Verdict:
@@ -81,7 +81,7 @@ def test_the_recipient_is_at_fault(text: str) -> None:
     ],
 )
 def test_the_sender_is_at_fault(text: str) -> None:
-    """Policy and reputation bounce and count against the pool, but suppress nobody, even where a user is named too."""
+    """Policy and reputation bounce and count against the pool; they suppress no address, even where a user is named."""
     assert judge(said(text)) == SENDER
     assert not judge(said(text)).suppresses
 
@@ -113,7 +113,7 @@ def test_the_sender_is_at_fault(text: str) -> None:
         "550 4.1.1 user of mixed minds",
     ],
 )
-def test_nobody_is_at_fault(text: str) -> None:
+def test_no_address_is_at_fault(text: str) -> None:
     """A permanent refusal that blames neither the address nor us bounces and has no further effect."""
     assert judge(said(text)) == OTHER
 
@@ -175,7 +175,7 @@ def test_a_missing_login_is_temporary(text: str) -> None:
 
 
 def test_mail_from_never_blames_a_recipient() -> None:
-    """A refused MAIL FROM bounces the message and suppresses nobody."""
+    """A refused MAIL FROM bounces the message and suppresses no address."""
     assert judge(said("550 5.1.1 user unknown", Stage.MAIL)) == OTHER
     assert judge(said("550 5.7.1 not you", Stage.MAIL)) == SENDER
     assert judge(said("552 5.3.4 too big", Stage.MAIL)) == OTHER
@@ -207,16 +207,19 @@ def test_no_answer_is_temporary(cause: Cause) -> None:
 
 @pytest.mark.parametrize("cause", [Cause.NO_SMTPUTF8, Cause.TOO_LARGE])
 def test_what_a_server_cannot_take_bounces(cause: Cause) -> None:
-    """What the server's own EHLO rules out bounces without suppressing anybody."""
+    """What the server's own EHLO rules out bounces without suppressing an address."""
     assert judge(local(cause, "user unknown")) == MESSAGE
 
 
 def test_every_kind_is_judged() -> None:
     """Whatever the client reports, at whatever stage, gets a judgement, and only RCPT and DATA can suppress."""
-    for kind in Kind:
+    for kind in ResultKind:
         for stage in Stage:
             judgement = judge(Verdict(kind, stage, "550 user unknown"))
-            assert judgement.result is not Result.DELIVERED or (kind, stage) == (Kind.ACCEPTED, Stage.END_OF_DATA)
+            assert judgement.result is not Disposition.DELIVERED or (kind, stage) == (
+                ResultKind.ACCEPTED,
+                Stage.END_OF_DATA,
+            )
             assert not judgement.suppresses
 
 
@@ -232,5 +235,5 @@ def test_every_kind_is_judged() -> None:
     ],
 )
 def test_no_route(status: str, judgement: Judgement) -> None:
-    """Where there is nowhere to send to, a permanent reason bounces and suppresses nobody."""
+    """Where there is nowhere to send to, a permanent reason bounces and suppresses no address."""
     assert judge_no_route(NoRoute(status, "")) == judgement

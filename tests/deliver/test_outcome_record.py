@@ -1,25 +1,29 @@
 """What is recorded of an attempt: the outcome, the decision in words, the dialogue, within bounds."""
 
 import json
+from random import Random
 
 import pytest
 
-from appliance.deliver.outcome import DELIVERED, TEMPORARY, Fault, Judgement, Result
-from appliance.deliver.outcome_record import RESPONSE_CHARACTERS, Contact, Retries, outcome
-from appliance.deliver.smtp.transcript import Line
+from appliance.config.settings import DeliverySettings
+from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement
+from appliance.deliver.outcome_record import RECORDED_RESPONSE, Contact, Retries, next_attempt, outcome
+from appliance.deliver.smtp.results import TranscriptLine
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 
 NOW = 1_750_000_000_000_000
 RETRIES = Retries((300.0, 600.0), lambda: 0.5)
-CONTACT = Contact(NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified", (Line(0, "S", "220 hello"),))
+CONTACT = Contact(
+    NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified", (TranscriptLine(0, "S", "220 hello"),)
+)
 
 
 def recipient(attempts: int = 0, address: str = "Ada@Example.net") -> DueRecipient:
-    """Somebody who waits, tried so often before."""
+    """A due recipient, tried so often before."""
     return DueRecipient("rcp_1", "msg_1", "acc_1", address, "example.net", attempts, None, None, "a@b.c", "s", 1, 1)
 
 
-def made(judgement: Judgement, attempts: int = 0, text: str = "550 5.1.1 nobody", code: int | None = 550) -> Outcome:
+def made(judgement: Judgement, attempts: int = 0, text: str = "550 5.1.1 unknown", code: int | None = 550) -> Outcome:
     """The outcome of one attempt."""
     return outcome(recipient(attempts), judgement, code, text, CONTACT, NOW, RETRIES, b"signature")
 
@@ -49,7 +53,7 @@ def test_a_deferral_says_when_and_keeps_the_signature() -> None:
 
 def test_a_throttled_deferral_says_so() -> None:
     """The pool's slowing down is part of the decision."""
-    slowed = made(Judgement(Result.DEFERRED, throttle=True))
+    slowed = made(Judgement(Disposition.DEFERRED, throttle=True))
     assert (slowed.attempts[0].decision or "").endswith("Z; mail to this pool slows down")
 
 
@@ -64,29 +68,29 @@ def test_after_the_last_delay_it_has_failed() -> None:
 @pytest.mark.parametrize(
     ("fault", "suppressed", "words"),
     [
-        (Fault.RECIPIENT, True, "bounced: the address does not exist, and is suppressed from now on"),
-        (Fault.SENDER, False, "bounced: the server does not want mail from us; the address is not to blame"),
-        (Fault.DOMAIN, False, "bounced: DNS leads to no mail server that can be asked, so none was"),
-        (Fault.MESSAGE, False, "bounced: the server does not offer what this message needs"),
-        (Fault.OTHER, False, "bounced: the server refuses this message for good"),
+        (FaultSide.RECIPIENT, True, "bounced: the address does not exist, and is suppressed from now on"),
+        (FaultSide.SENDER, False, "bounced: the server does not want mail from us; the address is not to blame"),
+        (FaultSide.DOMAIN, False, "bounced: DNS leads to no mail server that can be asked, so none was"),
+        (FaultSide.MESSAGE, False, "bounced: the server does not offer what this message needs"),
+        (FaultSide.OTHER, False, "bounced: the server refuses this message for good"),
         (None, False, "bounced: the server refuses this message for good"),
     ],
 )
-def test_a_bounce(fault: Fault | None, suppressed: bool, words: str) -> None:
+def test_a_bounce(fault: FaultSide | None, suppressed: bool, words: str) -> None:
     """Only a recipient's fault suppresses, in the form in which addresses are compared."""
-    bounced = made(Judgement(Result.BOUNCED, fault))
+    bounced = made(Judgement(Disposition.BOUNCED, fault))
     assert bounced.status is RecipientStatus.BOUNCED
     assert bounced.attempts[0].decision == words
     assert (bounced.suppress is not None) is suppressed
     if bounced.suppress is not None:
         assert bounced.suppress.address == "ada@example.net"
-        assert bounced.suppress.reason == "bounced: 550 5.1.1 nobody"
+        assert bounced.suppress.reason == "bounced: 550 5.1.1 unknown"
 
 
 def test_a_long_reply_is_cut() -> None:
     """The record keeps a bounded part of what a server said, also as the reason of a suppression."""
-    bounced = made(Judgement(Result.BOUNCED, Fault.RECIPIENT), text="550 " + "x" * 100_000)
-    assert len(bounced.attempts[0].smtp_response or "") == RESPONSE_CHARACTERS
+    bounced = made(Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT), text="550 " + "x" * 100_000)
+    assert len(bounced.attempts[0].smtp_response or "") == RECORDED_RESPONSE
     assert bounced.suppress is not None
     assert len(bounced.suppress.reason) < 250
 
@@ -96,3 +100,52 @@ def test_no_contact_leaves_the_record_empty() -> None:
     made_up = outcome(recipient(), TEMPORARY, None, "4.4.3 no answer", Contact(NOW), NOW, RETRIES)
     (attempt,) = made_up.attempts
     assert (attempt.pool, attempt.mx_host, attempt.mx_address, attempt.tls, attempt.dialogue) == (None,) * 5
+
+
+# ---- When a recipient is tried again: twelve attempts in two days, none at the same moment as its neighbo
+
+
+DELAYS = DeliverySettings().retry_delays
+HOUR = 3_600_000_000  # microseconds
+
+
+def attempts(random: float) -> list[int]:
+    """The times of all attempts, from 0, with randomness that always says the same."""
+    times = [0]
+    while (at := next_attempt(times[-1], len(times), DELAYS, lambda: random)) is not None:
+        times.append(at)
+    return times
+
+
+def test_twelve_attempts_in_48_hours() -> None:
+    """The default schedule has 12 attempts and ends 48 hours after the first."""
+    times = attempts(0.5)
+    assert len(times) == 12
+    assert times[-1] == 48 * HOUR
+    assert times[1] == 5 * 60_000_000
+
+
+@pytest.mark.parametrize(("random", "hours"), [(0.0, 43.2), (1.0, 52.8)])
+def test_jitter_is_a_tenth_to_either_side(random: float, hours: float) -> None:
+    """Each delay is at most a tenth shorter or longer."""
+    assert attempts(random)[-1] == pytest.approx(hours * HOUR)
+
+
+def test_jitter_spreads() -> None:
+    """A thousand deferrals of the same moment come back spread over the whole of the jitter."""
+    random = Random(1).random
+    times = sorted(next_attempt(0, 1, [100], random) or 0 for _ in range(1000))
+    assert times[0] >= 90_000_000
+    assert times[-1] <= 110_000_000
+    assert times[-1] - times[0] > 19_000_000
+
+
+@pytest.mark.parametrize("made", [3, 4, 100])
+def test_used_up(made: int) -> None:
+    """After the last attempt there is no next one."""
+    assert next_attempt(0, made, [1, 1], lambda: 0.5) is None
+
+
+def test_no_delay() -> None:
+    """A delay of nothing means at once."""
+    assert next_attempt(7, 1, [0], lambda: 1.0) == 7

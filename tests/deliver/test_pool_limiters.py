@@ -11,11 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
-from appliance.deliver import pool_limiters as gates_module
-from appliance.deliver import scheduler as dispatch_module
 from appliance.deliver.pool_limiter import LONGEST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
-from appliance.deliver.providers import Pools
+from appliance.deliver.providers import ProviderPools
+from appliance.deliver.scheduler import Intervals
 from appliance.model.warmup import begin
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 from appliance.times import SECOND
@@ -27,14 +26,11 @@ REFUSED = b"550 5.7.1 Your address is on our list\r\n"
 MINUTE = 60 * SECOND
 
 
-@pytest.fixture(autouse=True)
-def rarely_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hours have many seconds."""
-    monkeypatch.setattr(gates_module, "STATE_EVERY", 30.0)
+RARELY = Intervals(publish=30.0)  # hours have many seconds
 
 
 def zone() -> dict[str, dict[str, list[str]]]:
-    """Google with two customers' domains, and an attacker's domain that names a Google host where nobody listens."""
+    """Google with two customers' domains, and an attacker's domain that names a Google host where no server listens."""
     return {
         "aspmx.l.google.com": {"A": [GOOGLE]},
         "10.0.0.127.in-addr.arpa": {"PTR": ["fra-in-f27.1e100.net."]},
@@ -48,9 +44,11 @@ def zone() -> dict[str, dict[str, list[str]]]:
 
 
 @asynccontextmanager
-async def google(directory: Path, server: FakeMx, *others: tuple[str, FakeMx]) -> AsyncIterator[Stage]:
+async def google(
+    directory: Path, server: FakeMx, *others: tuple[str, FakeMx], intervals: Intervals = RARELY
+) -> AsyncIterator[Stage]:
     """A stage on which Google has proved itself with a first message."""
-    async with stage(directory, zone(), {GOOGLE: server, **dict(others)}) as played:
+    async with stage(directory, zone(), {GOOGLE: server, **dict(others)}, intervals=intervals) as played:
         await played.final(await played.send("first@gmail.test"), within=60)
         await trio.sleep(1)
         assert pool_of(played, await delivered(played, "second@gmail.test")) == "google"
@@ -117,7 +115,7 @@ async def test_a_provider_under_a_strangers_name_is_the_provider(tmp_path: Path,
 
 
 async def test_one_account_does_not_slow_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A 421 by Google itself about one account's mail keeps that account waiting, and nobody else."""
+    """A 421 by Google itself about one account's mail keeps that account waiting, and no other."""
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         script["."] = b"421 4.7.26 unauthenticated\r\n"
@@ -132,7 +130,7 @@ async def test_one_account_does_not_slow_a_provider(tmp_path: Path, autojump_clo
 
 
 async def test_a_greeting_slows_the_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A 421 in Google's greeting is about this machine: everybody's mail to Google waits."""
+    """A 421 in Google's greeting is about this machine: all mail to Google waits."""
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         await trio.sleep(60)  # for the connection to be closed
@@ -163,7 +161,7 @@ async def test_refusals_of_one_account_hold_no_provider(tmp_path: Path, autojump
 
 
 async def test_refusals_of_several_accounts_hold_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Five each are enough: then mail to Google waits for everybody, also for domains not looked up before."""
+    """Five each are enough: then all mail to Google waits, also for domains not looked up before."""
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         script["RCPT"] = REFUSED
@@ -199,8 +197,8 @@ async def test_dead_hosts_with_a_providers_name_take_none_of_its_slots(
 async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Mail that goes on to Google because its own server is dead finds no more slots there than Google has."""
     server = FakeMx(answers={"RCPT": silence})
-    async with stage(tmp_path, zone(), {GOOGLE: server}) as played:
-        limit = Pools().of("aspmx.l.google.com").limits.concurrency
+    async with stage(tmp_path, zone(), {GOOGLE: server}, intervals=RARELY) as played:
+        limit = ProviderPools().of("aspmx.l.google.com").limits.concurrency
         for number in range(8):
             name = f"dead{number}.test"
             played.resolver.zone |= {
@@ -259,11 +257,10 @@ async def test_a_held_pool_comes_back_by_itself(tmp_path: Path, autojump_clock: 
         assert 3 * FIRST_PROBE / SECOND <= trio.current_time() - began <= 3 * FIRST_PROBE / SECOND + 120
 
 
-async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each waits twice as long as the one before, and none longer than the longest."""
-    monkeypatch.setattr(dispatch_module, "FULL_LOOK", 60.0)
     script: dict[str, bytes] = {}
-    async with google(tmp_path, FakeMx(answers=script)) as played:
+    async with google(tmp_path, FakeMx(answers=script), intervals=replace(RARELY, poll_all=60.0)) as played:
         script["RCPT"] = REFUSED
         await held(played)
         for number in range(20):
@@ -276,10 +273,10 @@ async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock, monk
         assert waits == pytest.approx([60, 120, 240, 240], rel=0.1)
 
 
-async def test_a_probe_that_reaches_nobody_is_tried_with_another_account(
+async def test_a_probe_that_reaches_no_server_is_tried_with_another_account(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """A dead host with the provider's name uses up no probe: a minute later somebody else's mail goes."""
+    """A dead host with the provider's name uses up no probe: a minute later another account's mail goes."""
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         script["RCPT"] = REFUSED
@@ -317,7 +314,7 @@ async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: Mock
         sent = [await played.send(f"later{number}@gmail.test") for number in range(3)]
         await played.until(lambda: hold(played)[1] == 1, within=2 * FIRST_PROBE / SECOND)
         before = hold(played)
-    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}) as played:
+    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, intervals=RARELY) as played:
         await trio.sleep(60)
         assert hold(played) == before
         await played.final(*sent, within=5 * FIRST_PROBE / SECOND)
@@ -331,10 +328,10 @@ async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path
     """Before the proof a host has a warm-up of its own, on the provider's day; after it, mail counts as Google's."""
     settings = WarmupSettings(enabled=True)
     source = str(SOURCES[4])
-    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False) as played:
+    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False, intervals=RARELY) as played:
         begun = replace(begin("google", source, played.outside.now()), day=5)
         await played.store.warmups.keep([begun])
-        played.nursery.start_soon(played.dispatch.run)
+        played.nursery.start_soon(played.scheduler.run)
         await played.final(await played.send("first@gmail.test"), within=60)
         await trio.sleep(1)
         await played.final(*[await played.send(f"user{number}@gmail.test") for number in range(5)], within=600)
@@ -349,7 +346,9 @@ async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path
 async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Mail that waits for hosts named like Google's uses none of what may go to Google in this hour."""
     names = {GOOGLE: FakeMx(), DEAD: FakeMx(answers={"greeting": silence})}
-    async with stage(tmp_path, zone(), names, warmup=WarmupSettings(enabled=True, first_hour=40)) as played:
+    async with stage(
+        tmp_path, zone(), names, warmup=WarmupSettings(enabled=True, first_hour=40), intervals=RARELY
+    ) as played:
         await played.final(await played.send("first@gmail.test"), within=60)
         for number in range(50):
             await played.send(*(f"user{number}{letter}@evil.test" for letter in "abcdefgh"), account="other")
@@ -361,7 +360,7 @@ async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, au
 async def test_the_first_servers_refusals_hold_its_pool_though_the_second_takes_the_mail(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """The pool whose server refuses us is held and probed, not closed for ever because another server answered last."""
+    """The pool whose server refuses us is held and probed, not closed because another server answered last."""
     refusing = FakeMx(answers={"greeting": say_and_hang_up(b"554 5.7.1 your address is blocked\r\n")})
     zone = {
         "both.test": {"MX": ["10 mx.orga.test.", "20 mx.orgb.test."]},
@@ -369,7 +368,7 @@ async def test_the_first_servers_refusals_hold_its_pool_though_the_second_takes_
         "mx.orga.test": {"A": ["127.0.0.1"]},
         "mx.orgb.test": {"A": ["127.0.0.2"]},
     }
-    async with stage(tmp_path, zone, {"127.0.0.1": refusing, "127.0.0.2": FakeMx()}) as played:
+    async with stage(tmp_path, zone, {"127.0.0.1": refusing, "127.0.0.2": FakeMx()}, intervals=RARELY) as played:
         for number in range(SENDER_FAULTS):
             await played.final(await played.send(f"user{number}@both.test"), within=1_000)
         await trio.sleep(1)

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.deliver.proofs import ADDRESSES_KEPT, ASKED_EVERY, PROVED_FOR, TROUBLED_EVERY, Proofs
-from appliance.deliver.providers import Pools
+from appliance.deliver.providers import ProviderPools
 from tests.fakes.dns import Trouble, ZoneResolver
 
 GOOGLE = "aspmx.l.google.com"
@@ -15,7 +15,7 @@ ZONE = {REVERSE: {"PTR": ["fra-in-f27.1e100.net."]}, "fra-in-f27.1e100.net": {"A
 
 async def found(zone: dict[str, dict[str, list[str]]], host: str = GOOGLE, address: str = ADDRESS) -> str | None:
     """The provider at an address that answered without a good certificate, once its reverse name was looked up."""
-    proofs = Proofs(ZoneResolver(zone), Pools())
+    proofs = Proofs(ZoneResolver(zone), ProviderPools())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proofs.run)
         proofs.answered(host, address, verified=False)
@@ -26,13 +26,13 @@ async def found(zone: dict[str, dict[str, list[str]]], host: str = GOOGLE, addre
 
 
 async def test_a_name_alone_proves_nothing(autojump_clock: MockClock) -> None:
-    """A server that answers under a provider's host name, without a certificate or a reverse name, is nobody's."""
+    """A server that answers under a provider's host name, without a certificate or a reverse name, proves nothing."""
     assert await found({}) is None
 
 
 async def test_a_certificate_for_its_name_is_a_proof(autojump_clock: MockClock) -> None:
     """At once, without any look-up, for some hours from each time it was shown."""
-    proofs = Proofs(ZoneResolver({}), Pools())
+    proofs = Proofs(ZoneResolver({}), ProviderPools())
     proofs.answered(GOOGLE, ADDRESS, verified=True)
     assert proofs.provider_at(ADDRESS) == "google"
     assert proofs.provider_at("192.0.2.28") is None
@@ -45,7 +45,7 @@ async def test_a_certificate_for_its_name_is_a_proof(autojump_clock: MockClock) 
 async def test_a_certificate_for_another_name_proves_nothing_of_a_provider(autojump_clock: MockClock) -> None:
     """A good certificate for the host's own name makes it no provider's."""
     resolver = ZoneResolver(ZONE)
-    proofs = Proofs(resolver, Pools())
+    proofs = Proofs(resolver, ProviderPools())
     proofs.answered("mx.example.org", ADDRESS, verified=True)
     assert proofs.provider_at(ADDRESS) is None
     assert not resolver.asked
@@ -58,7 +58,7 @@ async def test_a_reverse_name_that_leads_back_is_a_proof(autojump_clock: MockClo
 
 
 async def test_a_reverse_name_that_leads_elsewhere_is_none(autojump_clock: MockClock) -> None:
-    """Anybody can give his own address a provider's name; only the provider can let that name lead to it."""
+    """Any owner of an address can give it a provider's name; only the provider can let that name lead to it."""
     stolen = {REVERSE: {"PTR": ["fra-in-f27.1e100.net."]}, "fra-in-f27.1e100.net": {"A": ["192.0.2.99"]}}
     assert await found(stolen) is None
     assert await found({REVERSE: {"PTR": ["fra-in-f27.1e100.net."]}}) is None
@@ -71,9 +71,9 @@ async def test_a_customers_reverse_name_is_none(autojump_clock: MockClock) -> No
     assert await found(zone, "inbound-smtp.eu-west-1.amazonaws.com") is None
 
 
-async def test_a_proof_ends_when_nobody_answers(autojump_clock: MockClock) -> None:
-    """An address where nobody listens any more is nobody's."""
-    proofs = Proofs(ZoneResolver({}), Pools())
+async def test_a_proof_ends_when_no_server_answers(autojump_clock: MockClock) -> None:
+    """An address where no server listens any more belongs to no provider."""
+    proofs = Proofs(ZoneResolver({}), ProviderPools())
     proofs.answered(GOOGLE, ADDRESS, verified=True)
     proofs.silent(ADDRESS)
     assert proofs.provider_at(ADDRESS) is None
@@ -83,7 +83,7 @@ async def test_an_address_is_looked_up_once(autojump_clock: MockClock) -> None:
     """A hundred connections ask once; an hour later it is asked again, and after trouble of the DNS a minute later."""
     for zone, pause in (({}, ASKED_EVERY), ({REVERSE: {"PTR": Trouble.SERVFAIL}}, TROUBLED_EVERY)):
         resolver = ZoneResolver(zone)
-        proofs = Proofs(resolver, Pools())
+        proofs = Proofs(resolver, ProviderPools())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(proofs.run)
             for _ in range(100):
@@ -102,7 +102,7 @@ async def test_an_address_is_looked_up_once(autojump_clock: MockClock) -> None:
 
 async def test_what_is_remembered_is_bounded(autojump_clock: MockClock) -> None:
     """A server for each address of the world would not fill the memory, and the queue of look-ups has an end."""
-    proofs = Proofs(ZoneResolver({}), Pools())
+    proofs = Proofs(ZoneResolver({}), ProviderPools())
     for number in range(ADDRESSES_KEPT + 1_000):
         proofs.answered(GOOGLE, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", verified=False)
     assert len(proofs._known) <= ADDRESSES_KEPT

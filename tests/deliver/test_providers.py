@@ -2,9 +2,9 @@
 
 import pytest
 
-from appliance.deliver.providers import PROVIDERS, Limits, Pool, Pools, Provider, by_suffix, organisation
+from appliance.deliver.providers import PROVIDERS, Pool, PoolLimits, Provider, ProviderPools, by_suffix, organisation
 
-POOLS = Pools()
+POOLS = ProviderPools()
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_pool_of_a_host(host: str, pool: str) -> None:
 def test_limits_come_with_the_pool() -> None:
     """A strict provider starts with strict limits, an unknown one with those for all others."""
     assert POOLS.of("smtp-in.orange.fr").limits.concurrency == 2
-    assert Pools(others=Limits(3)).of("mx.example.com") == Pool("example.com", Limits(3))
+    assert ProviderPools(others=PoolLimits(3)).of("mx.example.com") == Pool("example.com", PoolLimits(3))
 
 
 def test_the_operators_table_replaces() -> None:
     """A later row for the same suffix wins, so an operator's own rows go after ours."""
-    ours = Provider("mine", ("smtp.google.com", "mx.example.com"), Limits(1, 1, 1))
-    pools = Pools(by_suffix((*PROVIDERS, ours)))
+    ours = Provider("mine", ("smtp.google.com", "mx.example.com"), PoolLimits(1, 1, 1))
+    pools = ProviderPools(by_suffix((*PROVIDERS, ours)))
     assert pools.of("smtp.google.com").name == "mine"
     assert pools.of("a.mx.example.com").limits.per_minute == 1
     assert pools.of("other.example.com").name == "example.com"
@@ -105,7 +105,7 @@ def test_the_table_is_sane() -> None:
     ],
 )
 def test_provider_by_reverse_name(name: str, claimed: str, provider: str | None) -> None:
-    """A reverse name tells the provider, the claimed one where two share it; customers' machines have nobody's."""
+    """A reverse name tells the provider, the claimed one where two share it; customers' machines have none."""
     assert POOLS.by_reverse_name(name, claimed) == provider
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from appliance.config.settings import RelayTls
 from appliance.deliver.route import (
-    ADDRESS_LIMIT,
     HOST_LIMIT,
+    ROUTE_ADDRESSES,
     Host,
     NoRoute,
     Relay,
@@ -112,7 +112,7 @@ async def test_limits() -> None:
     assert [len(host.addresses) for host in route.hosts] == [4, 4, 2]
     assert sum(count for (_, kind), count in resolver.asked.items() if kind == "A") == 10
     single = zone([f"{number} h{number}.example." for number in range(30)], **{n: a[:1] for n, a in many.items()})
-    assert len((await router(single).route("example.com")).hosts) == HOST_LIMIT < ADDRESS_LIMIT
+    assert len((await router(single).route("example.com")).hosts) == HOST_LIMIT < ROUTE_ADDRESSES
 
 
 # ---- the implicit MX
@@ -126,7 +126,7 @@ async def test_without_mx_the_domain_itself_is_tried() -> None:
 
 async def test_with_mx_the_domain_itself_is_not_tried() -> None:
     """Where MX records lead nowhere, the address of the domain is no way out (RFC 5321 5.1)."""
-    names = {"example.com": {"MX": ["1 nobody.example."], "A": [V4]}}
+    names = {"example.com": {"MX": ["1 missing.example."], "A": [V4]}}
     assert (await no_route(names)).status == "4.4.4"
 
 
@@ -175,7 +175,7 @@ async def test_a_loop_of_cnames_is_temporary() -> None:
     "names",
     [
         {"example.com": {}},
-        {"example.com": {"MX": ["1 nobody.example."]}},
+        {"example.com": {"MX": ["1 missing.example."]}},
         {"example.com": {"MX": ["1 a.example."]}, "a.example": {}},
     ],
 )
@@ -197,7 +197,7 @@ async def test_mx_data_that_is_no_host_name_is_ignored(host: str) -> None:
 
 async def test_hosts_that_do_not_resolve_are_skipped() -> None:
     """Missing hosts and hosts in trouble do not keep mail from the others."""
-    names = zone(["1 nobody.example.", "2 b.example.", "3 a_1.example."], b=Trouble.SERVFAIL, a_1=[V4])
+    names = zone(["1 missing.example.", "2 b.example.", "3 a_1.example."], b=Trouble.SERVFAIL, a_1=[V4])
     assert tried(await router(names).route("example.com")) == [("a_1.example", V4)]
 
 
@@ -207,7 +207,7 @@ async def test_hosts_that_do_not_resolve_are_skipped() -> None:
 async def test_only_refused_networks_is_permanent() -> None:
     """An MX set that leads only to refused networks bounces; where it led is for the operator, not for customers."""
     failed = await no_route(
-        zone(["1 a.example.", "2 b.example.", "3 nobody.example."], a=[PRIVATE], b=[LOOPBACK, "::1"])
+        zone(["1 a.example.", "2 b.example.", "3 missing.example."], a=[PRIVATE], b=[LOOPBACK, "::1"])
     )
     assert (failed.permanent, failed.status) == (True, "5.4.4")
     assert failed.text == "example.com has no mail server with a public address"
@@ -227,7 +227,7 @@ async def test_refused_addresses_are_left_out() -> None:
 
 
 async def test_refused_beside_trouble_is_temporary() -> None:
-    """As long as one host cannot be looked up, nobody knows that all are refused."""
+    """As long as one host cannot be looked up, it is not known that all are refused."""
     failed = await no_route(zone(["1 a.example.", "2 b.example."], a=[PRIVATE], b=Trouble.SERVFAIL))
     assert (failed.permanent, failed.status) == (False, "4.4.3")
 

@@ -1,4 +1,4 @@
-"""In charge of who is delivered when: due recipients at once, deferrals at their time, after a wake without delay."""
+"""When sandbox mail is delivered: due recipients at once, deferrals at their time, after a wake without delay."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 from appliance.concurrency.wake import Wake
 from appliance.deliver import sandbox
-from appliance.model.mail import Account, RecipientStatus
+from appliance.deliver.sandbox import DEFERRAL, simulate
+from appliance.model.mail import Account, DueRecipient, RecipientStatus
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.pools import EVERY
@@ -57,7 +58,7 @@ def statuses(store: Store, account: Account, message_id: str) -> list[RecipientS
 async def test_a_deferral_is_delivered_two_seconds_later(
     autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
 ) -> None:
-    """Not a moment before, and without anybody waking the pool."""
+    """Not a moment before, and without a wake-up."""
     new = Messages(outside, account.id).new("defer@example.net")
     await store.messages.accept(new)
     nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
@@ -102,14 +103,16 @@ async def test_more_than_a_batch_is_delivered(
     autojump_clock: MockClock, store: Store, outside: Outside, account: Account
 ) -> None:
     """A queue longer than one transaction is worked off in several, each recipient once."""
-    await store.accounts.set_credits(account.id, 10 * sandbox.BATCH)
+    await store.accounts.set_credits(account.id, 10 * sandbox.SANDBOX_BATCH)
     messages = Messages(outside, account.id)
     for _ in range(3):
-        await store.messages.accept(messages.new(*(f"r{number}@x.example" for number in range(sandbox.BATCH // 2 + 1))))
+        await store.messages.accept(
+            messages.new(*(f"r{number}@x.example" for number in range(sandbox.SANDBOX_BATCH // 2 + 1)))
+        )
     counts = []
     while count := await sandbox.deliver_due(store, outside, ATTEMPTS):
         counts.append(count)
-    assert counts == [sandbox.BATCH, 3 * (sandbox.BATCH // 2 + 1) - sandbox.BATCH]
+    assert counts == [sandbox.SANDBOX_BATCH, 3 * (sandbox.SANDBOX_BATCH // 2 + 1) - sandbox.SANDBOX_BATCH]
     assert await sandbox.deliver_due(store, outside, ATTEMPTS) == 0
 
 
@@ -180,3 +183,70 @@ async def test_a_clock_set_back_leaves_no_simulated_mail_behind(
         await trio.sleep(5)
         assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
         nursery.cancel_scope.cancel()
+
+
+# ---- simulated delivery: the local part decides, and nothing is left to chance
+
+
+NOW = 1_700_000_000_000_000
+ATTEMPTS = 12
+
+
+def due(address: str, attempts: int = 0) -> DueRecipient:
+    """A recipient that has been tried so many times."""
+    return DueRecipient(
+        id="rcp_1",
+        message_id="msg_1",
+        account_id="acc_1",
+        address=address,
+        domain="example.net",
+        attempt_count=attempts,
+        last_smtp_code=None,
+        last_smtp_response=None,
+        envelope_from="a@example.com",
+        subject="s",
+        recipient_count=1,
+        charged=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "code", "tries"),
+    [
+        ("user@example.net", RecipientStatus.DELIVERED, 250, 1),
+        ("bounce@example.net", RecipientStatus.BOUNCED, 550, 1),
+        ("BOUNCE+tag@example.net", RecipientStatus.BOUNCED, 550, 1),
+        ("bounced@bounce.example", RecipientStatus.BOUNCED, 550, 1),
+        ("user@bounce.example", RecipientStatus.DELIVERED, 250, 1),
+        ("fail-over@example.net", RecipientStatus.FAILED, 451, ATTEMPTS),
+        ("defer@example.net", RecipientStatus.DEFERRED, 451, 1),
+        ("not-bounce@example.net", RecipientStatus.DELIVERED, 250, 1),
+    ],
+)
+def test_the_local_part_decides(address: str, status: RecipientStatus, code: int, tries: int) -> None:
+    """`bounce…`, `fail…` and `defer…` in any case do what they say, all others are delivered to."""
+    result = simulate(due(address), NOW, ATTEMPTS)
+    assert (result.status, result.at, len(result.attempts)) == (status, NOW, tries)
+    assert {attempt.smtp_code for attempt in result.attempts} == {code}
+    for attempt in result.attempts:
+        assert attempt.smtp_response is not None
+        assert attempt.smtp_response.startswith(f"{code} ")
+
+
+def test_a_deferral_is_delivered_the_second_time() -> None:
+    """Two seconds later, and then for good."""
+    first = simulate(due("defer@example.net"), NOW, ATTEMPTS)
+    assert first.next_attempt_at == NOW + DEFERRAL == NOW + 2_000_000
+    second = simulate(due("defer@example.net", attempts=1), NOW + DEFERRAL, ATTEMPTS)
+    assert (second.status, second.next_attempt_at) == (RecipientStatus.DELIVERED, None)
+
+
+def test_a_failure_uses_up_what_attempts_are_left() -> None:
+    """The record of a failed recipient looks as if every attempt had been made."""
+    assert len(simulate(due("fail@example.net", attempts=5), NOW, ATTEMPTS).attempts) == ATTEMPTS - 5
+
+
+@pytest.mark.parametrize("local", ["bounce", "fail", "defer", "user"])
+def test_no_address_is_suppressed(local: str) -> None:
+    """Trying out an address does not stop real mail to it later."""
+    assert simulate(due(f"{local}@example.net"), NOW, ATTEMPTS).suppress is None

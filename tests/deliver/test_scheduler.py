@@ -9,14 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver import in_flight as flights_module
-from appliance.deliver import pool_limiters as gates_module
-from appliance.deliver import preparing as preparing_module
-from appliance.deliver import scheduler as dispatch_module
-from appliance.deliver.attempt import Courier
+from appliance.deliver.attempt import Deliverer
 from appliance.deliver.pool_limiter import FIRST_PAUSE, SENDER_FAULTS
-from appliance.deliver.providers import Limits
-from appliance.deliver.scheduler import FRESH_IN_HAND, IN_HAND
+from appliance.deliver.providers import PoolLimits
+from appliance.deliver.scheduler import PENDING_OF_NEW, PENDING_PER_POOL, Intervals
 from appliance.errors import Code, Refused
 from appliance.store.pools import EVERY
 from appliance.store.pools import Pools as StoredPools
@@ -47,14 +43,11 @@ class Crowd:
 # ---- the schedule
 
 
-async def test_twelve_attempts_through_48_hours(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Deferred each time, a recipient is tried twelve times at the configured delays ±10 %, and then has failed."""
-    monkeypatch.setattr(gates_module, "STATE_EVERY", 600.0)  # two days have many seconds
-    monkeypatch.setattr(dispatch_module, "CLOSE_EVERY", 600.0)
     server = FakeMx(answers={"RCPT": LATER})
-    async with stage(tmp_path, *one(server)) as played:
+    rarely = Intervals(publish=600.0, close_idle=600.0)  # two days have many seconds
+    async with stage(tmp_path, *one(server), intervals=rarely) as played:
         message = await played.send("ada@a.test")
         await played.final(message)
         times = [at for (at,) in played.rows("SELECT started_at FROM attempts ORDER BY number")]
@@ -83,11 +76,11 @@ async def test_a_clock_that_jumps_makes_no_burst(tmp_path: Path, autojump_clock:
     """After two days in one leap everything due goes out through its pool, no more at once than the pool allows."""
     crowd = Crowd(0.5)
     server = FakeMx(answers={".": crowd.answer})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=3)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=3)) as played:
         sent = [await played.send(f"user{number}@a.test", delay=number * 900) for number in range(1, 150)]
         leap = played.outside.now() + 2 * 86_400 * 1_000_000
         await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - ?", leap - START)
-        played.dispatch.inbox.ring()
+        played.scheduler.new_mail.ring()
         await played.final(*sent, within=120)
         assert crowd.most == 3
         assert server.commands.count("DATA") == len(sent)
@@ -105,7 +98,7 @@ async def from_the_only_account(played: Stage, count: int) -> list[str]:
 async def test_a_local_deferral_uses_no_attempt(tmp_path: Path, autojump_clock: MockClock) -> None:
     """While a pool is slowed its mail waits without attempt or event, and goes when the pause is over."""
     server = FakeMx(answers={"MAIL": [b"421 4.7.0 slow down\r\n", b"250 2.1.0 ok\r\n"]})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(10)]
         await trio.sleep(FIRST_PAUSE / 1_000_000 - 1)
         assert [played.recipient(message) for message in sent].count(("queued", 0)) == 9
@@ -123,11 +116,11 @@ async def test_what_was_left_follows_at_once(tmp_path: Path, autojump_clock: Moc
     stuck, free = FakeMx(answers={"greeting": wait_and_say(3_000, b"220 at last\r\n")}), FakeMx()
     servers = {addresses["stuck.test"]: stuck, addresses["free.test"]: free}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        for number in range(IN_HAND):
+        for number in range(PENDING_PER_POOL):
             await played.send(f"user{number}@stuck.test")
-        sent = [await played.send(f"user{number}@free.test") for number in range(3 * IN_HAND)]
+        sent = [await played.send(f"user{number}@free.test") for number in range(3 * PENDING_PER_POOL)]
         await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - 3600000000")
-        played.nursery.start_soon(played.dispatch.run)
+        played.nursery.start_soon(played.scheduler.run)
         await played.final(*sent, within=20)
         assert trio.current_time() < 1.5
         assert stuck.messages == []
@@ -148,13 +141,13 @@ async def test_one_blocked_destination_blocks_no_other(
                 return [await played.send(recipient) for recipient in recipients]
             sent = [message(played.outside, played.accounts["demo"], recipient) for recipient in recipients]
             for new in sent:
-                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
             return [new.id for new in sent]
 
-        await send(f"user{number}@stuck.test" for number in range(FRESH_IN_HAND + 2 * IN_HAND))
+        await send(f"user{number}@stuck.test" for number in range(PENDING_OF_NEW + 2 * PENDING_PER_POOL))
         await trio.sleep(3)
         began = trio.current_time()
-        sent = await send(f"user{number}@free.test" for number in range(2 * IN_HAND))
+        sent = await send(f"user{number}@free.test" for number in range(2 * PENDING_PER_POOL))
         await played.final(*sent, within=5)
         assert trio.current_time() - began < 2
         assert stuck.messages == []
@@ -164,7 +157,7 @@ async def test_a_pool_is_held_after_ten_refusals(tmp_path: Path, autojump_clock:
     """Ten 5.7.1 in a row hold the pool at once: what waits is not tried, and goes when the hold is released."""
     script: dict[str, bytes] = {"RCPT": b"550 5.7.1 go away\r\n"}
     server = FakeMx(answers=script)
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         sent = await from_the_only_account(played, 2 * SENDER_FAULTS)
         await trio.sleep(600)  # no probe goes that soon
         statuses = [played.recipient(message)[0] for message in sent]
@@ -211,7 +204,7 @@ async def test_a_hold_that_cannot_be_stored_still_holds(
 
     monkeypatch.setattr(StoredPools, "hold", refuse_at_first)
     server = FakeMx(answers={"RCPT": b"550 5.7.1 go away\r\n"})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         sent = await from_the_only_account(played, 2 * SENDER_FAULTS)
         await trio.sleep(20)
         assert [played.recipient(message)[0] for message in sent].count("bounced") == SENDER_FAULTS
@@ -233,7 +226,7 @@ async def test_one_message_for_many_is_one_refusal(tmp_path: Path, autojump_cloc
 async def test_the_rate_of_a_pool_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With 60 a minute, after the first minute's worth one goes each second."""
     server = FakeMx()
-    async with stage(tmp_path, *one(server), limits=Limits(per_minute=60)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(per_minute=60)) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(90)]
         await trio.sleep(5)
         assert 60 <= len(server.messages) <= 66
@@ -241,7 +234,7 @@ async def test_the_rate_of_a_pool_is_kept(tmp_path: Path, autojump_clock: MockCl
         assert trio.current_time() >= 29
 
 
-async def test_gates_with_nothing_to_remember_are_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_limiters_with_nothing_to_remember_are_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
     """After mail to two hundred domains nothing of their pools stays in memory, nor in what the shell is told."""
     names = [f"d{number}.test" for number in range(200)]
     zone, addresses = domain_zone(*names)
@@ -250,9 +243,9 @@ async def test_gates_with_nothing_to_remember_are_forgotten(tmp_path: Path, auto
         sent = [await played.send(f"ada@{name}") for name in names]
         await played.final(*sent)
         await trio.sleep(3)
-        assert len(played.dispatch.gates) == 0
-        assert played.dispatch._in_hand.total == 0
-        assert not played.dispatch._flights.some_wait
+        assert len(played.scheduler.limiters) == 0
+        assert played.scheduler._pending.total == 0
+        assert not played.scheduler._pending.queues
         assert played.rows("SELECT count(*) FROM pool_states") == [(0,)]
         assert played.rows("SELECT count(*) FROM destinations") == [(200,)]
 
@@ -264,9 +257,9 @@ async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockC
     crowd = Crowd(0.1)
     servers = {address: FakeMx(answers={".": crowd.answer}) for address in addresses.values()}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        played.dispatch.sessions = 4
+        played.scheduler.sessions = 4
         sent = [await played.send(f"ada@{name}") for name in names]
-        played.nursery.start_soon(played.dispatch.run)
+        played.nursery.start_soon(played.scheduler.run)
         await played.final(*sent, within=10)
         assert crowd.most == 4
         assert trio.current_time() < 0.9
@@ -280,8 +273,8 @@ async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock
     zone, addresses = domain_zone("big.test", "small.test")
     servers = {address: FakeMx(answers={".": wait_and_say(0.5, OK)}) for address in addresses.values()}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        played.dispatch.sessions = 2
-        played.nursery.start_soon(played.dispatch.run)
+        played.scheduler.sessions = 2
+        played.nursery.start_soon(played.scheduler.run)
         for number in range(40):
             await played.send(f"user{number}@big.test")
         await trio.sleep(2)
@@ -294,7 +287,7 @@ async def test_pools_take_turns_at_the_last_slots(tmp_path: Path, autojump_clock
 async def test_a_big_account_does_not_delay_a_small_one(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Behind one account's thousand messages for a slow pool, another's single one for the same pool goes next."""
     server = FakeMx(answers={".": wait_and_say(1.0, OK)})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=2)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=2)) as played:
         for number in range(1_000):
             await played.send(f"user{number}@a.test")
         await trio.sleep(10)
@@ -310,14 +303,14 @@ async def test_a_slow_pool_does_not_belong_to_one_account(
 ) -> None:
     """Whatever one account has waiting for a server that takes one message in a while, another's is among the next."""
     server = FakeMx(answers={".": wait_and_say(1.2, OK)})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         for number in range(backlog):
             await played.send(f"user{number}@a.test")
         await trio.sleep(5)
         for offered in (False, True):
             if offered:
                 new = message(played.outside, played.accounts["other"], "bob@a.test")
-                played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+                played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
                 single = new.id
             else:
                 single = await played.send("ada@a.test", account="other")
@@ -326,23 +319,21 @@ async def test_a_slow_pool_does_not_belong_to_one_account(
             assert trio.current_time() - began < 6
 
 
-async def test_few_large_messages_are_under_way_at_once(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_few_large_messages_are_under_way_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each is in memory for as long as its server takes; small ones go on meanwhile, and all arrive."""
-    monkeypatch.setattr(preparing_module, "LARGE", 100)
-    monkeypatch.setattr(flights_module, "LARGE_SESSIONS", 3)
     names = [f"d{number}.test" for number in range(8)]
     zone, addresses = domain_zone(*names, "small.test")
     crowd = Crowd(1)
     servers = {addresses[name]: FakeMx(answers={".": crowd.answer}) for name in names} | {
         addresses["small.test"]: FakeMx()
     }
-    async with stage(tmp_path, zone, servers) as played:
+    async with stage(tmp_path, zone, servers, running=False, large_message=100) as played:
+        played.scheduler.large_sessions = 3
+        played.nursery.start_soon(played.scheduler.run)
         sent = []
         for name in names:
             new = message(played.outside, played.accounts["demo"], f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n")
-            played.dispatch.inbox.offer(new, await played.store.messages.accept(new))
+            played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
             sent.append(new.id)
         small = await played.send("ada@small.test")
         await played.final(small, within=0.9)
@@ -356,7 +347,7 @@ async def test_few_large_messages_are_under_way_at_once(
 async def test_a_connection_is_used_again_up_to_the_limit(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Thirty messages one after the other with ten a connection make three sessions, each ended with QUIT."""
     server = FakeMx()
-    limits = Limits(concurrency=1, messages_per_connection=10)
+    limits = PoolLimits(concurrency=1, messages_per_connection=10)
     async with stage(tmp_path, *one(server), limits=limits) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(30)]
         await played.final(*sent)
@@ -366,8 +357,19 @@ async def test_a_connection_is_used_again_up_to_the_limit(tmp_path: Path, autoju
         assert len(server.messages) == 30
 
 
+async def test_domains_of_one_server_share_its_connections(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What two domains demand of TLS is the same in other words: their mail goes over one connection."""
+    server = FakeMx()
+    zone, servers = one(server)
+    async with stage(tmp_path, zone | {"b.test": {"MX": ["10 mx.a.test."]}}, servers) as played:
+        await played.final(await played.send("ada@a.test"))
+        await played.final(await played.send("ada@b.test"))
+        assert len(server.messages) == 2
+        assert server.sessions == 1
+
+
 async def test_an_idle_connection_is_closed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A connection that nobody needs is ended with QUIT after its idle time."""
+    """A connection that is not needed is ended with QUIT after its idle time."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("ada@a.test"))
@@ -392,7 +394,7 @@ async def test_a_stale_connection_is_dialled_again(tmp_path: Path, autojump_cloc
 async def test_a_result_is_recorded_before_goodbye(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A server that is slow to answer QUIT does not keep its 250 from being recorded."""
     server = FakeMx(answers={"QUIT": wait_and_say(4, b"221 bye\r\n")})
-    async with stage(tmp_path, *one(server), limits=Limits(messages_per_connection=1)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(messages_per_connection=1)) as played:
         message = await played.send("ada@a.test")
         await played.final(message, within=1)
         assert played.recipient(message)[0] == "delivered"
@@ -401,18 +403,18 @@ async def test_a_result_is_recorded_before_goodbye(tmp_path: Path, autojump_cloc
 # ---- what may not end the loop
 
 
-async def test_a_bug_in_the_courier_defers(
+async def test_a_bug_in_an_attempt_defers(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception nobody expected is a temporary failure of that parcel, and the others go on."""
-    deliver = Courier.deliver
+    """An unexpected exception is a temporary failure of that envelope, and the others go on."""
+    deliver = Deliverer._deliver
 
-    async def fail_once(self: Courier, parcel: Any, *rest: Any) -> Any:
-        if parcel.recipients[0].address == "bug@a.test" and parcel.recipients[0].attempt_count == 0:
+    async def fail_once(self: Deliverer, active: Any, envelope: Any) -> Any:
+        if envelope.recipients[0].address == "bug@a.test" and envelope.recipients[0].attempt_count == 0:
             raise RuntimeError("a bug")
-        return await deliver(self, parcel, *rest)
+        return await deliver(self, active, envelope)
 
-    monkeypatch.setattr(Courier, "deliver", fail_once)
+    monkeypatch.setattr(Deliverer, "_deliver", fail_once)
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         bad, good = await played.send("bug@a.test"), await played.send("ada@a.test")
@@ -453,7 +455,7 @@ async def test_no_more_wait_for_the_disk_than_there_are_slots(
 ) -> None:
     """While nothing can be recorded, a pool sends at most two for each of its slots: that is what a crash repeats."""
     server = FakeMx()
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=3)) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=3)) as played:
         with monkeypatch.context() as patched:
             patched.setattr(Queue, "record", _refuse)
             sent = [await played.send(f"user{number}@a.test") for number in range(40)]
@@ -466,7 +468,7 @@ async def test_no_more_wait_for_the_disk_than_there_are_slots(
 async def test_a_result_that_cannot_be_recorded_is_not_repeated(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug in recording neither ends delivery nor sends the same message for ever."""
+    """A bug in recording neither ends delivery nor sends the same message again and again."""
     server = FakeMx()
     record: Callable[..., Any] = Queue.record
     async with stage(tmp_path, *one(server)) as played:
@@ -483,13 +485,13 @@ async def test_a_result_that_cannot_be_recorded_is_not_repeated(
 # ---- the end
 
 
-async def test_at_the_end_what_is_in_flight_lands(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_at_the_end_running_sessions_are_finished(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Cancelled with an answer outstanding, the answer is waited for and recorded, and nothing new begins."""
     server = FakeMx(answers={".": wait_and_say(3, OK)})
-    async with stage(tmp_path, *one(server), limits=Limits(concurrency=1), running=False) as played:
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1), running=False) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(3)]
         with trio.move_on_after(1):
-            await played.dispatch.run()
+            await played.scheduler.run()
         assert trio.current_time() == pytest.approx(3, abs=0.1)
         assert sorted(played.recipient(message)[0] for message in sent) == ["delivered", "queued", "queued"]
         assert server.commands.count("DATA") == 1
@@ -501,21 +503,21 @@ async def test_it_can_be_ended_at_once(tmp_path: Path, autojump_clock: MockClock
     async with stage(tmp_path, *one(FakeMx()), running=False) as played:
         await played.send("ada@a.test")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(played.dispatch.run)
+            nursery.start_soon(played.scheduler.run)
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert trio.current_time() < 12
 
 
-async def test_at_the_end_nobody_is_waited_for_too_long(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_at_the_end_no_server_is_waited_for_too_long(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A server that does not answer is left after the grace time; its mail stays due, with no attempt used."""
     server = FakeMx(answers={".": wait_and_say(500, OK)})
     async with stage(tmp_path, *one(server), running=False) as played:
-        played.dispatch.grace = 20
+        played.scheduler.grace = 20
         message = await played.send("ada@a.test")
         with trio.move_on_after(1):
-            await played.dispatch.run()
+            await played.scheduler.run()
         assert trio.current_time() == pytest.approx(21, abs=0.1)
         assert played.recipient(message) == ("queued", 0)
 
@@ -528,7 +530,7 @@ async def test_at_the_end_a_storage_that_refuses_holds_nothing_up(
         monkeypatch.setattr(Queue, "record", _refuse)
         await played.send("ada@a.test")
         with trio.move_on_after(5):
-            await played.dispatch.run()
+            await played.scheduler.run()
         assert trio.current_time() < 7
 
 
@@ -547,7 +549,7 @@ async def test_more_than_one_transaction_can_hold_go_in_several(tmp_path: Path, 
         assert played.rows("SELECT status FROM messages WHERE id = ?", message) == [("delivered",)]
 
 
-async def test_parcels_share_a_route(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_envelopes_share_a_route(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A hundred messages for one domain ask the DNS once in a second, and again later."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
@@ -559,7 +561,7 @@ async def test_parcels_share_a_route(tmp_path: Path, autojump_clock: MockClock) 
         assert played.resolver.asked["a.test", "MX"] == 2
 
 
-async def test_a_domain_that_has_no_route_fails_for_all_its_parcels(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_domain_without_a_route_fails_for_all_its_envelopes(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Messages that wait for the same lookup each get its failure."""
     async with stage(tmp_path, {}, {}) as played:
         sent = [await played.send(f"user{number}@missing.test") for number in range(5)]

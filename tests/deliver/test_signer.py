@@ -36,7 +36,7 @@ async def prepared(store: Store, outside: Outside | None = None) -> tuple[Signer
 
 
 async def test_messages_are_signed_with_both_keys(store: Store) -> None:
-    """The keys are made when first needed, by whoever comes first, and both signatures verify by their records."""
+    """The keys are made when first needed, once, and both signatures verify by their records."""
     signer, account = await prepared(store)
     found: list[list[SigningKey]] = []
 

@@ -28,7 +28,7 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
     account = played.accounts["demo"]
     caller = Caller(account, CredentialKind.SMTP, "smtp:demo", True, False, False, frozenset({"example.com"}))
     free = FreeSpace(tmp_path, 0, 0, played.outside)
-    deliveries = Deliveries(played.dispatch.inbox, Wake())
+    deliveries = Deliveries(played.scheduler.new_mail, Wake())
     door = FrontDoor(played.store, played.outside, deliveries, free, sandbox=False, hostname="mail.example.com")
     return (await door.submit(caller, "bounce@example.com", ["ada@a.test"], data, "req_1")).message_id
 

@@ -16,19 +16,17 @@ from cryptography.x509 import load_der_x509_certificate
 from trio.testing import MockClock
 
 from appliance.config.settings import RelayTls
-from appliance.deliver import policy_fetch
 from appliance.deliver.dane import matches, public_key, usable, verifier
-from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
-from appliance.deliver.policy_fetch import NoPolicy, PolicyFetcher
+from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyFetcher, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, encrypt, opportunistic_context
-from appliance.deliver.tls_policy import Level, TlsPolicies, mta_sts_demand, relay_demand
+from appliance.deliver.tls_policy import TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
 from appliance.dns.resolver import DnsAnswer, NotAsked, Tlsa
 from appliance.system.shortage import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
 
 POLICY = "version: STSv1\nmode: enforce\nmx: mx1.example.com\nmx: *.mail.example.com\nmax_age: 86400\n"
-ENFORCED = Policy(Mode.ENFORCE, ("mx1.example.com", "*.mail.example.com"), 86400)
+ENFORCED = Policy(PolicyMode.ENFORCE, ("mx1.example.com", "*.mail.example.com"), 86400)
 
 # ---- the record that announces a policy
 
@@ -62,11 +60,11 @@ def test_the_announced_id(texts: list[str], found: str | None) -> None:
 
 
 def test_a_policy_is_read() -> None:
-    """Mode, hosts and age are read, with either line end, in any order, with unknown keys between."""
+    """PolicyMode, hosts and age are read, with either line end, in any order, with unknown keys between."""
     assert read_policy(POLICY) == ENFORCED
     assert read_policy(POLICY.replace("\n", "\r\n")) == ENFORCED
     assert read_policy("max_age:86400\n\nx_y.z-1: any thing\n" + POLICY.replace("mx1", "MX1")) == ENFORCED
-    assert read_policy("version: STSv1\nmode: none\nmax_age: 0") == Policy(Mode.NONE, (), 0)
+    assert read_policy("version: STSv1\nmode: none\nmax_age: 0") == Policy(PolicyMode.NONE, (), 0)
     assert read_policy(POLICY + "mode: none\nmax_age: 1\n") == ENFORCED
 
 
@@ -126,32 +124,31 @@ def test_named_hosts(host: str, named: bool) -> None:
 @pytest.mark.parametrize(
     ("policy", "host", "level"),
     [
-        (NoPolicy("none"), "mx1.example.com", Level.OPPORTUNISTIC),
-        (replace(ENFORCED, mode=Mode.NONE), "other.example", Level.OPPORTUNISTIC),
-        (replace(ENFORCED, mode=Mode.TESTING), "other.example", Level.OPPORTUNISTIC),
-        (ENFORCED, "mx1.example.com", Level.VERIFIED),
-        (ENFORCED, "other.example", Level.NOT_NOW),
+        (NoPolicy("none"), "mx1.example.com", TlsLevel.OPPORTUNISTIC),
+        (replace(ENFORCED, mode=PolicyMode.NONE), "other.example", TlsLevel.OPPORTUNISTIC),
+        (replace(ENFORCED, mode=PolicyMode.TESTING), "other.example", TlsLevel.OPPORTUNISTIC),
+        (ENFORCED, "mx1.example.com", TlsLevel.VERIFIED),
+        (ENFORCED, "other.example", TlsLevel.NOT_NOW),
     ],
 )
-def test_what_a_policy_demands(policy: Policy | NoPolicy, host: str, level: Level) -> None:
+def test_what_a_policy_demands(policy: Policy | NoPolicy, host: str, level: TlsLevel) -> None:
     """Only an enforced policy demands anything: a verified certificate, and a host that it names."""
     demand = mta_sts_demand(policy, "example.com", host)
     assert demand.level is level
     assert "example.com" in demand.reason
-    assert demand.names == ((host,) if level is Level.VERIFIED else ())
-    assert demand.plaintext_allowed is (level is Level.OPPORTUNISTIC)
+    assert demand.names == ((host,) if level is TlsLevel.VERIFIED else ())
 
 
 @pytest.mark.parametrize(
     ("tls", "level"),
     [
-        (RelayTls.REQUIRED, Level.VERIFIED),
-        (RelayTls.IMPLICIT, Level.VERIFIED),
-        (RelayTls.OPPORTUNISTIC, Level.OPPORTUNISTIC),
-        (RelayTls.OFF, Level.OFF),
+        (RelayTls.REQUIRED, TlsLevel.VERIFIED),
+        (RelayTls.IMPLICIT, TlsLevel.VERIFIED),
+        (RelayTls.OPPORTUNISTIC, TlsLevel.OPPORTUNISTIC),
+        (RelayTls.OFF, TlsLevel.OFF),
     ],
 )
-async def test_what_a_relay_demands(tls: RelayTls, level: Level) -> None:
+async def test_what_a_relay_demands(tls: RelayTls, level: TlsLevel) -> None:
     """For a relay the operator's setting decides, and nothing is looked up."""
     relay = Relay("smart.example", tls=tls)
     assert relay_demand(relay).level is level
@@ -177,7 +174,7 @@ def response(body: str, status: str = "200 OK", kind: str = "text/plain; charset
 
 
 class PolicyServer:
-    """An HTTPS server on loopback that gives one answer to everybody, and notes requests."""
+    """An HTTPS server on loopback that gives one answer to all, and notes requests."""
 
     def __init__(self, authority: trustme.CA, answer: bytes, name: str = "mta-sts.example.com") -> None:
         self.answer = answer
@@ -289,11 +286,10 @@ async def test_an_unknown_authority_is_refused() -> None:
     assert not any(server.requests)
 
 
-async def test_a_silent_server_is_left_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_server_is_left_soon() -> None:
     """A server that does not answer costs no more than the timeout."""
-    monkeypatch.setattr(policy_fetch, "FETCH_TIMEOUT", 0.2)
     async with fetching(PolicyServer(AUTHORITY, b"")) as fetcher:
-        assert "did not answer within 0.2 s" in await fault(fetcher)
+        assert "did not answer within 0.2 s" in await fault(replace(fetcher, timeout=0.2))
 
 
 async def test_refused_networks_are_not_dialled() -> None:
@@ -378,11 +374,11 @@ async def test_a_new_id_fetches_again(autojump_clock: MockClock) -> None:
     publisher.text = POLICY.replace("enforce", "none")
     policy = await policies.policy("example.com")
     assert isinstance(policy, Policy)
-    assert policy.mode is Mode.NONE
+    assert policy.mode is PolicyMode.NONE
 
 
 async def test_a_kept_policy_outlives_its_announcement(autojump_clock: MockClock) -> None:
-    """Somebody who hides the record or blocks the web server does not undo a policy that is still valid."""
+    """An attacker who hides the record or blocks the web server does not undo a policy that is still valid."""
     publisher = Publisher()
     policies = publisher.policies()
     assert await policies.policy("example.com") == ENFORCED
@@ -556,7 +552,7 @@ async def test_dane_in_a_handshake(named: bytes, good: bool) -> None:
 
 
 def test_usable_records() -> None:
-    """PKIX usages, and selectors and matching types that nobody knows, cannot verify anything."""
+    """PKIX usages, and selectors and unknown matching types cannot verify anything."""
     good = [Tlsa(3, 1, 1, b""), Tlsa(2, 0, 2, b"")]
     bad = [Tlsa(0, 1, 1, b""), Tlsa(1, 1, 1, b""), Tlsa(3, 2, 1, b""), Tlsa(3, 1, 3, b""), Tlsa(255, 0, 0, b"")]
     assert usable(good + bad) == tuple(good)
@@ -571,7 +567,7 @@ TLSA_NAME, STS_NAME = "_25._tcp.mx1.example.com", "_mta-sts.example.com"
 ANNOUNCED: dict[str, Records] = {"TXT": ['"v=STSv1; id=1"']}
 
 
-async def demand_level(zone: Zone, route: Route = ROUTE, *, authentic: bool = True) -> Level:
+async def demand_level(zone: Zone, route: Route = ROUTE, *, authentic: bool = True) -> TlsLevel:
     """What is demanded of the host with this zone, where POLICY can be fetched."""
 
     async def fetch(domain: str) -> str:
@@ -585,14 +581,14 @@ async def demand_level(zone: Zone, route: Route = ROUTE, *, authentic: bool = Tr
 @pytest.mark.parametrize(
     ("records", "alone", "with_policy"),
     [
-        ([TLSA_TEXT], Level.DANE, Level.DANE),
-        (["2 1 1 " + "ab" * 32], Level.DANE, Level.DANE),
-        (["1 1 1 " + "ab" * 32], Level.ENCRYPTED, Level.VERIFIED),
-        (Trouble.SERVFAIL, Level.NOT_NOW, Level.NOT_NOW),
-        ([], Level.OPPORTUNISTIC, Level.VERIFIED),
+        ([TLSA_TEXT], TlsLevel.DANE, TlsLevel.DANE),
+        (["2 1 1 " + "ab" * 32], TlsLevel.DANE, TlsLevel.DANE),
+        (["1 1 1 " + "ab" * 32], TlsLevel.ENCRYPTED, TlsLevel.VERIFIED),
+        (Trouble.SERVFAIL, TlsLevel.NOT_NOW, TlsLevel.NOT_NOW),
+        ([], TlsLevel.OPPORTUNISTIC, TlsLevel.VERIFIED),
     ],
 )
-async def test_dane_goes_before_mta_sts(records: Records, alone: Level, with_policy: Level) -> None:
+async def test_dane_goes_before_mta_sts(records: Records, alone: TlsLevel, with_policy: TlsLevel) -> None:
     """Usable TLSA records decide alone; unusable ones demand encryption, or what MTA-STS demands if that is more."""
     assert await demand_level({TLSA_NAME: {"TLSA": records}}) is alone
     assert await demand_level({TLSA_NAME: {"TLSA": records}, STS_NAME: ANNOUNCED}) is with_policy
@@ -606,13 +602,13 @@ async def test_without_dnssec_no_tlsa_is_asked(route: Route) -> None:
     """Where MX records or addresses are not vouched for, TLSA records mean nothing and are not asked for."""
     resolver = ZoneResolver({TLSA_NAME: {"TLSA": Trouble.SERVFAIL}}, authentic=True)
     demand = await TlsPolicies(resolver, never).demand(route, route.hosts[0])
-    assert demand.level is Level.OPPORTUNISTIC
+    assert demand.level is TlsLevel.OPPORTUNISTIC
     assert (TLSA_NAME, "TLSA") not in resolver.asked
 
 
-async def test_tlsa_records_that_nobody_vouches_for_mean_nothing() -> None:
+async def test_tlsa_records_without_dnssec_mean_nothing() -> None:
     """TLSA records without DNSSEC are left aside."""
-    assert await demand_level({TLSA_NAME: {"TLSA": [TLSA_TEXT]}}, authentic=False) is Level.OPPORTUNISTIC
+    assert await demand_level({TLSA_NAME: {"TLSA": [TLSA_TEXT]}}, authentic=False) is TlsLevel.OPPORTUNISTIC
 
 
 async def test_a_dane_demand_brings_its_records() -> None:
@@ -621,7 +617,7 @@ async def test_a_dane_demand_brings_its_records() -> None:
     demand = await TlsPolicies(ZoneResolver(zone, authentic=True), never).demand(ROUTE, HOST)
     assert demand.records == (Tlsa(3, 1, 1, b"\xab" * 32),)
     assert demand.names == ("mx1.example.com", "example.com")
-    assert not demand.plaintext_allowed
+    assert demand.level is TlsLevel.DANE
 
 
 # ---- a machine that is short of something

@@ -11,9 +11,9 @@ from appliance.config.settings import WarmupSettings
 from appliance.deliver.due_mail import RECIPIENTS_PER_VISIT
 from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
-from appliance.deliver.providers import PROVIDERS, Limits, Provider
-from appliance.deliver.smtp.transcript import FIRST_LINES, LAST_LINES
-from appliance.deliver.warmups import DEAD_FOR
+from appliance.deliver.providers import PROVIDERS, PoolLimits, Provider
+from appliance.deliver.smtp.results import FIRST_TRANSCRIPT_LINES, LAST_TRANSCRIPT_LINES
+from appliance.deliver.warmup import DEAD_FOR
 from appliance.model.warmup import BURST_PART, hourly_limit
 from appliance.report.explain import span
 from appliance.times import SECOND
@@ -39,7 +39,7 @@ def test_the_document_has_every_built_in_pool() -> None:
     """The table of pools is that of the program, with the limits of all others below it."""
     text = DOCUMENT.read_text()
     assert with_table(text) == text
-    others = Limits()
+    others = PoolLimits()
     assert others.per_minute is None
     words = f"{others.concurrency} sessions, {others.messages_per_connection} messages a connection, no rate"
     assert words in text
@@ -64,7 +64,7 @@ def test_the_document_has_the_numbers_of_the_program() -> None:
     assert PROBE_AGAIN == 60 * SECOND
     assert "Ten refusals of us as a sender in a row" in text
     assert f"up to {RECIPIENTS_PER_VISIT}, each with its own result" in text
-    assert f"up to {FIRST_LINES + LAST_LINES} lines" in text
+    assert f"up to {FIRST_TRANSCRIPT_LINES + LAST_TRANSCRIPT_LINES} lines" in text
 
 
 def test_links_between_documents_lead_somewhere() -> None:

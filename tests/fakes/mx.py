@@ -11,9 +11,9 @@ import trio.testing
 
 EXTENSIONS = ("PIPELINING", "SIZE 10485760", "8BITMIME", "SMTPUTF8", "ENHANCEDSTATUSCODES")
 
-Action = Callable[[trio.abc.Stream], Awaitable[None]]
+Action = Callable[[trio.abc.Stream], Awaitable[bytes | None]]
 Answer = bytes | Action
-"""What a server sends, or does, in answer to one command."""
+"""What a server sends, or does, in answer to one command; an action may return what it said."""
 
 
 class HangUp(Exception):
@@ -165,15 +165,14 @@ class _Session:
         return found
 
     async def answer(self, name: str, usual: bytes) -> bytes:
-        """Give the scripted answer, or the usual one; what was said, if it was only said."""
+        """Give the scripted answer, or the usual one; what was said, as far as that is known."""
         answer: Answer | list[Answer] = self.mx.answers.get(name, usual)
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, bytes):
             await self.stream.send_all(answer)
             return answer
-        await answer(self.stream)
-        return b""
+        return await answer(self.stream) or b""
 
     async def hello(self, rest: str) -> None:
         extensions = [*self.mx.extensions]

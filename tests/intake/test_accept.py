@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from appliance.concurrency.wake import Wake
-from appliance.deliver.attempt import Parcel
+from appliance.deliver.due_mail import Envelope
 from appliance.errors import Code, Refused
 from appliance.intake import accept
 from appliance.intake.accept import Deliveries, FrontDoor, Submitted
@@ -392,7 +392,7 @@ async def test_the_from_domain_signs_whatever_the_envelope_says(hall: Hall) -> N
     stored = hall.store.queue.due(simulated=False, most=10)
     for due in (due_recipients(fresh), stored):
         assert (
-            Parcel(done.message_id, hall.account.account_id, "example.net", tuple(due)).sender_domain == "example.com"
+            Envelope(done.message_id, hall.account.account_id, "example.net", tuple(due)).sender_domain == "example.com"
         )
     keys = await SigningKeys(hall.store, hall.outside, b"k" * 32).in_use(hall.account.account_id, "example.com")
     signature = sign(fresh.message.mime, keys, now_seconds=hall.clock() // 1_000_000)

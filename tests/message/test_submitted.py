@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.sending import prepare
 from appliance.errors import Code, Refused
 from appliance.message import limits
 from appliance.message.dkim import Algorithm, SigningKey, sign

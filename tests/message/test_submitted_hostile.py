@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from appliance.deliver.smtp.payload import prepare
+from appliance.deliver.smtp.sending import prepare
 from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.message.characters import fault_in_line

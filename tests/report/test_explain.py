@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.model.mail import Attempt, Billing, Recipient, RecipientStatus, TriedRecipient
+from appliance.model.mail import Attempt, Billing, OutgoingSession, Recipient, RecipientStatus, TriedRecipient
 from appliance.model.queue import PoolHold, PoolState, PoolView
 from appliance.model.warmup import WarmupStatus
 from appliance.report.explain import DialogueLine, attempt_line, clock, dialogue, encryption, span, standing
@@ -179,6 +179,27 @@ CASES = [
 def test_where_a_recipient_stands(recipient: TriedRecipient, pool: PoolView, words: str) -> None:
     """One sentence says where it stands, why, and when it is tried next."""
     assert standing(recipient, pool, NOW, 12) == words
+
+
+@pytest.mark.parametrize(
+    ("awaits", "words"),
+    [
+        ("connection", "a connection"),
+        ("greeting", "its greeting"),
+        ("handshake", "the TLS handshake"),
+        ("rcpt", "its answer to RCPT"),
+        ("end_of_data", "its answer to the message"),
+    ],
+)
+def test_a_session_under_way_is_told(awaits: str, words: str) -> None:
+    """A recipient whose server is being asked is not said to wait for its pool."""
+    session = OutgoingSession("rcp_1", "mx.x.example", "192.0.2.1", NOW - 60 * SECOND, awaits, NOW - 50 * SECOND)
+    assert standing(
+        replace(tried(DEFERRED, GREY, due=0), session=session), PoolView("google", None, GOOGLE), NOW, 12
+    ) == (
+        "waiting: a session with mx.x.example (192.0.2.1) is under way since 13:59:00,"
+        f" waiting for {words} since 13:59:10; it is try 2 of 12 because mx.example.net said 451 4.7.1 greylisted"
+    )
 
 
 @pytest.mark.parametrize(

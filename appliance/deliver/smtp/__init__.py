@@ -1,1 +1,1 @@
-"""In charge of speaking SMTP to other servers: a core without I/O and a thin Trio driver."""
+"""An SMTP client: a core without I/O (`opening`, `sending`) and a Trio driver (`connection`)."""

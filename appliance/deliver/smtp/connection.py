@@ -1,4 +1,4 @@
-"""In charge of an SMTP connection: moves the bytes of the dialogues over a stream, within their time."""
+"""Drives SMTP over a stream: moves the bytes of the opening and of transactions, within their deadlines."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ from collections.abc import Callable
 
 import trio
 
-from appliance.deliver.smtp.capabilities import Capabilities
-from appliance.deliver.smtp.commands import Credentials
-from appliance.deliver.smtp.dialogue import CLOSING, Dialogue
-from appliance.deliver.smtp.opening import Opening, State
-from appliance.deliver.smtp.progress import Progress
-from appliance.deliver.smtp.reply import ReplyReader
-from appliance.deliver.smtp.results import Cause, NotOpened, Stage, TransactionResult, Verdict
-from appliance.deliver.smtp.sending import Sending, Transaction
-from appliance.deliver.smtp.timeouts import Timeouts
+from appliance.deliver.smtp.deadlines import HANDSHAKE, DeadlineWatch, Progress, Timeouts
+from appliance.deliver.smtp.opening import Opening, OpeningState
+from appliance.deliver.smtp.protocol import SERVICE_CLOSING, RelayCredentials, SmtpExchange
+from appliance.deliver.smtp.reply import Capabilities, ReplyReader
+from appliance.deliver.smtp.results import Cause, NotOpened, Stage, TransactionResult, TranscriptLine, Verdict
+from appliance.deliver.smtp.sending import MailTransaction, Sending
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
-from appliance.deliver.smtp.transcript import Line
-from appliance.deliver.smtp.watch import Watch
 from appliance.net.socket_stream import faster
 
-RECEIVE_BYTES = 4_096  # at a time; replies are short, and a server that floods us is to be noticed soon
+REPLY_RECEIVE_BYTES = 4_096  # at a time; replies are short, and a server that floods us is to be noticed soon
 BLOCK_BYTES = 64 * 1024  # sent at a time, each with its own time limit
 TOO_LONG = "the server took too long"
 
@@ -28,17 +23,18 @@ _STILL_LISTENING = (None, Cause.TLS_NOT_OFFERED, Cause.AUTH_NOT_OFFERED)
 _LOST = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class Connection:
+class SmtpConnection:
     """One open connection to one server. Carries one transaction after the other, never two at once.
 
     It owns the stream: whatever ends the session, a cancellation too, closes it.
     """
 
-    def __init__(self, stream: trio.abc.Stream, watch: Watch, timeouts: Timeouts, clock: Callable[[], float]) -> None:
-        """Use `open`."""
+    def __init__(
+        self, stream: trio.abc.Stream, watch: DeadlineWatch, timeouts: Timeouts, clock: Callable[[], float]
+    ) -> None:
         self.capabilities = Capabilities()
         self.tls: TlsRecord | None = None
-        self.transcript: tuple[Line, ...] = ()  # of the opening
+        self.transcript: tuple[TranscriptLine, ...] = ()  # of the opening
         self.transactions = 0  # carried so far
         self.deadline = 0.0  # of a transaction that runs, as the watch sees it
         self._stream = self._transport = faster(stream)
@@ -57,14 +53,14 @@ class Connection:
         stream: trio.abc.Stream,
         hello_name: str,
         *,
-        watch: Watch,
+        watch: DeadlineWatch,
         tls: TlsPlan | None = None,
-        credentials: Credentials | None = None,
+        credentials: RelayCredentials | None = None,
         timeouts: Timeouts | None = None,
         progress: Progress | None = None,
         clock: Callable[[], float] = trio.current_time,
-    ) -> Connection:
-        """Take a dialled stream to where mail can be sent. Raises NotOpened, with the stream closed."""
+    ) -> SmtpConnection:
+        """Open a session on a dialled stream. Raises NotOpened, with the stream closed."""
         connection = cls(stream, watch, timeouts or Timeouts(), clock)
         connection._progress = progress or connection._progress
         try:
@@ -84,10 +80,10 @@ class Connection:
         return connection
 
     async def _open(self, opening: Opening, tls: TlsPlan | None) -> None:
-        await self._play(opening)
-        if tls is not None and opening.state is State.HANDSHAKE:
+        await self._run_opening(opening)
+        if tls is not None and opening.state is OpeningState.HANDSHAKE:
             await self._encrypt(opening, tls)
-            await self._play(opening)
+            await self._run_opening(opening)
         self.capabilities = opening.capabilities
         self.transcript = opening.transcript.lines()
         if opening.verdict is not None:
@@ -95,6 +91,7 @@ class Connection:
             raise NotOpened(opening.verdict, self.transcript)
 
     async def _encrypt(self, opening: Opening, tls: TlsPlan) -> None:
+        self._progress.awaits = HANDSHAKE
         try:
             with trio.fail_after(self._timeouts.handshake):
                 self._stream, self.tls = await encrypt(self._stream, tls)
@@ -111,16 +108,15 @@ class Connection:
         return not self._closed
 
     def allow(self, timeouts: Timeouts) -> None:
-        """Wait for so long from now on."""
         self._timeouts = timeouts
 
-    async def send(self, transaction: Transaction, progress: Progress | None = None) -> TransactionResult:
+    async def send(self, transaction: MailTransaction, progress: Progress | None = None) -> TransactionResult:
         """Carry out one transaction; whatever happens on the wire is in the result, not raised."""
         if self._closed:
             raise trio.ClosedResourceError("this connection has carried its last transaction")
         self._progress = progress or Progress(0.0)
         sending = Sending(transaction, self.capabilities, self._replies, self._clock, reset=self._needs_reset)
-        await self._carry_out(sending)
+        await self._run_transaction(sending)
         self._needs_reset = sending.needs_reset
         if not sending.in_step:
             await self.aclose()
@@ -129,32 +125,31 @@ class Connection:
         return TransactionResult(sending.results(), sending.transcript.lines(), self.reusable, stale)
 
     async def quit(self) -> None:
-        """Take leave as RFC 5321 4.1.1.10 wants it, but not for long, and close."""
+        """Say QUIT (RFC 5321 4.1.1.10), wait briefly for the answer, and close."""
         if self._closed:
             return
         try:
             with trio.move_on_after(self._timeouts.quit):
                 await self._stream.send_all(b"QUIT\r\n")
-                await self._stream.receive_some(RECEIVE_BYTES)
+                await self._stream.receive_some(REPLY_RECEIVE_BYTES)
         except _LOST:
             pass
         finally:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close at once, without a word."""
         self._closed = True
         await trio.aclose_forcefully(self._stream)
 
     async def _leave(self, verdict: Verdict) -> None:
-        """Take leave of a server that still listens, just close on any other."""
-        if verdict.cause in _STILL_LISTENING and verdict.code != CLOSING:
+        """Say QUIT to a server that still listens, just close on any other."""
+        if verdict.cause in _STILL_LISTENING and verdict.code != SERVICE_CLOSING:
             await self.quit()
         else:
             await self.aclose()
 
-    async def _carry_out(self, sending: Sending) -> None:
-        """Run a transaction, within its time by the watch. A cancellation from outside closes the connection."""
+    async def _run_transaction(self, sending: Sending) -> None:
+        """Run a transaction, under the deadline watch. A cancellation from outside closes the connection."""
         stage = sending.awaiting
         if stage is None:
             return
@@ -163,7 +158,7 @@ class Connection:
         self.deadline = min(now + self._timeouts.of(stage), end)
         self._watch.begin(self)
         try:
-            await self._exchange(sending, self, end)
+            await self._run(sending, self, end)
         except BaseException:
             await self.aclose()
             raise
@@ -171,13 +166,13 @@ class Connection:
             self._watch.end(self)
 
     async def cut_off(self) -> None:
-        """The server has taken too long, says the watch: end the transaction that runs."""
+        """The deadline is over: end the transaction that runs."""
         self._closed = self._cut_off = True
         await trio.aclose_forcefully(self._transport)
 
-    async def _play(self, dialogue: Dialogue) -> None:
-        """Run the opening to where it awaits nothing. A cancellation from outside closes the connection."""
-        stage = dialogue.awaiting
+    async def _run_opening(self, exchange: SmtpExchange) -> None:
+        """Run the opening until it awaits nothing. A cancellation from outside closes the connection."""
+        stage = exchange.awaiting
         if stage is None:
             return
         now = trio.current_time()
@@ -185,50 +180,51 @@ class Connection:
         limit = trio.CancelScope(deadline=min(now + self._timeouts.of(stage), end))
         try:
             with limit:
-                await self._exchange(dialogue, limit, end)
+                await self._run(exchange, limit, end)
         except BaseException:
             await self.aclose()
             raise
         if limit.cancelled_caught:
-            dialogue.fail(Cause.TIMEOUT, TOO_LONG)
+            exchange.fail(Cause.TIMEOUT, TOO_LONG)
 
-    async def _exchange(self, dialogue: Dialogue, limit: trio.CancelScope | Connection, end: float) -> None:
+    async def _run(self, exchange: SmtpExchange, limit: trio.CancelScope | SmtpConnection, end: float) -> None:
         answers, progress = 0, self._progress
-        while (stage := dialogue.awaiting) is not None:
-            blocks = _blocks(dialogue.output())
+        while (stage := exchange.awaiting) is not None:
+            progress.awaits = stage
+            blocks = _blocks(exchange.output())
             for block in blocks[:-1]:
                 progress.moved_at = trio.current_time()
                 limit.deadline = min(progress.moved_at + self._timeouts.block, end)
-                await self._send(block, dialogue)
-            if answers != dialogue.answers:  # a reply that comes in drips gets no more time for each
-                answers = dialogue.answers
+                await self._send(block, exchange)
+            if answers != exchange.answers:  # a reply that comes in drips gets no more time for each
+                answers = exchange.answers
                 progress.moved_at = trio.current_time()
                 limit.deadline = min(progress.moved_at + self._timeouts.of(stage), end)
             if blocks:  # the last block, mostly the only one, within the time of the answer to it
                 if stage is Stage.END_OF_DATA:
                     await trio.lowlevel.checkpoint_if_cancelled()  # the last moment at which it may be ended
                     progress.handed_over = True
-                await self._send(blocks[-1], dialogue)
-            dialogue.receive(await self._receive(dialogue))
+                await self._send(blocks[-1], exchange)
+            exchange.receive(await self._receive(exchange))
 
-    async def _send(self, block: bytes | memoryview, dialogue: Dialogue) -> None:
+    async def _send(self, block: bytes | memoryview, exchange: SmtpExchange) -> None:
         try:
             await self._stream.send_all(block)
         except _LOST as error:
-            self._is_lost(error, dialogue)
+            self._is_lost(error, exchange)
 
-    async def _receive(self, dialogue: Dialogue) -> bytes | bytearray:
+    async def _receive(self, exchange: SmtpExchange) -> bytes | bytearray:
         try:
-            return await self._stream.receive_some(RECEIVE_BYTES)
+            return await self._stream.receive_some(REPLY_RECEIVE_BYTES)
         except _LOST as error:
-            self._is_lost(error, dialogue)
+            self._is_lost(error, exchange)
             return b""
 
-    def _is_lost(self, error: Exception, dialogue: Dialogue) -> None:
+    def _is_lost(self, error: Exception, exchange: SmtpExchange) -> None:
         if self._cut_off:
-            dialogue.fail(Cause.TIMEOUT, TOO_LONG)
+            exchange.fail(Cause.TIMEOUT, TOO_LONG)
         else:
-            dialogue.broken(_reason(error))
+            exchange.broken(_reason(error))
 
 
 def _blocks(output: list[bytes]) -> list[bytes | memoryview]:
@@ -250,6 +246,8 @@ def _reason(error: Exception) -> str:
 
 def _found_closed(verdict: Verdict) -> bool:
     """Whether a server seems to have given up an idle connection before it was used again."""
-    closed = verdict.cause is Cause.CONNECTION_LOST or (verdict.reply is not None and verdict.reply.code == CLOSING)
+    closed = verdict.cause is Cause.CONNECTION_LOST or (
+        verdict.reply is not None and verdict.reply.code == SERVICE_CLOSING
+    )
     refused = verdict.stage is Stage.RESET and verdict.cause is Cause.PROTOCOL_FAULT
     return refused or (closed and verdict.stage in (Stage.RESET, Stage.MAIL))

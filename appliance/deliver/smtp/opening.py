@@ -1,28 +1,24 @@
-"""In charge of the beginning of a session: greeting, EHLO or HELO, STARTTLS, EHLO again, AUTH. No I/O.
+"""The opening of a session: greeting, EHLO or HELO, STARTTLS, EHLO again, AUTH. No I/O.
 
     GREETING ──> EHLO ──> STARTTLS ──> HANDSHAKE ──> EHLO ──> AUTH … ──> READY
                    └──> HELO
 
-STARTTLS is left out when nobody wants it, AUTH without credentials; implicit TLS begins with HANDSHAKE. A state that is
-not in the table with the first digit of the reply ends the session by that reply.
+STARTTLS is left out when TLS is not wanted, AUTH without credentials; implicit TLS begins with HANDSHAKE. A state that
+is not in the table with the first digit of the reply ends the session by that reply.
 """
 
 from collections.abc import Callable
 from enum import Enum, auto
 
-from appliance.deliver.smtp import commands
-from appliance.deliver.smtp.capabilities import Capabilities, capabilities
-from appliance.deliver.smtp.commands import Credentials
-from appliance.deliver.smtp.dialogue import Dialogue
-from appliance.deliver.smtp.reply import Reply, ReplyReader
-from appliance.deliver.smtp.results import Cause, Kind, Stage, Verdict, answered
-from appliance.deliver.smtp.transcript import NOTE
+from appliance.deliver.smtp.protocol import RelayCredentials, SmtpExchange, base64, hello_command, plain_secret
+from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader, capabilities
+from appliance.deliver.smtp.results import NOTE, Cause, ResultKind, Stage, Verdict, answered
 
 MASK = "[secret]"
 
 
-class State(Enum):
-    """What the server is to answer, or where the opening has come to."""
+class OpeningState(Enum):
+    """Which reply is awaited, or how far the opening has come."""
 
     GREETING = auto()
     EHLO = auto()
@@ -39,21 +35,19 @@ class State(Enum):
 
 
 _STAGES = {
-    State.GREETING: Stage.GREETING,
-    State.EHLO: Stage.EHLO,
-    State.HELO: Stage.EHLO,
-    State.STARTTLS: Stage.STARTTLS,
-    State.AUTH_PLAIN: Stage.AUTH,
-    State.AUTH_PLAIN_ASKED: Stage.AUTH,
-    State.AUTH_LOGIN: Stage.AUTH,
-    State.AUTH_USERNAME: Stage.AUTH,
-    State.AUTH_PASSWORD: Stage.AUTH,
+    OpeningState.GREETING: Stage.GREETING,
+    OpeningState.EHLO: Stage.EHLO,
+    OpeningState.HELO: Stage.EHLO,
+    OpeningState.STARTTLS: Stage.STARTTLS,
+    OpeningState.AUTH_PLAIN: Stage.AUTH,
+    OpeningState.AUTH_PLAIN_ASKED: Stage.AUTH,
+    OpeningState.AUTH_LOGIN: Stage.AUTH,
+    OpeningState.AUTH_USERNAME: Stage.AUTH,
+    OpeningState.AUTH_PASSWORD: Stage.AUTH,
 }
 
 
-class Opening(Dialogue):
-    """Brings a fresh connection to where mail can be sent."""
-
+class Opening(SmtpExchange):
     def __init__(
         self,
         hello_name: str,
@@ -63,10 +57,10 @@ class Opening(Dialogue):
         starttls: bool = False,
         tls_required: bool = False,
         implicit_tls: bool = False,
-        credentials: Credentials | None = None,
+        credentials: RelayCredentials | None = None,
     ) -> None:
         super().__init__(replies, clock)
-        self.state = State.HANDSHAKE if implicit_tls else State.GREETING
+        self.state = OpeningState.HANDSHAKE if implicit_tls else OpeningState.GREETING
         self.capabilities = Capabilities()
         self._hello_name = hello_name
         self._starttls = starttls
@@ -74,25 +68,24 @@ class Opening(Dialogue):
         self._implicit_tls = implicit_tls
         self._encrypted = False
         self._credentials = credentials
-        commands.hello("EHLO", hello_name)  # refused before anything is dialled in vain
+        hello_command("EHLO", hello_name)  # refused before anything is dialled in vain
 
     @property
     def awaiting(self) -> Stage | None:
-        """Nothing while the driver shakes hands, and once it is over."""
+        """Nothing during the handshake, and once it is over."""
         return _STAGES.get(self.state)
 
     def secured(self, remark: str) -> None:
-        """The handshake is done. What was heard before it is forgotten, and EHLO said again (RFC 3207 4.2)."""
+        """The handshake is done. What was said before is forgotten, and EHLO sent again (RFC 3207 4.2)."""
         self._encrypted = True
         self.capabilities = Capabilities()
         self.transcript.add(NOTE, remark)
         if self._implicit_tls:
-            self.state = State.GREETING
+            self.state = OpeningState.GREETING
         else:
             self._say_ehlo(None)
 
     def not_secured(self, cause: Cause, text: str) -> None:
-        """The handshake failed, and the connection with it."""
         self._fail_at(Stage.STARTTLS, cause, text)
 
     def _answer(self, reply: Reply) -> None:
@@ -107,17 +100,17 @@ class Opening(Dialogue):
 
     def _end(self, verdict: Verdict) -> None:
         self.verdict = verdict
-        self.state = State.ENDED
+        self.state = OpeningState.ENDED
 
-    def _ask(self, state: State, line: str, shown: str | None = None) -> None:
+    def _ask(self, state: OpeningState, line: str, shown: str | None = None) -> None:
         self.state = state
         self._say([line], shown)
 
     def _say_ehlo(self, _: Reply | None) -> None:
-        self._ask(State.EHLO, commands.hello("EHLO", self._hello_name))
+        self._ask(OpeningState.EHLO, hello_command("EHLO", self._hello_name))
 
     def _say_helo(self, _: Reply) -> None:
-        self._ask(State.HELO, commands.hello("HELO", self._hello_name))
+        self._ask(OpeningState.HELO, hello_command("HELO", self._hello_name))
 
     def _hear_ehlo(self, reply: Reply) -> None:
         self.capabilities = capabilities(reply)
@@ -129,66 +122,66 @@ class Opening(Dialogue):
     def _go_on(self) -> None:
         """After EHLO: encrypt, log in, or be ready."""
         if self._starttls and not self._encrypted and self.capabilities.starttls:
-            self._ask(State.STARTTLS, "STARTTLS")
+            self._ask(OpeningState.STARTTLS, "STARTTLS")
         elif self._tls_required and not self._encrypted:
             self._fail_at(Stage.STARTTLS, Cause.TLS_NOT_OFFERED, "the server does not offer STARTTLS")
         elif self._credentials is None:
-            self.state = State.READY
+            self.state = OpeningState.READY
         elif not self._encrypted:
             self._fail_at(Stage.AUTH, Cause.TLS_NOT_OFFERED, "credentials are not sent without TLS")
         else:
             self._log_in(self._credentials)
 
     def _shake_hands(self, _: Reply) -> None:
-        self.state = State.HANDSHAKE
+        self.state = OpeningState.HANDSHAKE
 
     def _stay_plain(self, reply: Reply) -> None:
         """STARTTLS was offered and refused: RFC 3207 4.1 leaves it to us whether to go on."""
         if self._tls_required:
             text = f"the server refused STARTTLS: {reply}"
-            self._end(Verdict(Kind.LOST, Stage.STARTTLS, text, reply, Cause.TLS_NOT_OFFERED))
+            self._end(Verdict(ResultKind.LOST, Stage.STARTTLS, text, reply, Cause.TLS_NOT_OFFERED))
         else:
             self._starttls = False
             self._go_on()
 
-    def _log_in(self, credentials: Credentials) -> None:
+    def _log_in(self, credentials: RelayCredentials) -> None:
         if "PLAIN" in self.capabilities.auth:
-            secret = commands.plain_secret(credentials)
-            self._ask(State.AUTH_PLAIN, f"AUTH PLAIN {secret}", f"AUTH PLAIN {MASK}")
+            secret = plain_secret(credentials)
+            self._ask(OpeningState.AUTH_PLAIN, f"AUTH PLAIN {secret}", f"AUTH PLAIN {MASK}")
         elif "LOGIN" in self.capabilities.auth:
-            self._ask(State.AUTH_LOGIN, "AUTH LOGIN")
+            self._ask(OpeningState.AUTH_LOGIN, "AUTH LOGIN")
         else:
             self._fail_at(Stage.AUTH, Cause.AUTH_NOT_OFFERED, "the server offers neither AUTH PLAIN nor AUTH LOGIN")
 
     def _give_plain(self, _: Reply) -> None:
         """A server that overlooked the initial response asks for it (RFC 4954 4)."""
         assert self._credentials is not None  # noqa: S101 - no AUTH without
-        self._ask(State.AUTH_PLAIN_ASKED, commands.plain_secret(self._credentials), MASK)
+        self._ask(OpeningState.AUTH_PLAIN_ASKED, plain_secret(self._credentials), MASK)
 
     def _give_username(self, _: Reply) -> None:
         assert self._credentials is not None  # noqa: S101 - no AUTH without
-        self._ask(State.AUTH_USERNAME, commands.base64(self._credentials.username), MASK)
+        self._ask(OpeningState.AUTH_USERNAME, base64(self._credentials.username), MASK)
 
     def _give_password(self, _: Reply) -> None:
         assert self._credentials is not None  # noqa: S101 - no AUTH without
-        self._ask(State.AUTH_PASSWORD, commands.base64(self._credentials.password), MASK)
+        self._ask(OpeningState.AUTH_PASSWORD, base64(self._credentials.password), MASK)
 
     def _be_ready(self, _: Reply) -> None:
-        self.state = State.READY
+        self.state = OpeningState.READY
 
 
-_RULES: dict[tuple[State, int], Callable[[Opening, Reply], None]] = {
-    (State.GREETING, 2): Opening._say_ehlo,
-    (State.EHLO, 2): Opening._hear_ehlo,
-    (State.EHLO, 5): Opening._say_helo,  # RFC 5321 3.2
-    (State.HELO, 2): Opening._hear_helo,
-    (State.STARTTLS, 2): Opening._shake_hands,
-    (State.STARTTLS, 4): Opening._stay_plain,
-    (State.STARTTLS, 5): Opening._stay_plain,
-    (State.AUTH_PLAIN, 2): Opening._be_ready,
-    (State.AUTH_PLAIN, 3): Opening._give_plain,
-    (State.AUTH_PLAIN_ASKED, 2): Opening._be_ready,
-    (State.AUTH_LOGIN, 3): Opening._give_username,
-    (State.AUTH_USERNAME, 3): Opening._give_password,
-    (State.AUTH_PASSWORD, 2): Opening._be_ready,
+_RULES: dict[tuple[OpeningState, int], Callable[[Opening, Reply], None]] = {
+    (OpeningState.GREETING, 2): Opening._say_ehlo,
+    (OpeningState.EHLO, 2): Opening._hear_ehlo,
+    (OpeningState.EHLO, 5): Opening._say_helo,  # RFC 5321 3.2
+    (OpeningState.HELO, 2): Opening._hear_helo,
+    (OpeningState.STARTTLS, 2): Opening._shake_hands,
+    (OpeningState.STARTTLS, 4): Opening._stay_plain,
+    (OpeningState.STARTTLS, 5): Opening._stay_plain,
+    (OpeningState.AUTH_PLAIN, 2): Opening._be_ready,
+    (OpeningState.AUTH_PLAIN, 3): Opening._give_plain,
+    (OpeningState.AUTH_PLAIN_ASKED, 2): Opening._be_ready,
+    (OpeningState.AUTH_LOGIN, 3): Opening._give_username,
+    (OpeningState.AUTH_USERNAME, 3): Opening._give_password,
+    (OpeningState.AUTH_PASSWORD, 2): Opening._be_ready,
 }

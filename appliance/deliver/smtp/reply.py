@@ -1,16 +1,16 @@
-"""In charge of reading a server's replies: bytes in any chunks go in, whole replies come out, within limits.
+"""Parses a server's replies, and the extensions that its EHLO reply offers, from bytes in any chunks.
 
-Tolerated although RFC 5321 4.2 knows them not: a line that ends in LF alone, a code with nothing or no space after it,
-bytes that are not ASCII. A fault, after which nothing more is read: anything that is not a code from 200 to 599,
-different codes in one reply, a line or a reply beyond the limits.
+Tolerated beyond RFC 5321 4.2: a line that ends in LF alone, a code with nothing or no space after it, bytes that are
+not ASCII. A fault, after which nothing more is read: anything that is not a code from 200 to 599, different codes in
+one reply, a line or a reply beyond the limits. So a server can make us hold at most one reply of bounded size.
 """
 
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-LINE_BYTES = 2_048  # with its end; RFC 5321 4.5.3.1.5 allows 512, and real servers exceed it
-LINES = 100  # in one reply; the longest seen in the wild, EHLO and policy texts, have about thirty
+REPLY_LINE_BYTES = 2_048  # with its end; RFC 5321 4.5.3.1.5 allows 512, and real servers exceed it
+REPLY_LINES = 100  # in one reply; the longest seen in the wild, EHLO and policy texts, have about thirty
 KEPT_CHARACTERS = 8_192  # of one reply's text; the rest is read and forgotten
 
 _ENHANCED = re.compile(r"([245])\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9.])")  # RFC 3463 2
@@ -36,11 +36,9 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """All lines as one."""
         return " ".join(self.lines)
 
     def __str__(self) -> str:
-        """The reply on one line."""
         return self.shown
 
 
@@ -76,7 +74,7 @@ class ReplyReader:
         self._position = 0
 
     def next_reply(self) -> Reply | None:
-        """The next whole reply, or None until more has arrived. Raises ReplyFault, and then for ever."""
+        """The next whole reply, or None until more has arrived. Raises ReplyFault, and then again each time."""
         if self._fault is not None:
             raise ReplyFault(self._fault)
         try:
@@ -93,8 +91,8 @@ class ReplyReader:
 
     def _next_line(self) -> bytes | None:
         start, end = self._position, self._buffer.find(b"\n", self._position)
-        if (len(self._buffer) if end < 0 else end + 1) - start > LINE_BYTES:
-            raise ReplyFault(f"a reply line of more than {LINE_BYTES} bytes")
+        if (len(self._buffer) if end < 0 else end + 1) - start > REPLY_LINE_BYTES:
+            raise ReplyFault(f"a reply line of more than {REPLY_LINE_BYTES} bytes")
         if end < 0:
             return None
         self._position = end + 1
@@ -107,8 +105,8 @@ class ReplyReader:
             raise ReplyFault(f"a reply with both {self._code} and {code}")
         self._code = code
         self._count += 1
-        if self._count > LINES:
-            raise ReplyFault(f"a reply of more than {LINES} lines")
+        if self._count > REPLY_LINES:
+            raise ReplyFault(f"a reply of more than {REPLY_LINES} lines")
         self._keep(_printable(line[3:]))
         if line[3:4] == b"-":
             return None
@@ -150,3 +148,43 @@ def _printable(rest: bytes) -> str:
 def _enhanced(code: int, first_line: str) -> str | None:
     found = _ENHANCED.match(first_line)
     return found[0] if found and int(found[1]) == code // 100 else None
+
+
+# ---- the reply to EHLO
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The extensions that matter to a sender; the defaults are those of a server that knows only HELO."""
+
+    pipelining: bool = False  # RFC 2920
+    size: bool = False  # RFC 1870
+    size_limit: int | None = None  # bytes a message may have, where the server says so
+    eight_bit: bool = False  # RFC 6152
+    smtputf8: bool = False  # RFC 6531
+    starttls: bool = False  # RFC 3207
+    auth: frozenset[str] = frozenset()  # RFC 4954; mechanisms in capitals
+
+
+def capabilities(ehlo: Reply) -> Capabilities:
+    """Read the reply to EHLO (RFC 5321 4.1.1.1): its first line is a greeting, each other one names an extension."""
+    offered: dict[str, list[str]] = {}
+    for line in ehlo.lines[1:]:
+        # `AUTH=LOGIN PLAIN` is how AUTH was offered before RFC 2554; some servers still say it both ways.
+        keyword, *parameters = line.upper().replace("AUTH=", "AUTH ", 1).split() or [""]
+        offered.setdefault(keyword, []).extend(parameters)
+    return Capabilities(
+        pipelining="PIPELINING" in offered,
+        size="SIZE" in offered,
+        size_limit=_size_limit(offered.get("SIZE", [])),
+        eight_bit="8BITMIME" in offered,
+        smtputf8="SMTPUTF8" in offered,
+        starttls="STARTTLS" in offered,
+        auth=frozenset(offered.get("AUTH", [])),
+    )
+
+
+def _size_limit(parameters: list[str]) -> int | None:
+    digits = parameters[0] if parameters else ""
+    readable = digits.isascii() and digits.isdigit() and len(digits) <= 20  # RFC 1870 3: up to 20 digits
+    return int(digits) or None if readable else None  # 0: no fixed limit

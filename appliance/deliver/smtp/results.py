@@ -1,14 +1,25 @@
-"""In charge of what can come of a recipient: the words in which the SMTP client reports, and a classifier decides."""
+"""What the SMTP client reports of a session: a verdict for every recipient, and a transcript of what was said.
 
+A verdict says at which stage it was reached and what the server said; what it means for the recipient is decided in
+`outcome.py`. A transcript is bounded and holds no secret.
+"""
+
+from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
 from appliance.deliver.smtp.reply import Reply
-from appliance.deliver.smtp.transcript import Line
+
+FIRST_TRANSCRIPT_LINES = 64  # kept from the beginning
+LAST_TRANSCRIPT_LINES = 32  # kept from the end, when there are more
+LINE_CHARACTERS = 500  # kept of one line; the verdict has the whole reply
+
+CLIENT, SERVER, NOTE = "C", "S", "*"
 
 
 class Stage(StrEnum):
-    """How far the dialogue had come: the answer to what is meant."""
+    """Which command, or other step of the session, a reply answers."""
 
     GREETING = "greeting"
     EHLO = "ehlo"
@@ -19,14 +30,11 @@ class Stage(StrEnum):
     RCPT = "rcpt"
     DATA = "data"
     END_OF_DATA = "end_of_data"
-    QUIT = "quit"
 
     __hash__ = str.__hash__  # Enum's own is not in C, and every reply is looked up by its stage
 
 
-class Kind(StrEnum):
-    """What came of it."""
-
+class ResultKind(StrEnum):
     ACCEPTED = "accepted"  # 2xx after the end of data: the server has it
     REJECTED = "rejected"  # 5xx
     DEFERRED = "deferred"  # 4xx
@@ -35,7 +43,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why there is no answer of the server to go by."""
+    """Why there is no usable answer of the server."""
 
     CONNECTION_LOST = "connection_lost"
     TIMEOUT = "timeout"
@@ -50,9 +58,9 @@ class Cause(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What came of a recipient, or of a whole connection, and at which stage."""
+    """What the client reports of a recipient, or of a whole connection, and at which stage."""
 
-    kind: Kind
+    kind: ResultKind
     stage: Stage
     text: str  # for people: the reply on one line, or what happened instead
     reply: Reply | None = None
@@ -65,43 +73,87 @@ class Verdict(NamedTuple):
 
     @property
     def enhanced(self) -> str | None:
-        """The reply's enhanced code."""
         return None if self.reply is None else self.reply.enhanced
 
 
-_KINDS = {2: Kind.ACCEPTED, 4: Kind.DEFERRED, 5: Kind.REJECTED}
+_KINDS = {2: ResultKind.ACCEPTED, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}
 
 
 def answered(stage: Stage, reply: Reply) -> Verdict:
-    """What a server's answer means for those it concerns; a 3xx, or any other out of place, is nothing to go by."""
+    """The verdict of a server's answer; a 3xx, or any other out of place, is no usable answer."""
     kind = _KINDS.get(reply.family)
-    if kind is None or (kind is Kind.ACCEPTED and stage is not Stage.END_OF_DATA):
-        return Verdict(Kind.LOST, stage, f"unexpected reply: {reply}", reply, Cause.PROTOCOL_FAULT)
+    if kind is None or (kind is ResultKind.ACCEPTED and stage is not Stage.END_OF_DATA):
+        return Verdict(ResultKind.LOST, stage, f"unexpected reply: {reply}", reply, Cause.PROTOCOL_FAULT)
     return Verdict(kind, stage, str(reply), reply)
 
 
 def lost(stage: Stage, cause: Cause, text: str) -> Verdict:
     """No usable answer, which is always temporary."""
-    return Verdict(Kind.LOST, stage, text, None, cause)
+    return Verdict(ResultKind.LOST, stage, text, None, cause)
 
 
 def local(cause: Cause, text: str) -> Verdict:
-    """A recipient that need not be asked for, because the server said what it cannot do."""
-    return Verdict(Kind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
+    """The verdict on a recipient that need not be asked for, because the server said what it cannot do."""
+    return Verdict(ResultKind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
+
+
+# ---- the transcript
+
+
+class TranscriptLine(NamedTuple):
+    milliseconds: int  # since its beginning
+    speaker: str  # `C` we, `S` the server, `*` a remark such as "TLSv1.3"
+    text: str
+
+
+class Transcript:
+    """Written during a session, read when it is over."""
+
+    __slots__ = ("_clock", "_first", "_last", "_left_out", "_start")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock  # seconds
+        self._start = clock()
+        self._first: list[TranscriptLine] = []
+        self._last: deque[TranscriptLine] = deque(maxlen=LAST_TRANSCRIPT_LINES)
+        self._left_out = 0
+
+    def add(self, speaker: str, *texts: str) -> None:
+        now = int((self._clock() - self._start) * 1000)
+        first = self._first
+        if len(first) + len(texts) > FIRST_TRANSCRIPT_LINES:
+            self._overflow([TranscriptLine(now, speaker, text[:LINE_CHARACTERS]) for text in texts])
+            return
+        for text in texts:
+            first.append(TranscriptLine(now, speaker, text[:LINE_CHARACTERS]))
+
+    def _overflow(self, lines: list[TranscriptLine]) -> None:
+        room = FIRST_TRANSCRIPT_LINES - len(self._first)
+        self._first += lines[:room]
+        self._left_out += max(0, len(self._last) + len(lines[room:]) - LAST_TRANSCRIPT_LINES)
+        self._last += lines[room:]
+
+    def lines(self) -> tuple[TranscriptLine, ...]:
+        """What is kept, with a remark where lines were left out."""
+        if not self._left_out:
+            return (*self._first, *self._last)
+        gap = TranscriptLine(self._last[0].milliseconds, NOTE, f"{self._left_out} lines left out")
+        return (*self._first, gap, *self._last)
+
+
+# ---- results
 
 
 class RecipientResult(NamedTuple):
-    """What came of one recipient of a transaction."""
-
     address: str
     verdict: Verdict
 
 
 class TransactionResult(NamedTuple):
-    """What came of one transaction, in the order of its recipients."""
+    """The results of one transaction, in the order of its recipients."""
 
     recipients: tuple[RecipientResult, ...]
-    transcript: tuple[Line, ...]
+    transcript: tuple[TranscriptLine, ...]
     reusable: bool  # whether the connection can carry another
     stale: bool  # a reused connection the server had already given up: nothing was tried, dial afresh
 
@@ -109,11 +161,10 @@ class TransactionResult(NamedTuple):
 class NotOpened(Exception):
     """A connection that never came to a transaction; the stream is closed. Its verdict holds for every recipient."""
 
-    def __init__(self, verdict: Verdict, transcript: tuple[Line, ...]) -> None:
+    def __init__(self, verdict: Verdict, transcript: tuple[TranscriptLine, ...]) -> None:
         super().__init__(verdict.text)
         self.verdict = verdict
         self.transcript = transcript
 
     def results(self, recipients: tuple[str, ...]) -> tuple[RecipientResult, ...]:
-        """The verdict for each of them."""
         return tuple(RecipientResult(address, self.verdict) for address in recipients)

@@ -1,30 +1,62 @@
-"""In charge of one mail transaction: MAIL, RCPT, DATA, the message, and a verdict for every recipient. No I/O.
+"""One mail transaction: MAIL, RCPT, DATA, the message, and a verdict for every recipient. No I/O.
 
-With PIPELINING (RFC 2920) everything up to DATA goes out in one write, else one command at a time. A reply concerns
-whoever is still open: one to MAIL, DATA or the end of data all of them, one to RCPT that recipient. The rules, by what
-is answered and the first digit of the answer, stand in the table at the end; an answer that is not in it is a fault.
+With PIPELINING (RFC 2920) everything up to DATA goes out in one write, else one command at a time. A reply to MAIL,
+DATA or the end of data concerns all recipients that are still open, one to RCPT that recipient. The rules, by what is
+answered and the first digit of the answer, stand in the table at the end; an answer that is not in it is a fault. The
+payload is checked for lone line ends and dot-stuffed once.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from appliance.deliver.smtp import commands
-from appliance.deliver.smtp.capabilities import Capabilities
-from appliance.deliver.smtp.dialogue import Dialogue
-from appliance.deliver.smtp.payload import LONE_DOT, Payload
-from appliance.deliver.smtp.reply import Reply, ReplyReader
-from appliance.deliver.smtp.results import Cause, RecipientResult, Stage, Verdict, answered, local
-from appliance.deliver.smtp.transcript import NOTE
+from msgspec import Struct
+
+from appliance.deliver.smtp.protocol import SmtpExchange, mail_command, rcpt_command
+from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader
+from appliance.deliver.smtp.results import NOTE, Cause, RecipientResult, Stage, Verdict, answered, local
+from appliance.message.line_ends import has_lone_line_end, replaced
+
+JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call
+LONE_DOT = b".\r\n"  # ends a message of nothing, RFC 2920 3.1
+
+_END = b".\r\n"  # RFC 5321 4.1.1.4; the CRLF before it ends the message's own last line
 
 # Commands in one write. Their answers must fit into the buffers between us and the server, or each side waits for the
 # other to read (RFC 2920 3.1): a hundred long ones are about 10 KB.
-WINDOW = 100
+PIPELINED_COMMANDS = 100
 
 
-class Transaction(NamedTuple):
-    """One message for some recipients at one server."""
+class LoneLineEnd(ValueError):
+    """A CR or LF that is not part of a CRLF: to some servers an end of line, to others not, and so a way to smuggle."""
 
+
+class Payload(Struct, frozen=True, gc=False):
+    """A message ready for DATA; make it once and send it to as many servers as need be."""
+
+    parts: tuple[bytes, ...]
+    size: int  # bytes of the message itself, as RFC 1870 6.1 counts them
+    eight_bit: bool
+
+    def __repr__(self) -> str:
+        """Without the message: what a customer wrote stays out of logs and tracebacks."""
+        return f"Payload(size={self.size}, eight_bit={self.eight_bit})"
+
+
+def prepare(message: bytes) -> Payload:
+    """Check and dot-stuff (RFC 5321 4.5.2) a message with CRLF line ends; one copy, or none when no line has a dot."""
+    if has_lone_line_end(message):
+        raise LoneLineEnd("a lone CR or LF in a message on its way out")
+    end = _END if message.endswith(b"\r\n") else b"\r\n" + _END
+    stuffed = b"".join(replaced(message, b"\r\n.", b"\r\n..")) if b"\r\n." in message else message
+    first = (b".",) if message.startswith(b".") else ()
+    parts = (*first, stuffed, end)
+    if len(stuffed) <= JOINED_BYTES:
+        parts = (b"".join(parts),)
+    return Payload(parts, len(message), not message.isascii())
+
+
+class MailTransaction(NamedTuple):
     sender: str  # "" for the null reverse-path
     recipients: tuple[str, ...]
     payload: Payload
@@ -37,12 +69,10 @@ class _Command(NamedTuple):
     recipient: int = -1  # its number, where the answer concerns only one
 
 
-class Sending(Dialogue):
-    """Carries one transaction through, on a connection that is open."""
-
+class Sending(SmtpExchange):
     def __init__(
         self,
-        transaction: Transaction,
+        transaction: MailTransaction,
         offered: Capabilities,
         replies: ReplyReader,
         clock: Callable[[], float],
@@ -68,7 +98,6 @@ class Sending(Dialogue):
         return self._awaited[0].stage if self._awaited else None
 
     def results(self) -> tuple[RecipientResult, ...]:
-        """One verdict per recipient, in their order."""
         together = zip(self._transaction.recipients, self._verdicts, strict=True)
         return tuple(RecipientResult(address, verdict) for address, verdict in together if verdict is not None)
 
@@ -99,10 +128,10 @@ class Sending(Dialogue):
         mail = self._transaction
         if reset:
             self._to_say.append(_Command(Stage.RESET, "RSET"))
-        self._to_say.append(_Command(Stage.MAIL, commands.mail(mail.sender, self._parameters())))
+        self._to_say.append(_Command(Stage.MAIL, mail_command(mail.sender, self._parameters())))
         for number, address in enumerate(mail.recipients):
             if self._verdicts[number] is None:
-                self._to_say.append(_Command(Stage.RCPT, commands.rcpt(address), number))
+                self._to_say.append(_Command(Stage.RCPT, rcpt_command(address), number))
         self._to_say.append(_Command(Stage.DATA, "DATA"))
 
     def _parameters(self) -> str:
@@ -119,13 +148,13 @@ class Sending(Dialogue):
         mail = self._transaction
         return mail.needs_smtputf8 or not (mail.sender.isascii() and all(map(str.isascii, mail.recipients)))
 
-    # ---- the dialogue
+    # ---- commands and replies
 
     def _go_on(self, stage: Stage) -> None:
-        """Everything said is answered: say what comes next, if it still concerns anybody."""
+        """Every command is answered: send the next ones, if any recipient is still open."""
         if not self._open or not self._to_say or self._unasked(stage):
             return
-        count = WINDOW if self._offered.pipelining else 1
+        count = PIPELINED_COMMANDS if self._offered.pipelining else 1
         batch, self._to_say = self._to_say[:count], self._to_say[count:]
         self._awaited.extend(batch)
         self._say([command.line for command in batch])
@@ -183,7 +212,7 @@ class Sending(Dialogue):
             self.transcript.add(NOTE, f"message of {self._transaction.payload.size} bytes")
         else:
             self._output.append(LONE_DOT)
-            self.transcript.add(NOTE, "nobody left to send to: a lone dot")
+            self.transcript.add(NOTE, "no recipient left: a lone dot")
 
     def _finish(self, number: int, reply: Reply) -> None:
         """The end of data ends the transaction, whatever the answer (RFC 5321 4.1.1.4): no RSET is needed."""

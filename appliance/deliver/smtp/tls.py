@@ -1,4 +1,4 @@
-"""In charge of encrypting a connection, and of knowing in one handshake whom it was encrypted to.
+"""TLS of an SMTP connection: one handshake, and a record of how it was encrypted and whether the server was verified.
 
 Opportunistic TLS (RFC 7435) takes any certificate, and yet the record is to say whether it would have verified. The
 standard library either breaks the handshake off or does not verify at all, and OpenSSL's verdict on an unverified
@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from appliance.deliver.smtp.results import Cause
 
-CHAIN_LENGTH = 10  # certificates looked at; real chains have two to four
+CHAIN_LENGTH = 10  # certificates read; real chains have two to four
 
 Verifier = Callable[[tuple[bytes, ...], str], str | None]
 """Judges a chain (DER, the server's own first) shown under a name: None if it is good, else what is wrong with it."""
@@ -33,8 +33,6 @@ Verifier = Callable[[tuple[bytes, ...], str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class TlsPlan:
-    """How a connection is to be encrypted."""
-
     context: ssl.SSLContext
     server_name: str  # for SNI, and the name the certificate is to have
     required: bool = False  # never in the clear
@@ -50,8 +48,6 @@ class TlsPlan:
 
 @dataclass(frozen=True, slots=True)
 class TlsRecord:
-    """How a connection is encrypted."""
-
     version: str
     cipher: str
     verified: bool
@@ -59,7 +55,6 @@ class TlsRecord:
     certificate: bytes = field(repr=False)  # the server's own, DER
 
     def __str__(self) -> str:
-        """For a transcript."""
         return f"{self.version}, {self.cipher}, {'verified' if self.verified else f'not verified: {self.fault}'}"
 
 
@@ -73,9 +68,9 @@ class TlsFault(Exception):
 
 
 async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStream[trio.abc.Stream], TlsRecord]:
-    """Shake hands. Raises TlsFault, and then the stream is of no further use."""
+    """Do the TLS handshake. Raises TlsFault, and then the stream is of no further use."""
     try:
-        # https_compatible: nobody in SMTP waits for the other's close_notify.
+        # https_compatible: SMTP peers do not wait for each other's close_notify.
         secure = trio.SSLStream(stream, plan.context, server_hostname=plan.server_name, https_compatible=True)
         await secure.do_handshake()
     except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, ValueError) as error:
@@ -149,11 +144,6 @@ class TrustStore:
             # Whatever a strange certificate brings about, it is not verified, and the mail goes on all the same.
             return str(error).removeprefix("validation failed: ").partition(" (encountered")[0] or "unreadable"
         return None
-
-
-def system_trust() -> TrustStore:
-    """The roots that a verifying context has."""
-    return TrustStore(ssl.create_default_context().get_ca_certs(binary_form=True))
 
 
 def _subject(name: str) -> x509.DNSName | x509.IPAddress:

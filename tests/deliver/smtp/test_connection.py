@@ -1,4 +1,4 @@
-"""In charge of the driver: a whole session against a scripted server, and everything a server can do to it."""
+"""The driver: a whole session against a scripted server, and everything a server can do to it."""
 
 import socket
 import tracemalloc
@@ -8,13 +8,10 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from appliance.deliver.smtp.connection import Connection
-from appliance.deliver.smtp.payload import prepare
-from appliance.deliver.smtp.progress import Progress
-from appliance.deliver.smtp.results import Cause, Kind, NotOpened, Stage, TransactionResult, Verdict
-from appliance.deliver.smtp.sending import Transaction
-from appliance.deliver.smtp.timeouts import Timeouts
-from appliance.deliver.smtp.watch import EVERY, Watch
+from appliance.deliver.smtp.connection import SmtpConnection
+from appliance.deliver.smtp.deadlines import WATCH_EVERY, DeadlineWatch, Progress, Timeouts
+from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, TransactionResult, Verdict
+from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.fakes.mx import (
     EXTENSIONS,
     Answer,
@@ -35,16 +32,16 @@ IN_MAIL = {"MAIL": Stage.MAIL, "RCPT": Stage.RCPT, "DATA": Stage.DATA, ".": Stag
 both = pytest.mark.parametrize("extensions", [EXTENSIONS, STEPWISE], ids=["pipelined", "stepwise"])
 
 
-def transaction(*recipients: str, body: bytes = BODY) -> Transaction:
+def transaction(*recipients: str, body: bytes = BODY) -> MailTransaction:
     """One message."""
-    return Transaction("from@x.example", recipients or ("a@x.example",), prepare(body))
+    return MailTransaction("from@x.example", recipients or ("a@x.example",), prepare(body))
 
 
-async def send(mx: FakeMx, mail: Transaction | None = None, timeouts: Timeouts | None = None) -> TransactionResult:
+async def send(mx: FakeMx, mail: MailTransaction | None = None, timeouts: Timeouts | None = None) -> TransactionResult:
     """Open a connection without a socket, send one message, take leave."""
     async with mx.memory() as stream:
-        watch = Watch()
-        connection = await Connection.open(stream, "me.example", watch=watch, timeouts=timeouts)
+        watch = DeadlineWatch()
+        connection = await SmtpConnection.open(stream, "me.example", watch=watch, timeouts=timeouts)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.run)
             result = await connection.send(mail or transaction())
@@ -58,7 +55,7 @@ async def fail_to_open(mx: FakeMx, timeouts: Timeouts | None = None) -> Verdict:
     """Open a connection that does not come to be; the stream must be closed."""
     async with mx.memory() as stream:
         with pytest.raises(NotOpened) as caught:
-            await Connection.open(stream, "me.example", watch=Watch(), timeouts=timeouts)
+            await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), timeouts=timeouts)
         with pytest.raises(trio.ClosedResourceError):
             await stream.send_all(b"x")
     assert caught.value.results(("a", "b"))[1].verdict is caught.value.verdict
@@ -74,8 +71,8 @@ async def test_a_message_arrives_as_it_was(extensions: tuple[str, ...]) -> None:
     assert mx.messages[0].recipients == ("a@x.example", "b@x.example")
     assert mx.messages[0].mail == f"<from@x.example> SIZE={len(BODY)}"
     assert [(each.address, each.verdict.kind) for each in result.recipients] == [
-        ("a@x.example", Kind.ACCEPTED),
-        ("b@x.example", Kind.ACCEPTED),
+        ("a@x.example", ResultKind.ACCEPTED),
+        ("b@x.example", ResultKind.ACCEPTED),
     ]
     assert result.reusable
     assert not result.stale
@@ -90,10 +87,12 @@ async def test_a_message_of_any_size_goes_over_a_socket(size: int) -> None:
     body = line * (size // len(line) + 1)
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
+        connection = await SmtpConnection.open(
+            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
+        )
         result = await connection.send(transaction(body=body))
         await connection.quit()
-    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert result.recipients[0].verdict.kind is ResultKind.ACCEPTED
     assert mx.messages[0].data == body
 
 
@@ -110,10 +109,10 @@ async def test_a_connection_carries_many_messages(extensions: tuple[str, ...]) -
     """A message that ended well is followed by the next at once, one that did not by RSET first."""
     mx = FakeMx(extensions, answers={"RCPT": [b"250 ok\r\n", b"550 no\r\n", b"250 ok\r\n"]})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         kinds = [(await connection.send(transaction())).recipients[0].verdict.kind for _ in range(4)]
         await connection.quit()
-    assert kinds == [Kind.ACCEPTED, Kind.REJECTED, Kind.ACCEPTED, Kind.ACCEPTED]
+    assert kinds == [ResultKind.ACCEPTED, ResultKind.REJECTED, ResultKind.ACCEPTED, ResultKind.ACCEPTED]
     assert connection.transactions == 4
     assert len(mx.messages) == 3
     assert mx.sessions == 1
@@ -132,17 +131,17 @@ async def test_a_mixture_of_answers_reaches_each_recipient(extensions: tuple[str
     assert mx.messages[0].recipients == ("a@x.example",)
 
 
-async def test_data_accepted_for_nobody_leaves_the_connection_in_step() -> None:
+async def test_data_accepted_for_no_recipient_leaves_the_connection_in_step() -> None:
     """354 though every RCPT was refused: a lone dot, and the next message goes through."""
     mx = FakeMx(answers={"RCPT": [b"550 no\r\n", b"250 ok\r\n"], "DATA": b"354 go\r\n"})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         first = await connection.send(transaction())
         second = await connection.send(transaction())
         await connection.quit()
     assert first.recipients[0].verdict.code == 550
     assert first.reusable
-    assert second.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert second.recipients[0].verdict.kind is ResultKind.ACCEPTED
     assert [got.data for got in mx.messages] == [b"", BODY]
 
 
@@ -150,7 +149,7 @@ async def test_helo_is_enough() -> None:
     """A server that knows no EHLO gets the mail without any extension."""
     mx = FakeMx(answers={"EHLO": b"502 what\r\n"})
     result = await send(mx)
-    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert result.recipients[0].verdict.kind is ResultKind.ACCEPTED
     assert mx.messages[0].mail == "<from@x.example>"
 
 
@@ -161,19 +160,19 @@ async def test_helo_is_enough() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "cause"),
     [
-        (hang_up, Kind.LOST, Cause.CONNECTION_LOST),
-        (say_and_hang_up(b"220-half"), Kind.LOST, Cause.CONNECTION_LOST),
-        (b"421 4.3.2 no\r\n", Kind.DEFERRED, None),
-        (b"450 later\r\n", Kind.DEFERRED, None),
-        (endless(b"220-more\r\n"), Kind.LOST, Cause.PROTOCOL_FAULT),
-        (endless(b"220 " + b"x" * 65_536), Kind.LOST, Cause.PROTOCOL_FAULT),
-        (b"250-a\r\n220 b\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
-        (b"\xff\xfe\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
-        (b"554 caf\xe9\r\n" * 2, Kind.LOST, Cause.PROTOCOL_FAULT),
+        (hang_up, ResultKind.LOST, Cause.CONNECTION_LOST),
+        (say_and_hang_up(b"220-half"), ResultKind.LOST, Cause.CONNECTION_LOST),
+        (b"421 4.3.2 no\r\n", ResultKind.DEFERRED, None),
+        (b"450 later\r\n", ResultKind.DEFERRED, None),
+        (endless(b"220-more\r\n"), ResultKind.LOST, Cause.PROTOCOL_FAULT),
+        (endless(b"220 " + b"x" * 65_536), ResultKind.LOST, Cause.PROTOCOL_FAULT),
+        (b"250-a\r\n220 b\r\n", ResultKind.LOST, Cause.PROTOCOL_FAULT),
+        (b"\xff\xfe\r\n", ResultKind.LOST, Cause.PROTOCOL_FAULT),
+        (b"554 caf\xe9\r\n" * 2, ResultKind.LOST, Cause.PROTOCOL_FAULT),
     ],
 )
 async def test_a_server_that_fails_before_mail_is_not_opened(
-    point: str, answer: Answer, kind: Kind, cause: Cause | None
+    point: str, answer: Answer, kind: ResultKind, cause: Cause | None
 ) -> None:
     """Disconnects, 421, endless and broken replies end the opening with a verdict and close the stream."""
     verdict = await fail_to_open(FakeMx(answers={point: answer}))
@@ -184,7 +183,11 @@ async def test_a_server_that_refuses_us_is_left_politely() -> None:
     """A 554 greeting gets a QUIT (RFC 5321 3.1), and the reply is the verdict."""
     mx = FakeMx(answers={"greeting": b"554 5.7.1 not \xe2\x98\xba you\r\n"})
     verdict = await fail_to_open(mx)
-    assert (verdict.kind, verdict.stage, str(verdict.reply)) == (Kind.REJECTED, Stage.GREETING, "554 5.7.1 not ☺ you")
+    assert (verdict.kind, verdict.stage, str(verdict.reply)) == (
+        ResultKind.REJECTED,
+        Stage.GREETING,
+        "554 5.7.1 not ☺ you",
+    )
     assert mx.commands == ["QUIT"]
 
 
@@ -193,17 +196,17 @@ async def test_a_server_that_refuses_us_is_left_politely() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "cause"),
     [
-        (hang_up, Kind.LOST, Cause.CONNECTION_LOST),
-        (say_and_hang_up(b"250-half"), Kind.LOST, Cause.CONNECTION_LOST),
-        (say_and_hang_up(b"421 4.3.2 no\r\n"), Kind.DEFERRED, None),
-        (endless(b"250-more\r\n"), Kind.LOST, Cause.PROTOCOL_FAULT),
-        (endless(b"250 " + b"x" * 65_536), Kind.LOST, Cause.PROTOCOL_FAULT),
-        (b"250-a\r\n550 b\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
-        (b"\xff\xfe\r\n", Kind.LOST, Cause.PROTOCOL_FAULT),
+        (hang_up, ResultKind.LOST, Cause.CONNECTION_LOST),
+        (say_and_hang_up(b"250-half"), ResultKind.LOST, Cause.CONNECTION_LOST),
+        (say_and_hang_up(b"421 4.3.2 no\r\n"), ResultKind.DEFERRED, None),
+        (endless(b"250-more\r\n"), ResultKind.LOST, Cause.PROTOCOL_FAULT),
+        (endless(b"250 " + b"x" * 65_536), ResultKind.LOST, Cause.PROTOCOL_FAULT),
+        (b"250-a\r\n550 b\r\n", ResultKind.LOST, Cause.PROTOCOL_FAULT),
+        (b"\xff\xfe\r\n", ResultKind.LOST, Cause.PROTOCOL_FAULT),
     ],
 )
-async def test_a_server_that_fails_in_mail_loses_nobody(
-    extensions: tuple[str, ...], point: str, answer: Answer, kind: Kind, cause: Cause | None
+async def test_a_server_that_fails_in_mail_loses_no_recipient(
+    extensions: tuple[str, ...], point: str, answer: Answer, kind: ResultKind, cause: Cause | None
 ) -> None:
     """Wherever it fails, every recipient has a temporary verdict at that stage and the connection is closed."""
     result = await send(FakeMx(extensions, {point: answer}), transaction("a@x.example", "b@x.example"))
@@ -218,7 +221,9 @@ async def test_a_reply_of_50_mb_takes_no_memory() -> None:
     """A line that never ends is cut off after 2 KiB."""
     mx = FakeMx(answers={"MAIL": b"250 " + b"x" * 50_000_000 + b"\r\n"})
     async with mx.listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
+        connection = await SmtpConnection.open(
+            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
+        )
         tracemalloc.start()
         result = await connection.send(transaction())
         peak = tracemalloc.get_traced_memory()[1]
@@ -230,7 +235,7 @@ async def test_a_reply_of_50_mb_takes_no_memory() -> None:
 async def test_two_answers_to_one_message_end_the_connection() -> None:
     """The message is accepted, but a server that talks out of turn is not used again."""
     result = await send(FakeMx(answers={".": b"250 queued\r\n250 queued\r\n"}))
-    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert result.recipients[0].verdict.kind is ResultKind.ACCEPTED
     assert not result.reusable
 
 
@@ -249,7 +254,7 @@ async def test_a_refusal_in_the_middle_of_a_big_message_is_heard() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, refuse, listeners)
         stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         result = await connection.send(transaction(body=body * 200_000))
         nursery.cancel_scope.cancel()
     assert (result.recipients[0].verdict.code, result.recipients[0].verdict.stage) == (552, Stage.END_OF_DATA)
@@ -264,7 +269,7 @@ async def test_a_reused_connection_that_was_given_up_is_called_stale(goodbye: An
     """The second message meets a closed connection: the caller learns that nothing was tried."""
     mx = FakeMx(answers={"MAIL": [b"250 ok\r\n", goodbye]})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         assert not (await connection.send(transaction())).stale
         result = await connection.send(transaction())
     assert result.stale
@@ -275,17 +280,17 @@ async def test_a_refused_rset_is_stale_too() -> None:
     """A server that will not start over is dialled afresh."""
     mx = FakeMx(answers={"RCPT": b"550 no\r\n", "RSET": b"502 what\r\n"})
     async with mx.memory() as stream:
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         await connection.send(transaction())
         result = await connection.send(transaction())
     assert result.stale
-    assert result.recipients[0].verdict.kind is Kind.LOST
+    assert result.recipients[0].verdict.kind is ResultKind.LOST
 
 
 async def test_a_closed_connection_takes_nothing_more() -> None:
     """Sending on a connection that is over is a mistake of the caller."""
     async with FakeMx().memory() as stream:
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         await connection.quit()
         await connection.quit()
         with pytest.raises(trio.ClosedResourceError):
@@ -310,8 +315,8 @@ async def test_each_reply_has_the_time_of_the_rfc(
         verdict = await fail_to_open(mx)
     else:
         verdict = (await send(mx)).recipients[0].verdict
-    assert seconds - 0.1 <= trio.current_time() - begin <= seconds + EVERY
-    assert (verdict.kind, verdict.cause) == (Kind.LOST, Cause.TIMEOUT)
+    assert seconds - 0.1 <= trio.current_time() - begin <= seconds + WATCH_EVERY
+    assert (verdict.kind, verdict.cause) == (ResultKind.LOST, Cause.TIMEOUT)
     assert verdict.stage == (BEFORE_MAIL | IN_MAIL)[point]
 
 
@@ -329,7 +334,7 @@ async def test_a_transaction_has_an_end(autojump_clock: MockClock) -> None:
     mx = FakeMx(answers={"RCPT": wait_and_say(299, b"250 ok\r\n")})
     begin = trio.current_time()
     result = await send(mx, transaction(*(f"r{number}@x.example" for number in range(50))))
-    assert 3_600 <= trio.current_time() - begin <= 3_600 + EVERY
+    assert 3_600 <= trio.current_time() - begin <= 3_600 + WATCH_EVERY
     assert {each.verdict.cause for each in result.recipients} == {Cause.TIMEOUT}
 
 
@@ -343,13 +348,13 @@ async def test_a_server_that_does_not_read_is_left(autojump_clock: MockClock) ->
     ours, theirs = trio.testing.lockstep_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(FakeMx(answers={"DATA": unread}).serve, ours)
-        watch = Watch()
+        watch = DeadlineWatch()
         nursery.start_soon(watch.run)
-        connection = await Connection.open(theirs, "me.example", watch=watch)
+        connection = await SmtpConnection.open(theirs, "me.example", watch=watch)
         begin = trio.current_time()
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         nursery.cancel_scope.cancel()
-    assert 180 <= trio.current_time() - begin <= 180 + EVERY
+    assert 180 <= trio.current_time() - begin <= 180 + WATCH_EVERY
     assert (result.recipients[0].verdict.cause, result.recipients[0].verdict.stage) == (
         Cause.TIMEOUT,
         Stage.END_OF_DATA,
@@ -359,7 +364,7 @@ async def test_a_server_that_does_not_read_is_left(autojump_clock: MockClock) ->
 async def test_leave_is_short(autojump_clock: MockClock) -> None:
     """QUIT waits five seconds for its answer and no longer."""
     async with FakeMx(answers={"QUIT": silence}).memory() as stream:
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         begin = trio.current_time()
         await connection.quit()
         assert trio.current_time() - begin == pytest.approx(5)
@@ -370,7 +375,7 @@ async def test_timeouts_can_be_shortened(autojump_clock: MockClock) -> None:
     """Every time is a setting of the connection."""
     begin = trio.current_time()
     await send(FakeMx(answers={"MAIL": silence}), timeouts=Timeouts(mail=7))
-    assert 7 <= trio.current_time() - begin <= 7 + EVERY
+    assert 7 <= trio.current_time() - begin <= 7 + WATCH_EVERY
 
 
 # ---- cancellation
@@ -382,7 +387,7 @@ async def test_cancellation_closes_the_connection(point: str, autojump_clock: Mo
     async with FakeMx(answers={point: silence}).memory() as stream:
         before = _tasks()
         with trio.move_on_after(1) as scope:
-            connection = await Connection.open(stream, "me.example", watch=Watch())
+            connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
             await connection.send(transaction())
             await connection.quit()
         assert scope.cancelled_caught
@@ -395,7 +400,9 @@ async def test_a_pending_cancellation_sends_no_message() -> None:
     """Already cancelled: over a real socket too, no message is sent, and the connection is closed."""
     mx = FakeMx()
     async with mx.listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
+        connection = await SmtpConnection.open(
+            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
+        )
         with trio.CancelScope() as scope:
             scope.cancel()
             await connection.send(transaction())
@@ -423,7 +430,9 @@ async def test_a_reset_connection_is_lost(reset: bool) -> None:
         raise trio.ClosedResourceError
 
     async with FakeMx(answers={"MAIL": slam}).listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
+        connection = await SmtpConnection.open(
+            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
+        )
         result = await connection.send(transaction())
     verdict = result.recipients[0].verdict
     assert verdict.cause is Cause.CONNECTION_LOST
@@ -436,19 +445,19 @@ async def test_a_stream_that_is_not_a_socket_is_driven_the_same(autojump_clock: 
     mx = FakeMx()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(mx.serve, ours)
-        connection = await Connection.open(theirs, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(theirs, "me.example", watch=DeadlineWatch())
         result = await connection.send(transaction(body=b"x\r\n" * 100_000))
         await connection.quit()
-    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert result.recipients[0].verdict.kind is ResultKind.ACCEPTED
 
 
 async def test_an_unsafe_address_is_raised_and_the_connection_stays() -> None:
     """A bug of ours is not a verdict; nothing was said, so the connection is good."""
     async with FakeMx().memory() as stream:
-        connection = await Connection.open(stream, "me.example", watch=Watch())
+        connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch())
         with pytest.raises(ValueError, match="not an address"):
             await connection.send(transaction("a b@x.example"))
-        assert (await connection.send(transaction())).recipients[0].verdict.kind is Kind.ACCEPTED
+        assert (await connection.send(transaction())).recipients[0].verdict.kind is ResultKind.ACCEPTED
 
 
 class EndedAtTheLastMoment(Progress):
@@ -474,7 +483,9 @@ async def test_a_delivery_is_ended_before_its_final_dot_or_not_at_all() -> None:
     """Ended when the go-ahead is there already, the message is not sent; a server that has it would have it twice."""
     mx = FakeMx(extensions=())
     async with mx.listening() as port:
-        connection = await Connection.open(await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=Watch())
+        connection = await SmtpConnection.open(
+            await trio.open_tcp_stream("127.0.0.1", port), "me.example", watch=DeadlineWatch()
+        )
         with trio.CancelScope() as scope:
             progress = EndedAtTheLastMoment(scope, replies=3)  # the beginning, MAIL and RCPT
             await connection.send(transaction(), progress)

@@ -1,20 +1,24 @@
-"""In charge of the beginning of a session: every reply class to every command, and what each leads to."""
+"""The opening of a session: every reply class to every command, and what each leads to."""
 
 import base64
 
 import pytest
 
-from appliance.deliver.smtp.commands import Credentials, UnsafeArgument
-from appliance.deliver.smtp.opening import Opening, State
+from appliance.deliver.smtp.opening import Opening, OpeningState
+from appliance.deliver.smtp.protocol import RelayCredentials, UnsafeArgument
 from appliance.deliver.smtp.reply import ReplyReader
-from appliance.deliver.smtp.results import Cause, Kind, Stage
+from appliance.deliver.smtp.results import Cause, ResultKind, Stage
 
-LOGIN = Credentials("user", "hunter2")
+LOGIN = RelayCredentials("user", "hunter2")
 EHLO_TLS = b"250-mx\r\n250-PIPELINING\r\n250 STARTTLS\r\n"
 
 
 def opening(
-    *, starttls: bool = False, required: bool = False, implicit: bool = False, credentials: Credentials | None = None
+    *,
+    starttls: bool = False,
+    required: bool = False,
+    implicit: bool = False,
+    credentials: RelayCredentials | None = None,
 ) -> Opening:
     """An opening with a clock that stands still."""
     return Opening(
@@ -53,7 +57,7 @@ def test_a_plain_session_is_ready_after_ehlo() -> None:
     stages.append(session.awaiting)
     assert stages == [Stage.GREETING, Stage.EHLO]
     assert said(session, EHLO_TLS) == b""
-    assert (session.state, session.awaiting, session.verdict) == (State.READY, None, None)
+    assert (session.state, session.awaiting, session.verdict) == (OpeningState.READY, None, None)
     assert session.capabilities.pipelining
 
 
@@ -65,7 +69,7 @@ def test_a_server_without_ehlo_is_greeted_with_helo(code: int) -> None:
     session.output()
     assert said(session, b"%d what\r\n" % code) == b"HELO me.example\r\n"
     session.receive(b"250 mx\r\n")
-    assert session.state is State.READY
+    assert session.state is OpeningState.READY
     assert session.capabilities.starttls is False
 
 
@@ -80,17 +84,17 @@ PATHS: dict[Stage, list[bytes]] = {
 @pytest.mark.parametrize(
     ("path", "stage", "family", "kind"),
     [
-        (Stage.GREETING, Stage.GREETING, 3, Kind.LOST),
-        (Stage.GREETING, Stage.GREETING, 4, Kind.DEFERRED),
-        (Stage.GREETING, Stage.GREETING, 5, Kind.REJECTED),
-        (Stage.EHLO, Stage.EHLO, 3, Kind.LOST),
-        (Stage.EHLO, Stage.EHLO, 4, Kind.DEFERRED),
-        (Stage.STARTTLS, Stage.STARTTLS, 3, Kind.LOST),
-        (Stage.STARTTLS, Stage.STARTTLS, 4, Kind.LOST),
-        (Stage.STARTTLS, Stage.STARTTLS, 5, Kind.LOST),
+        (Stage.GREETING, Stage.GREETING, 3, ResultKind.LOST),
+        (Stage.GREETING, Stage.GREETING, 4, ResultKind.DEFERRED),
+        (Stage.GREETING, Stage.GREETING, 5, ResultKind.REJECTED),
+        (Stage.EHLO, Stage.EHLO, 3, ResultKind.LOST),
+        (Stage.EHLO, Stage.EHLO, 4, ResultKind.DEFERRED),
+        (Stage.STARTTLS, Stage.STARTTLS, 3, ResultKind.LOST),
+        (Stage.STARTTLS, Stage.STARTTLS, 4, ResultKind.LOST),
+        (Stage.STARTTLS, Stage.STARTTLS, 5, ResultKind.LOST),
     ],
 )
-def test_a_refusal_ends_the_session_at_its_stage(path: Stage, stage: Stage, family: int, kind: Kind) -> None:
+def test_a_refusal_ends_the_session_at_its_stage(path: Stage, stage: Stage, family: int, kind: ResultKind) -> None:
     """4xx is deferred, 5xx rejected, an answer out of place lost; a refused STARTTLS is never more than temporary."""
     session = opening(starttls=True, required=True)
     for step in PATHS[path]:
@@ -110,7 +114,7 @@ def test_a_refused_helo_is_a_refused_ehlo(family: int) -> None:
     session.receive(b"%d50 no\r\n" % family)
     assert session.verdict is not None
     assert session.verdict.stage is Stage.EHLO
-    assert session.verdict.kind is {3: Kind.LOST, 4: Kind.DEFERRED, 5: Kind.REJECTED}[family]
+    assert session.verdict.kind is {3: ResultKind.LOST, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}[family]
 
 
 @pytest.mark.parametrize("path", list(PATHS))
@@ -121,7 +125,7 @@ def test_421_defers_everywhere(path: Stage) -> None:
         session.receive(step)
     session.receive(b"421 4.3.2 shutting down\r\n")
     assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.stage, session.verdict.code) == (Kind.DEFERRED, path, 421)
+    assert (session.verdict.kind, session.verdict.stage, session.verdict.code) == (ResultKind.DEFERRED, path, 421)
 
 
 @pytest.mark.parametrize("path", list(PATHS))
@@ -140,7 +144,7 @@ def test_no_usable_answer_is_lost_everywhere(path: Stage, data: bytes, cause: Ca
         session.receive(step)
     session.receive(data)
     assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause, session.verdict.stage) == (Kind.LOST, cause, path)
+    assert (session.verdict.kind, session.verdict.cause, session.verdict.stage) == (ResultKind.LOST, cause, path)
 
 
 def test_starttls_forgets_what_was_offered_and_asks_again() -> None:
@@ -150,11 +154,11 @@ def test_starttls_forgets_what_was_offered_and_asks_again() -> None:
     session.output()
     assert said(session, EHLO_TLS) == b"STARTTLS\r\n"
     session.receive(b"220 go\r\n")
-    assert (session.state, session.awaiting) == (State.HANDSHAKE, None)
+    assert (session.state, session.awaiting) == (OpeningState.HANDSHAKE, None)
     session.secured("TLSv1.3")
     assert b"".join(session.output()) == b"EHLO me.example\r\n"
     session.receive(b"250 mx\r\n")
-    assert session.state is State.READY
+    assert session.state is OpeningState.READY
     assert session.capabilities.pipelining is False
 
 
@@ -175,7 +179,7 @@ def test_a_refused_starttls_is_passed_over_unless_required() -> None:
     session.receive(b"220 mx\r\n")
     session.receive(EHLO_TLS)
     session.receive(b"454 4.7.0 not now\r\n")
-    assert session.state is State.READY
+    assert session.state is OpeningState.READY
 
 
 def test_required_tls_that_is_not_offered_ends_the_session() -> None:
@@ -184,7 +188,7 @@ def test_required_tls_that_is_not_offered_ends_the_session() -> None:
     session.receive(b"220 mx\r\n")
     session.receive(b"250 mx\r\n")
     assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause) == (Kind.LOST, Cause.TLS_NOT_OFFERED)
+    assert (session.verdict.kind, session.verdict.cause) == (ResultKind.LOST, Cause.TLS_NOT_OFFERED)
 
 
 def test_a_failed_handshake_ends_the_session_at_starttls() -> None:
@@ -201,7 +205,7 @@ def test_a_failed_handshake_ends_the_session_at_starttls() -> None:
 def test_implicit_tls_begins_with_the_handshake() -> None:
     """Nothing is awaited before it, and the greeting after it."""
     session = opening(implicit=True)
-    assert (session.state, session.awaiting) == (State.HANDSHAKE, None)
+    assert (session.state, session.awaiting) == (OpeningState.HANDSHAKE, None)
     session.secured("TLSv1.3")
     assert session.awaiting is Stage.GREETING
 
@@ -212,7 +216,7 @@ def test_auth_plain_is_one_command() -> None:
     secret = base64.b64encode(b"\0user\0hunter2")
     assert b"".join(session.output()) == b"AUTH PLAIN " + secret + b"\r\n"
     session.receive(b"235 2.7.0 welcome\r\n")
-    assert session.state is State.READY
+    assert session.state is OpeningState.READY
 
 
 def test_auth_plain_is_repeated_for_a_server_that_asks() -> None:
@@ -221,7 +225,7 @@ def test_auth_plain_is_repeated_for_a_server_that_asks() -> None:
     session.output()
     assert said(session, b"334\r\n") == base64.b64encode(b"\0user\0hunter2") + b"\r\n"
     session.receive(b"235 welcome\r\n")
-    assert session.state is State.READY
+    assert session.state is OpeningState.READY
 
 
 def test_auth_login_answers_twice() -> None:
@@ -231,13 +235,15 @@ def test_auth_login_answers_twice() -> None:
     assert said(session, b"334 VXNlcm5hbWU6\r\n") == base64.b64encode(b"user") + b"\r\n"
     assert said(session, b"334 UGFzc3dvcmQ6\r\n") == base64.b64encode(b"hunter2") + b"\r\n"
     session.receive(b"235 welcome\r\n")
-    assert session.state is State.READY
+    assert session.state is OpeningState.READY
 
 
 @pytest.mark.parametrize("auth", [b"AUTH PLAIN", b"AUTH LOGIN"])
-@pytest.mark.parametrize(("code", "kind"), [(454, Kind.DEFERRED), (535, Kind.REJECTED), (421, Kind.DEFERRED)])
+@pytest.mark.parametrize(
+    ("code", "kind"), [(454, ResultKind.DEFERRED), (535, ResultKind.REJECTED), (421, ResultKind.DEFERRED)]
+)
 @pytest.mark.parametrize("asked", [0, 1, 2])
-def test_a_refused_login_ends_the_session(auth: bytes, code: int, kind: Kind, asked: int) -> None:
+def test_a_refused_login_ends_the_session(auth: bytes, code: int, kind: ResultKind, asked: int) -> None:
     """4xx and 5xx at any step of AUTH are verdicts at the stage `auth`."""
     session = encrypted(auth)
     for _ in range(min(asked, 1) if auth == b"AUTH PLAIN" else asked):
@@ -251,7 +257,7 @@ def test_a_server_without_our_mechanisms_is_temporary() -> None:
     """No PLAIN and no LOGIN is the operator's trouble, not the recipients'."""
     session = encrypted(b"AUTH GSSAPI")
     assert session.verdict is not None
-    assert (session.verdict.kind, session.verdict.cause) == (Kind.LOST, Cause.AUTH_NOT_OFFERED)
+    assert (session.verdict.kind, session.verdict.cause) == (ResultKind.LOST, Cause.AUTH_NOT_OFFERED)
 
 
 def test_credentials_never_go_out_in_the_clear() -> None:

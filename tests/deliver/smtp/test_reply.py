@@ -1,4 +1,4 @@
-"""In charge of reading replies: what servers send, what hostile ones send, and any way of cutting it up."""
+"""Reading replies: what servers send, what hostile ones send, and any way of cutting it up."""
 
 import itertools
 
@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.smtp.reply import KEPT_CHARACTERS, LINE_BYTES, LINES, Reply, ReplyFault, ReplyReader
+from appliance.deliver.smtp.reply import (
+    KEPT_CHARACTERS,
+    REPLY_LINE_BYTES,
+    REPLY_LINES,
+    Capabilities,
+    Reply,
+    ReplyFault,
+    ReplyReader,
+    capabilities,
+)
 
 
 def read(data: bytes) -> list[Reply]:
@@ -61,9 +70,9 @@ def test_each_form_of_a_reply_is_read(data: bytes, reply: Reply) -> None:
         (b"600 x\r\n", "not an SMTP reply"),
         ("٢٥٠ x\r\n".encode(), "not an SMTP reply"),
         (b"250-one\r\n550 two\r\n", "both 250 and 550"),
-        (b"250-x\r\n" * (LINES + 1), f"more than {LINES} lines"),
-        (b"250 " + b"x" * LINE_BYTES + b"\r\n", f"more than {LINE_BYTES} bytes"),
-        (b"250 " + b"x" * LINE_BYTES, f"more than {LINE_BYTES} bytes"),
+        (b"250-x\r\n" * (REPLY_LINES + 1), f"more than {REPLY_LINES} lines"),
+        (b"250 " + b"x" * REPLY_LINE_BYTES + b"\r\n", f"more than {REPLY_LINE_BYTES} bytes"),
+        (b"250 " + b"x" * REPLY_LINE_BYTES, f"more than {REPLY_LINE_BYTES} bytes"),
     ],
 )
 def test_what_is_no_reply_is_a_fault_for_ever(data: bytes, reason: str) -> None:
@@ -79,11 +88,11 @@ def test_what_is_no_reply_is_a_fault_for_ever(data: bytes, reason: str) -> None:
 
 def test_the_longest_line_and_the_longest_reply_are_read() -> None:
     """A line of exactly the limit, and exactly the limit of lines, are replies."""
-    longest = b"250 " + b"x" * (LINE_BYTES - 6) + b"\r\n"
-    assert len(longest) == LINE_BYTES
+    longest = b"250 " + b"x" * (REPLY_LINE_BYTES - 6) + b"\r\n"
+    assert len(longest) == REPLY_LINE_BYTES
     assert read(longest)[0].code == 250
-    most = b"250-x\r\n" * (LINES - 1) + b"250 x\r\n"
-    assert len(read(most)[0].lines) == LINES
+    most = b"250-x\r\n" * (REPLY_LINES - 1) + b"250 x\r\n"
+    assert len(read(most)[0].lines) == REPLY_LINES
 
 
 def test_only_8_kib_of_a_reply_are_kept() -> None:
@@ -132,8 +141,59 @@ def _outcome(pieces: list[bytes]) -> tuple[list[Reply], str | None]:
             while (reply := reader.next_reply()) is not None:
                 assert reply.text.isprintable()
                 replies.append(reply)
-            assert len(reader._buffer) - reader._position <= LINE_BYTES
+            assert len(reader._buffer) - reader._position <= REPLY_LINE_BYTES
             assert sum(map(len, reader._lines)) <= KEPT_CHARACTERS
     except ReplyFault as fault:
         return replies, str(fault)
     return replies, None
+
+
+# ---- what EHLO offers: every extension that matters, in any spelling
+
+
+def test_all_extensions_are_read_in_any_case() -> None:
+    """Keywords and parameters are recognised whatever their case."""
+    lines = (
+        "mx",
+        "Pipelining",
+        "size 1000",
+        "8bitmime",
+        "SmtpUtf8",
+        "starttls",
+        "EnhancedStatusCodes",
+        "auth plain Login",
+    )
+    assert capabilities(Reply(250, lines)) == Capabilities(
+        pipelining=True,
+        size=True,
+        size_limit=1000,
+        eight_bit=True,
+        smtputf8=True,
+        starttls=True,
+        auth=frozenset({"PLAIN", "LOGIN"}),
+    )
+
+
+def test_the_first_line_offers_nothing() -> None:
+    """A server whose name is STARTTLS does not offer it."""
+    assert capabilities(Reply(250, ("STARTTLS",))) == Capabilities()
+
+
+@pytest.mark.parametrize(
+    ("line", "limit"),
+    [("SIZE", None), ("SIZE 0", None), ("SIZE many", None), ("SIZE -1", None), ("SIZE ²", None), ("SIZE 10", 10)],
+)
+def test_a_size_without_a_number_is_no_limit(line: str, limit: int | None) -> None:
+    """SIZE alone, SIZE 0 and nonsense mean that no limit is known."""
+    assert capabilities(Reply(250, ("mx", line))) == Capabilities(size=True, size_limit=limit)
+
+
+def test_the_old_spelling_of_auth_is_read() -> None:
+    """`AUTH=LOGIN PLAIN` offers the same as `AUTH LOGIN PLAIN`, and both together offer it once."""
+    assert capabilities(Reply(250, ("mx", "AUTH=LOGIN PLAIN"))).auth == {"LOGIN", "PLAIN"}
+    assert capabilities(Reply(250, ("mx", "AUTH LOGIN", "AUTH=PLAIN"))).auth == {"LOGIN", "PLAIN"}
+
+
+def test_empty_lines_offer_nothing() -> None:
+    """An empty line in an EHLO reply is passed over."""
+    assert capabilities(Reply(250, ("mx", "", "PIPELINING"))) == Capabilities(pipelining=True)

@@ -1,34 +1,41 @@
-"""In charge of one transaction: every reply class to every command, pipelined or not, and who it concerns."""
+"""One transaction: every reply class to every command, pipelined or not, and which recipients it concerns."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from appliance.deliver.smtp.capabilities import Capabilities
-from appliance.deliver.smtp.commands import UnsafeArgument
-from appliance.deliver.smtp.payload import prepare
-from appliance.deliver.smtp.reply import ReplyReader
-from appliance.deliver.smtp.results import Cause, Kind, Stage
-from appliance.deliver.smtp.sending import WINDOW, Sending, Transaction
+from appliance.deliver.smtp.protocol import UnsafeArgument
+from appliance.deliver.smtp.reply import Capabilities, ReplyReader
+from appliance.deliver.smtp.results import Cause, ResultKind, Stage
+from appliance.deliver.smtp.sending import (
+    JOINED_BYTES,
+    PIPELINED_COMMANDS,
+    LoneLineEnd,
+    MailTransaction,
+    Sending,
+    prepare,
+)
 
 PIPELINED = Capabilities(pipelining=True)
 STEPWISE = Capabilities()
 BODY = b"Subject: x\r\n\r\n.hello\r\n"
 WIRE = b"Subject: x\r\n\r\n..hello\r\n.\r\n"
-EVERYBODY = ("a@x.example", "b@x.example", "c@x.example")
+RECIPIENTS = ("a@x.example", "b@x.example", "c@x.example")
 MAIL, RCPT, DATA, END = b"250 mail\r\n", b"250 rcpt\r\n", b"354 go\r\n", b"250 queued\r\n"
 
 both = pytest.mark.parametrize("offered", [PIPELINED, STEPWISE], ids=["pipelined", "stepwise"])
 
 
 def sending(
-    offered: Capabilities, recipients: tuple[str, ...] = EVERYBODY, body: bytes = BODY, *, reset: bool = False
+    offered: Capabilities, recipients: tuple[str, ...] = RECIPIENTS, body: bytes = BODY, *, reset: bool = False
 ) -> Sending:
     """A transaction about to begin, with a clock that stands still."""
-    mail = Transaction("from@x.example", recipients, prepare(body))
+    mail = MailTransaction("from@x.example", recipients, prepare(body))
     return Sending(mail, offered, ReplyReader(), lambda: 0.0, reset=reset)
 
 
-def kinds(mail: Sending) -> list[tuple[Kind, Stage]]:
-    """Kind and stage of every verdict, in the order of the recipients."""
+def kinds(mail: Sending) -> list[tuple[ResultKind, Stage]]:
+    """ResultKind and stage of every verdict, in the order of the recipients."""
     assert mail.awaiting is None
     assert [result.address for result in mail.results()] == list(mail._transaction.recipients)
     return [(result.verdict.kind, result.verdict.stage) for result in mail.results()]
@@ -38,7 +45,7 @@ def answer(mail: Sending, *answers: bytes) -> bytes:
     """Give one answer after the other; all that the client said from the beginning."""
     out = b"".join(mail.output())
     for data in answers:
-        assert mail.awaiting is not None, f"nobody waits for {data!r}"
+        assert mail.awaiting is not None, f"no reply is awaited: {data!r}"
         mail.receive(data)
         out += b"".join(mail.output())
     return out
@@ -56,7 +63,7 @@ def test_with_pipelining_everything_up_to_data_is_one_write() -> None:
     mail.receive(MAIL + RCPT + RCPT + RCPT + DATA)
     assert mail.output() == [WIRE]
     mail.receive(END)
-    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA)] * 3
+    assert kinds(mail) == [(ResultKind.ACCEPTED, Stage.END_OF_DATA)] * 3
     assert mail.verdict is None
     assert mail.needs_reset is False
 
@@ -69,12 +76,12 @@ def test_without_pipelining_each_command_waits_for_its_answer() -> None:
         mail.receive(reply)
     assert mail.output() == [WIRE]
     mail.receive(END)
-    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA)] * 3
+    assert kinds(mail) == [(ResultKind.ACCEPTED, Stage.END_OF_DATA)] * 3
 
 
 @both
-@pytest.mark.parametrize(("family", "kind"), [(4, Kind.DEFERRED), (5, Kind.REJECTED)])
-def test_a_refused_mail_concerns_everybody(offered: Capabilities, family: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("family", "kind"), [(4, ResultKind.DEFERRED), (5, ResultKind.REJECTED)])
+def test_a_refused_mail_concerns_all_recipients(offered: Capabilities, family: int, kind: ResultKind) -> None:
     """MAIL refused: every recipient has that answer, whatever is said to the RCPTs behind it, and nothing is sent."""
     mail = sending(offered)
     rest = [b"503 MAIL first\r\n"] * 3 + [b"503 RCPT first\r\n"] if offered.pipelining else []
@@ -88,55 +95,55 @@ def test_a_refused_mail_concerns_everybody(offered: Capabilities, family: int, k
 def test_each_recipient_has_its_own_answer(offered: Capabilities) -> None:
     """One refused, one deferred, one accepted: the message goes to the third, and each knows why."""
     mail = sending(offered)
-    out = answer(mail, MAIL, b"550 5.1.1 nobody\r\n", b"452 4.2.2 full\r\n", b"251 will forward\r\n", DATA, END)
+    out = answer(mail, MAIL, b"550 5.1.1 unknown\r\n", b"452 4.2.2 full\r\n", b"251 will forward\r\n", DATA, END)
     assert kinds(mail) == [
-        (Kind.REJECTED, Stage.RCPT),
-        (Kind.DEFERRED, Stage.RCPT),
-        (Kind.ACCEPTED, Stage.END_OF_DATA),
+        (ResultKind.REJECTED, Stage.RCPT),
+        (ResultKind.DEFERRED, Stage.RCPT),
+        (ResultKind.ACCEPTED, Stage.END_OF_DATA),
     ]
     assert out == COMMANDS + WIRE
     assert [result.verdict.enhanced for result in mail.results()] == ["5.1.1", "4.2.2", None]
     assert [result.verdict.code for result in mail.results()] == [550, 452, 250]
 
 
-def test_nobody_accepted_and_data_refused_is_over() -> None:
+def test_no_recipient_accepted_and_data_refused_is_over() -> None:
     """Pipelined, all RCPTs refused, DATA refused for it: the RCPT answers stand."""
     mail = sending(PIPELINED)
     out = answer(mail, MAIL, *[b"550 no\r\n"] * 3, b"554 no valid recipients\r\n")
-    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT)] * 3
+    assert kinds(mail) == [(ResultKind.REJECTED, Stage.RCPT)] * 3
     assert out == COMMANDS
     assert mail.needs_reset
 
 
-@pytest.mark.parametrize("end", [b"250 queued nothing\r\n", b"554 nobody\r\n", b"450 later\r\n"])
-def test_nobody_accepted_but_data_is_gets_a_lone_dot(end: bytes) -> None:
+@pytest.mark.parametrize("end", [b"250 queued nothing\r\n", b"554 no recipient\r\n", b"450 later\r\n"])
+def test_data_accepted_without_recipients_gets_a_lone_dot(end: bytes) -> None:
     """Pipelined, all RCPTs refused, 354 all the same: an empty message is ended and its answer means nothing."""
     mail = sending(PIPELINED)
     out = answer(mail, MAIL, *[b"550 no\r\n"] * 3, DATA, end)
-    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT)] * 3
+    assert kinds(mail) == [(ResultKind.REJECTED, Stage.RCPT)] * 3
     assert out == COMMANDS + b".\r\n"
     assert mail.verdict is None
 
 
-def test_nobody_accepted_without_pipelining_never_says_data() -> None:
-    """Step by step, DATA is not said when nobody is left."""
+def test_without_pipelining_and_recipients_data_is_not_sent() -> None:
+    """Step by step, DATA is not said when no recipient is left."""
     mail = sending(STEPWISE)
     out = answer(mail, MAIL, *[b"550 no\r\n"] * 3)
-    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT)] * 3
+    assert kinds(mail) == [(ResultKind.REJECTED, Stage.RCPT)] * 3
     assert b"DATA" not in out
     assert mail.needs_reset
 
 
 @both
-@pytest.mark.parametrize(("family", "kind"), [(4, Kind.DEFERRED), (5, Kind.REJECTED)])
+@pytest.mark.parametrize(("family", "kind"), [(4, ResultKind.DEFERRED), (5, ResultKind.REJECTED)])
 @pytest.mark.parametrize(("replies", "stage"), [([], Stage.DATA), ([DATA], Stage.END_OF_DATA)])
 def test_a_refusal_after_rcpt_concerns_those_accepted(
-    offered: Capabilities, family: int, kind: Kind, replies: list[bytes], stage: Stage
+    offered: Capabilities, family: int, kind: ResultKind, replies: list[bytes], stage: Stage
 ) -> None:
     """DATA or the message refused: who was refused before keeps the first answer."""
     mail = sending(offered)
-    answer(mail, MAIL, RCPT, b"550 5.1.1 nobody\r\n", RCPT, *replies, b"%d50 no\r\n" % family)
-    assert kinds(mail) == [(kind, stage), (Kind.REJECTED, Stage.RCPT), (kind, stage)]
+    answer(mail, MAIL, RCPT, b"550 5.1.1 unknown\r\n", RCPT, *replies, b"%d50 no\r\n" % family)
+    assert kinds(mail) == [(kind, stage), (ResultKind.REJECTED, Stage.RCPT), (kind, stage)]
     assert mail.verdict is None
     assert mail.needs_reset is (stage is Stage.DATA)
 
@@ -152,11 +159,11 @@ PATHS: dict[Stage, list[bytes]] = {
 
 @both
 @pytest.mark.parametrize("stage", list(PATHS))
-def test_421_defers_everybody_at_any_point(offered: Capabilities, stage: Stage) -> None:
-    """The server closes: nobody got it, and everybody knows the 421."""
+def test_421_defers_all_recipients_at_any_point(offered: Capabilities, stage: Stage) -> None:
+    """The server closes: no recipient got it, and all have the 421."""
     mail = sending(offered)
     answer(mail, *PATHS[stage], b"421 4.3.2 closing\r\n")
-    assert kinds(mail) == [(Kind.DEFERRED, stage)] * 3
+    assert kinds(mail) == [(ResultKind.DEFERRED, stage)] * 3
     assert mail.verdict is not None
 
 
@@ -171,13 +178,13 @@ def test_421_defers_everybody_at_any_point(offered: Capabilities, stage: Stage) 
         (b"250 " + b"x" * 5_000, Cause.PROTOCOL_FAULT),
     ],
 )
-def test_no_usable_answer_loses_everybody_at_any_point(
+def test_no_usable_answer_concerns_all_recipients_at_any_point(
     offered: Capabilities, stage: Stage, data: bytes, cause: Cause
 ) -> None:
     """A disconnect or nonsense, also after the final dot, is temporary for all who have no answer yet."""
     mail = sending(offered)
     answer(mail, *PATHS[stage], data)
-    assert kinds(mail) == [(Kind.LOST, stage)] * 3
+    assert kinds(mail) == [(ResultKind.LOST, stage)] * 3
     assert {result.verdict.cause for result in mail.results()} == {cause}
     assert mail.verdict is not None
 
@@ -193,10 +200,10 @@ def test_no_usable_answer_loses_everybody_at_any_point(
     ],
 )
 def test_an_answer_out_of_place_is_no_answer(offered: Capabilities, stage: Stage, reply: bytes) -> None:
-    """354 to MAIL, RCPT or the message, and 250 to DATA: out of step, so the session ends and nobody is accepted."""
+    """354 to MAIL, RCPT or the message, and 250 to DATA: out of step: the session ends, no recipient is accepted."""
     mail = sending(offered)
     answer(mail, *PATHS[stage], reply)
-    assert kinds(mail) == [(Kind.LOST, stage)] * 3
+    assert kinds(mail) == [(ResultKind.LOST, stage)] * 3
     assert mail.verdict is not None
     assert mail.verdict.cause is Cause.PROTOCOL_FAULT
 
@@ -204,8 +211,12 @@ def test_an_answer_out_of_place_is_no_answer(offered: Capabilities, stage: Stage
 def test_who_was_refused_keeps_the_answer_when_the_connection_is_lost() -> None:
     """A 550 to a recipient stands, though the connection breaks afterwards."""
     mail = sending(PIPELINED)
-    answer(mail, MAIL, b"550 5.1.1 nobody\r\n", b"")
-    assert kinds(mail) == [(Kind.REJECTED, Stage.RCPT), (Kind.LOST, Stage.RCPT), (Kind.LOST, Stage.RCPT)]
+    answer(mail, MAIL, b"550 5.1.1 unknown\r\n", b"")
+    assert kinds(mail) == [
+        (ResultKind.REJECTED, Stage.RCPT),
+        (ResultKind.LOST, Stage.RCPT),
+        (ResultKind.LOST, Stage.RCPT),
+    ]
 
 
 @both
@@ -213,7 +224,7 @@ def test_an_acceptance_ahead_of_the_message_is_a_fault(offered: Capabilities) ->
     """250 behind the 354, before the message was sent, must not count as its acceptance."""
     mail = sending(offered)
     out = answer(mail, MAIL, RCPT, RCPT, RCPT, DATA + END)
-    assert kinds(mail) == [(Kind.LOST, Stage.DATA)] * 3
+    assert kinds(mail) == [(ResultKind.LOST, Stage.DATA)] * 3
     assert b"hello" not in out
 
 
@@ -221,7 +232,7 @@ def test_answers_ahead_of_their_commands_are_a_fault() -> None:
     """Without pipelining, two answers to one command end the session."""
     mail = sending(STEPWISE)
     answer(mail, MAIL + RCPT)
-    assert kinds(mail) == [(Kind.LOST, Stage.MAIL)] * 3
+    assert kinds(mail) == [(ResultKind.LOST, Stage.MAIL)] * 3
 
 
 def test_a_write_that_broke_still_hears_the_refusal() -> None:
@@ -230,7 +241,7 @@ def test_a_write_that_broke_still_hears_the_refusal() -> None:
     answer(mail, MAIL, RCPT, RCPT, RCPT, DATA)
     mail.broken("the connection broke: Broken pipe")
     mail.receive(b"552 5.3.4 too big\r\n")
-    assert kinds(mail) == [(Kind.REJECTED, Stage.END_OF_DATA)] * 3
+    assert kinds(mail) == [(ResultKind.REJECTED, Stage.END_OF_DATA)] * 3
 
 
 def test_a_write_that_broke_is_never_accepted() -> None:
@@ -239,26 +250,26 @@ def test_a_write_that_broke_is_never_accepted() -> None:
     answer(mail, MAIL, RCPT, RCPT, RCPT, DATA)
     mail.broken("the connection broke: Broken pipe")
     mail.receive(b"250 queued\r\n")
-    assert kinds(mail) == [(Kind.LOST, Stage.END_OF_DATA)] * 3
+    assert kinds(mail) == [(ResultKind.LOST, Stage.END_OF_DATA)] * 3
     assert "Broken pipe" in mail.results()[0].verdict.text
 
 
 def test_an_unfinished_transaction_is_reset_in_the_same_write() -> None:
-    """RSET goes ahead of MAIL where one is needed, pipelined with it; its refusal is no answer to anybody."""
+    """RSET goes ahead of MAIL where one is needed, pipelined with it; its refusal is no answer to any recipient."""
     mail = sending(PIPELINED, reset=True)
     assert mail.output() == [b"RSET\r\n" + COMMANDS]
     mail.receive(b"250 reset\r\n" + MAIL + RCPT * 3 + DATA)
     mail.receive(END)
-    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA)] * 3
+    assert kinds(mail) == [(ResultKind.ACCEPTED, Stage.END_OF_DATA)] * 3
     mail = sending(STEPWISE, reset=True)
     assert mail.output() == [b"RSET\r\n"]
     mail.receive(b"502 no RSET here\r\n")
-    assert kinds(mail) == [(Kind.LOST, Stage.RESET)] * 3
+    assert kinds(mail) == [(ResultKind.LOST, Stage.RESET)] * 3
 
 
 def test_many_recipients_go_in_windows() -> None:
     """More commands than the answers of which fit into a buffer are sent in several writes, DATA last."""
-    recipients = tuple(f"r{number}@x.example" for number in range(2 * WINDOW))
+    recipients = tuple(f"r{number}@x.example" for number in range(2 * PIPELINED_COMMANDS))
     mail = sending(PIPELINED, recipients)
     writes = []
     while out := mail.output():
@@ -267,9 +278,9 @@ def test_many_recipients_go_in_windows() -> None:
         if out == [WIRE]:
             break
         mail.receive(b"250 ok\r\n" * (lines - 1) + (b"250 ok\r\n" if len(writes) < 3 else DATA))
-    assert writes[:3] == [WINDOW, WINDOW, 2]
+    assert writes[:3] == [PIPELINED_COMMANDS, PIPELINED_COMMANDS, 2]
     mail.receive(END)
-    assert set(kinds(mail)) == {(Kind.ACCEPTED, Stage.END_OF_DATA)}
+    assert set(kinds(mail)) == {(ResultKind.ACCEPTED, Stage.END_OF_DATA)}
 
 
 # ---- extensions
@@ -290,7 +301,7 @@ def test_a_message_over_the_server_s_size_is_not_tried() -> None:
     """The verdict is local and permanent: words of ours, and nothing that looks like a server's."""
     mail = sending(Capabilities(size=True, size_limit=10))
     assert mail.output() == []
-    assert kinds(mail) == [(Kind.LOCAL, Stage.MAIL)] * 3
+    assert kinds(mail) == [(ResultKind.LOCAL, Stage.MAIL)] * 3
     verdict = mail.results()[0].verdict
     assert (verdict.reply, verdict.code, verdict.enhanced, verdict.cause) == (None, None, None, Cause.TOO_LARGE)
     assert verdict.text.startswith("local: the message has 22 bytes")
@@ -302,7 +313,7 @@ def test_only_who_needs_smtputf8_goes_without() -> None:
     """Without SMTPUTF8 a non-ASCII address is a permanent local verdict, and the others go on."""
     mail = sending(PIPELINED, ("a@x.example", "ü@x.example"))
     out = answer(mail, MAIL, RCPT, DATA, END)
-    assert kinds(mail) == [(Kind.ACCEPTED, Stage.END_OF_DATA), (Kind.LOCAL, Stage.MAIL)]
+    assert kinds(mail) == [(ResultKind.ACCEPTED, Stage.END_OF_DATA), (ResultKind.LOCAL, Stage.MAIL)]
     assert out.count(b"RCPT") == 1
     verdict = mail.results()[1].verdict
     assert (verdict.code, verdict.enhanced, verdict.cause) == (None, None, Cause.NO_SMTPUTF8)
@@ -310,18 +321,18 @@ def test_only_who_needs_smtputf8_goes_without() -> None:
 
 
 @pytest.mark.parametrize(("sender", "needs"), [("ü@x.example", False), ("a@x.example", True)])
-def test_a_sender_or_header_that_needs_smtputf8_concerns_everybody(sender: str, needs: bool) -> None:
+def test_a_sender_or_header_that_needs_smtputf8_concerns_all(sender: str, needs: bool) -> None:
     """Then no recipient can have it."""
-    transaction = Transaction(sender, EVERYBODY, prepare(BODY), needs)
+    transaction = MailTransaction(sender, RECIPIENTS, prepare(BODY), needs)
     mail = Sending(transaction, PIPELINED, ReplyReader(), lambda: 0.0)
-    assert kinds(mail) == [(Kind.LOCAL, Stage.MAIL)] * 3
+    assert kinds(mail) == [(ResultKind.LOCAL, Stage.MAIL)] * 3
     assert mail.output() == []
 
 
 def test_8_bit_text_without_8bitmime_is_not_tried() -> None:
     """What we compose has none; a message that came with some would lose it, and its signature, on the way."""
     mail = sending(PIPELINED, body=b"\xff\r\n")
-    assert kinds(mail) == [(Kind.LOCAL, Stage.MAIL)] * 3
+    assert kinds(mail) == [(ResultKind.LOCAL, Stage.MAIL)] * 3
     assert mail.output() == []
 
 
@@ -335,13 +346,13 @@ def test_an_unsafe_recipient_stops_everything_before_a_word_is_said(address: str
 def test_the_transcript_has_commands_and_replies_but_no_message() -> None:
     """Each command and each reply is noted, of the message only its size."""
     mail = sending(PIPELINED, ("a@x.example",))
-    answer(mail, MAIL, b"550 5.1.1 nobody\r\n", b"554 no\r\n")
+    answer(mail, MAIL, b"550 5.1.1 unknown\r\n", b"554 no\r\n")
     assert [(line.speaker, line.text) for line in mail.transcript.lines()] == [
         ("C", "MAIL FROM:<from@x.example>"),
         ("C", "RCPT TO:<a@x.example>"),
         ("C", "DATA"),
         ("S", "250 mail"),
-        ("S", "550 5.1.1 nobody"),
+        ("S", "550 5.1.1 unknown"),
         ("S", "554 no"),
     ]
     mail = sending(PIPELINED, ("a@x.example",))
@@ -349,3 +360,59 @@ def test_the_transcript_has_commands_and_replies_but_no_message() -> None:
     texts = [line.text for line in mail.transcript.lines()]
     assert "message of 22 bytes" in texts
     assert not any("hello" in text for text in texts)
+
+
+# ---- a message's bytes on the wire: dots doubled, no lone line end, one end of data
+
+
+@pytest.mark.parametrize(
+    ("message", "wire"),
+    [
+        (b"a\r\n", b"a\r\n.\r\n"),
+        (b"a", b"a\r\n.\r\n"),
+        (b"", b"\r\n.\r\n"),
+        (b".\r\n", b"..\r\n.\r\n"),
+        (b".a\r\n..b\r\nc.\r\n", b"..a\r\n...b\r\nc.\r\n.\r\n"),
+        (b"\r\n.\r\n.\r\n", b"\r\n..\r\n..\r\n.\r\n"),
+    ],
+)
+def test_dots_are_doubled_and_the_end_is_marked(message: bytes, wire: bytes) -> None:
+    """A dot at the beginning of a line is doubled; CRLF . CRLF ends the message, with a CRLF added only if missing."""
+    assert b"".join(prepare(message).parts) == wire
+
+
+@pytest.mark.parametrize(
+    "smuggled", [b"\n.\r\n", b"\n.\n", b"\r.\r", b"\r\n.\n", b"\r.\r\n", b"\r", b"\n", b"\n\r", b"\r\r\n"]
+)
+def test_a_lone_cr_or_lf_never_leaves(smuggled: bytes) -> None:
+    """Every known way to smuggle an end of data is refused before anything is sent."""
+    with pytest.raises(LoneLineEnd):
+        prepare(b"Subject: x\r\n\r\na" + smuggled + b"b\r\n")
+
+
+def test_size_and_eight_bits_are_those_of_the_message() -> None:
+    """SIZE counts the message without doubled dots and end mark; one byte over 127 makes it 8-bit."""
+    assert (prepare(b".\r\n").size, prepare(b".\r\n").eight_bit) == (3, False)
+    assert prepare("ü\r\n".encode()).eight_bit
+
+
+def test_a_big_message_without_dots_is_not_copied() -> None:
+    """A message of megabytes is sent from where it is."""
+    message = b"x" * 70 + b"\r\n"
+    message *= JOINED_BYTES // 72 + 1
+    assert any(part is message for part in prepare(message).parts)
+
+
+@given(st.lists(st.sampled_from([b".", b"..", b"a", b"", b".a", b"\xff"]), max_size=20))
+def test_a_receiver_gets_back_what_was_sent(lines: list[bytes]) -> None:
+    """Undoing RFC 5321 4.5.2 line by line gives the message, and the end of data occurs once, at the end."""
+    message = b"".join(line + b"\r\n" for line in lines) or b"\r\n"
+    wire = b"".join(prepare(message).parts)
+    assert (b"\r\n" + wire).index(b"\r\n.\r\n") == len(wire) - 3
+    received = [line[1:] if line.startswith(b".") else line for line in wire[:-3].split(b"\r\n")]
+    assert b"\r\n".join(received) == message
+
+
+def test_a_payload_does_not_show_the_message() -> None:
+    """What a customer wrote stays out of logs and tracebacks."""
+    assert repr(prepare(b"Subject: secret\r\n")) == "Payload(size=17, eight_bit=False)"

@@ -1,4 +1,4 @@
-"""In charge of an independent peer: Debian's smtp-sink takes our messages, many on one connection."""
+"""An independent peer: Debian's smtp-sink takes our messages, many on one connection."""
 
 import os
 import socket
@@ -10,11 +10,10 @@ from functools import partial
 import pytest
 import trio
 
-from appliance.deliver.smtp.connection import Connection
-from appliance.deliver.smtp.payload import prepare
-from appliance.deliver.smtp.results import Kind
-from appliance.deliver.smtp.sending import Transaction
-from appliance.deliver.smtp.watch import Watch
+from appliance.deliver.smtp.connection import SmtpConnection
+from appliance.deliver.smtp.deadlines import DeadlineWatch
+from appliance.deliver.smtp.results import ResultKind
+from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.programs import find, needs
 
 SMTP_SINK = find("smtp-sink")
@@ -33,8 +32,8 @@ def _free_port() -> int:
 async def sink(*options: str) -> AsyncIterator[int]:
     """The port of an smtp-sink that runs meanwhile."""
     port = _free_port()
-    as_nobody = ["-u", "nobody"] if os.geteuid() == 0 else []  # it will not run as root
-    command = [str(SMTP_SINK), *as_nobody, *options, f"127.0.0.1:{port}", "10"]
+    unprivileged = ["-u", "nobody"] if os.geteuid() == 0 else []  # it will not run as root
+    command = [str(SMTP_SINK), *unprivileged, *options, f"127.0.0.1:{port}", "10"]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(trio.run_process, command, check=False, stderr=subprocess.DEVNULL))
         yield port
@@ -55,29 +54,29 @@ async def dial(port: int) -> trio.SocketStream:
 async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
     """A hundred messages on one connection, each accepted for both recipients."""
     async with sink(*options) as port:
-        connection = await Connection.open(await dial(port), "me.example", watch=Watch())
+        connection = await SmtpConnection.open(await dial(port), "me.example", watch=DeadlineWatch())
         assert connection.capabilities.pipelining is (options == [])
-        mail = Transaction("from@x.example", ("a@x.example", "b@x.example"), prepare(BODY))
+        mail = MailTransaction("from@x.example", ("a@x.example", "b@x.example"), prepare(BODY))
         for _ in range(100):
             result = await connection.send(mail)
-            assert [each.verdict.kind for each in result.recipients] == [Kind.ACCEPTED] * 2
+            assert [each.verdict.kind for each in result.recipients] == [ResultKind.ACCEPTED] * 2
         await connection.quit()
 
 
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        (["-f", "RCPT"], Kind.REJECTED),
-        (["-r", "RCPT"], Kind.DEFERRED),
-        (["-f", "."], Kind.REJECTED),
-        (["-r", "DATA"], Kind.DEFERRED),
-        (["-q", "."], Kind.LOST),
+        (["-f", "RCPT"], ResultKind.REJECTED),
+        (["-r", "RCPT"], ResultKind.DEFERRED),
+        (["-f", "."], ResultKind.REJECTED),
+        (["-r", "DATA"], ResultKind.DEFERRED),
+        (["-q", "."], ResultKind.LOST),
     ],
 )
-async def test_smtp_sink_s_refusals_are_heard(options: list[str], kind: Kind) -> None:
+async def test_smtp_sink_s_refusals_are_heard(options: list[str], kind: ResultKind) -> None:
     """Hard and soft errors, and a disconnect, as smtp-sink makes them."""
     async with sink(*options) as port:
-        connection = await Connection.open(await dial(port), "me.example", watch=Watch())
-        mail = Transaction("from@x.example", ("a@x.example",), prepare(BODY))
+        connection = await SmtpConnection.open(await dial(port), "me.example", watch=DeadlineWatch())
+        mail = MailTransaction("from@x.example", ("a@x.example",), prepare(BODY))
         assert (await connection.send(mail)).recipients[0].verdict.kind is kind
         await connection.quit()

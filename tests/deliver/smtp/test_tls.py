@@ -1,4 +1,4 @@
-"""In charge of encryption: good, expired, mismatched and broken certificates, demanded or not, and what is recorded."""
+"""Encryption: good, expired, mismatched and broken certificates, demanded or not, and what is recorded."""
 
 import datetime
 import ssl
@@ -11,19 +11,17 @@ import trustme
 from cryptography import x509
 from trio.testing import MockClock
 
-from appliance.deliver.smtp.commands import Credentials
-from appliance.deliver.smtp.connection import Connection
-from appliance.deliver.smtp.payload import prepare
-from appliance.deliver.smtp.results import Cause, Kind, NotOpened, Stage, Verdict
-from appliance.deliver.smtp.sending import Transaction
+from appliance.deliver.smtp.connection import SmtpConnection
+from appliance.deliver.smtp.deadlines import DeadlineWatch
+from appliance.deliver.smtp.protocol import RelayCredentials
+from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, Verdict
+from appliance.deliver.smtp.sending import MailTransaction, prepare
 from appliance.deliver.smtp.tls import (
     TlsPlan,
     TlsRecord,
     TrustStore,
     opportunistic_context,
-    system_trust,
 )
-from appliance.deliver.smtp.watch import Watch
 from appliance.tls.trust import verifying_context
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
@@ -54,12 +52,12 @@ def _mismatched() -> trustme.LeafCert:
     return AUTHORITY.issue_cert("other.example")
 
 
-def _of_nobody() -> trustme.LeafCert:
+def _of_no_authority() -> trustme.LeafCert:
     return trustme.CA().issue_cert(NAME)
 
 
 GOOD = [_good, _through_another, _wildcard]
-BAD = [(_expired, "valid"), (_mismatched, "subjectAltName"), (_of_nobody, "candidates exhausted")]
+BAD = [(_expired, "valid"), (_mismatched, "subjectAltName"), (_of_no_authority, "candidates exhausted")]
 
 
 def server(certificate: trustme.LeafCert) -> ssl.SSLContext:
@@ -82,15 +80,17 @@ def demanding() -> TlsPlan:
     return TlsPlan(context, NAME, required=True)
 
 
-async def deliver(mx: FakeMx, plan: TlsPlan | None, credentials: Credentials | None = None) -> TlsRecord | None:
+async def deliver(mx: FakeMx, plan: TlsPlan | None, credentials: RelayCredentials | None = None) -> TlsRecord | None:
     """Deliver one message over a real socket; how it was encrypted."""
     async with mx.listening() as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
-        connection = await Connection.open(stream, "me.example", watch=Watch(), tls=plan, credentials=credentials)
-        mail = Transaction("from@x.example", ("a@x.example",), prepare(b"x" * 70 + b"\r\n"))
+        connection = await SmtpConnection.open(
+            stream, "me.example", watch=DeadlineWatch(), tls=plan, credentials=credentials
+        )
+        mail = MailTransaction("from@x.example", ("a@x.example",), prepare(b"x" * 70 + b"\r\n"))
         result = await connection.send(mail)
         await connection.quit()
-    assert result.recipients[0].verdict.kind is Kind.ACCEPTED
+    assert result.recipients[0].verdict.kind is ResultKind.ACCEPTED
     assert len(mx.messages) == 1
     return connection.tls
 
@@ -100,9 +100,9 @@ async def fail(mx: FakeMx, plan: TlsPlan) -> Verdict:
     async with mx.listening() as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         with pytest.raises(NotOpened) as caught:
-            await Connection.open(stream, "me.example", watch=Watch(), tls=plan)
+            await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), tls=plan)
     assert not any(command.startswith(("MAIL", "AUTH")) for command in mx.commands)
-    assert caught.value.verdict.kind is Kind.LOST
+    assert caught.value.verdict.kind is ResultKind.LOST
     assert caught.value.verdict.stage is Stage.STARTTLS
     return caught.value.verdict
 
@@ -173,7 +173,7 @@ async def test_a_verifier_of_ones_own_decides_when_it_must() -> None:
 
 
 async def test_without_a_verifier_nothing_is_called_verified() -> None:
-    """A context that does not verify, and nobody who looks: not verified."""
+    """A context that does not verify, and no verifier: not verified."""
     record = await deliver(FakeMx(tls=server(_good())), TlsPlan(opportunistic_context(), NAME))
     assert record is not None
     assert not record.verified
@@ -227,7 +227,7 @@ async def test_a_handshake_has_its_time(autojump_clock: MockClock) -> None:
     begin = trio.current_time()
     async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
         with pytest.raises(NotOpened) as caught:
-            await Connection.open(stream, "me.example", watch=Watch(), tls=opportunistic())
+            await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), tls=opportunistic())
     assert caught.value.verdict.cause is Cause.TIMEOUT
     assert trio.current_time() - begin == pytest.approx(60)
 
@@ -239,7 +239,7 @@ async def test_a_name_tls_cannot_use_is_a_failed_handshake_at_worst(name: str) -
     causes = []
     async with FakeMx(tls=server(_good())).memory() as stream:
         try:
-            connection = await Connection.open(stream, "me.example", watch=Watch(), tls=plan)
+            connection = await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), tls=plan)
         except NotOpened as failure:
             causes.append(failure.verdict.cause)
         else:
@@ -276,7 +276,7 @@ async def test_a_relay_is_logged_in_to_under_tls(implicit: bool) -> None:
     mx = FakeMx(tls=server(_good()), implicit_tls=implicit, logins={"user": "hunter2"})
     context = demanding().context
     plan = TlsPlan(context, NAME, required=True, implicit=implicit)
-    record = await deliver(mx, plan, Credentials("user", "hunter2"))
+    record = await deliver(mx, plan, RelayCredentials("user", "hunter2"))
     assert record is not None
     assert record.verified
     assert any(command.startswith("AUTH PLAIN") for command in mx.commands)
@@ -297,7 +297,7 @@ async def test_cancellation_in_the_handshake_closes_the_stream(autojump_clock: M
 
     async with FakeMx(tls=server(_good()), answers={"STARTTLS": stuck}).memory() as stream:
         with trio.move_on_after(1) as scope:
-            await Connection.open(stream, "me.example", watch=Watch(), tls=opportunistic())
+            await SmtpConnection.open(stream, "me.example", watch=DeadlineWatch(), tls=opportunistic())
         assert scope.cancelled_caught
         with pytest.raises(trio.ClosedResourceError):
             await stream.send_all(b"x")
@@ -333,4 +333,5 @@ def test_an_address_is_verified_as_an_address() -> None:
 def test_the_system_s_roots_can_be_read() -> None:
     """Old roots with odd serial numbers do not stop the program; a certificate of ours is not among theirs."""
     chain = (ssl.PEM_cert_to_DER_cert(_good().cert_chain_pems[0].bytes().decode()),)
-    assert system_trust().verify(chain, NAME) is not None
+    roots = ssl.create_default_context().get_ca_certs(binary_form=True)
+    assert TrustStore(roots).verify(chain, NAME) is not None

@@ -85,13 +85,13 @@ class Mailbox:
 
 
 def _prepare(directory: Path, domain: str, address: str, port: int) -> None:
-    directory.chmod(0o755)  # not readable only for root: Postfix looks at its files as somebody else
-    nobody = pwd.getpwnam("nobody")
+    directory.chmod(0o755)  # not readable only for root: Postfix reads its files as another user
+    user = pwd.getpwnam("nobody")
     for name in ("config", "queue", "data", "mail"):
         (directory / name).mkdir()
     shutil.chown(directory / "data", "postfix")
-    shutil.chown(directory / "mail", nobody.pw_uid, nobody.pw_gid)
-    settings = MAIN.format(directory=directory, domain=domain, uid=nobody.pw_uid, gid=nobody.pw_gid)
+    shutil.chown(directory / "mail", user.pw_uid, user.pw_gid)
+    settings = MAIN.format(directory=directory, domain=domain, uid=user.pw_uid, gid=user.pw_gid)
     (directory / "config" / "main.cf").write_text(settings)
     (directory / "config" / "master.cf").write_text(MASTER.format(address=address, port=port))
 

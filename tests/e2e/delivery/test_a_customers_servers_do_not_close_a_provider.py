@@ -46,7 +46,7 @@ class Installation:
         return ids
 
     async def attack(self, serve: FakeMx, *, refused: int) -> None:
-        """Mail to a domain with a Google host where nobody listens before its own, until that has refused so much."""
+        """Mail to a domain with a silent Google host before its own, until that has refused so much."""
         await self.world.host("alt4.aspmx.l.google.com", None)
         await self.world.host("mx.evil.test", serve.serve)
         self.world.publish("evil.test", MX=["10 alt4.aspmx.l.google.com.", "20 mx.evil.test."])
@@ -121,7 +121,7 @@ async def test_refusals_count_as_far_as_they_reach(tmp_path: Path) -> None:
         await made.world.until(lambda: made.world.rows("SELECT pool FROM pool_holds") == [("google",)])
         made.script.clear()
         waiting = await made.send(made.honest, "gmail.test", 5)
-        await trio.sleep(2.5)  # long enough for whoever does not heed the hold
+        await trio.sleep(2.5)  # long enough for mail that does not heed the hold
         assert {made.world.recipient(message).status for message in waiting} == {"queued"}
         assert made.world.rows("UPDATE pool_holds SET probe_at = 1 RETURNING pool") == [("google",)]  # time passes
         await made.world.final(*waiting)

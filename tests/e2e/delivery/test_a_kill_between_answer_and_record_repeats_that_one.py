@@ -16,7 +16,7 @@ EARLIER = 5
 
 
 @contextmanager
-def nobody_writes(made: World) -> Iterator[None]:
+def no_writes(made: World) -> Iterator[None]:
     """Keep the database's only right to write, so that nothing can be put on record."""
     connection = apsw.Connection(str(made.running.data_dir / FILE_NAME))
     connection.set_busy_timeout(5_000)
@@ -30,11 +30,11 @@ def nobody_writes(made: World) -> Iterator[None]:
 
 async def test_a_kill_between_answer_and_record_repeats_that_one(tmp_path: Path) -> None:
     """Killed there, it delivers that message once more, with the same Message-ID, and what was recorded never again."""
-    gate = trio.Event()
-    gate.set()
+    answered = trio.Event()
+    answered.set()
 
     async def wait() -> None:
-        await gate.wait()
+        await answered.wait()
 
     server = Witness(wait)
     async with world(tmp_path, delays("1h")) as made:
@@ -42,11 +42,11 @@ async def test_a_kill_between_answer_and_record_repeats_that_one(tmp_path: Path)
         made.publish("slow.test", MX=["10 mx0.slow.test."])
         earlier = [await made.send(f"user{number}@slow.test") for number in range(EARLIER)]
         await made.final(*earlier)
-        gate = trio.Event()
+        answered = trio.Event()
         unlucky = await made.send("unlucky@slow.test", text=".\nOnce or twice.\n")
         await made.until(lambda: any(each.data for each in server.open))
-        with nobody_writes(made):
-            gate.set()
+        with no_writes(made):
+            answered.set()
             await made.until(lambda: not server.open)
             await trio.sleep(0.3)  # for the program to hear it: there is nothing from which one could see that
             made.running.kill()

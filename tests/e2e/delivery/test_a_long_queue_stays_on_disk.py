@@ -1,4 +1,4 @@
-"""A hundred thousand messages, all due at once for a server that does not answer (threats.md 26): nobody notices."""
+"""A hundred thousand messages due at once for a server that does not answer (threats.md 26): no delay for others."""
 
 import shutil
 from functools import partial

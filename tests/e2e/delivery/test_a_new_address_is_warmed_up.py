@@ -1,4 +1,4 @@
-"""A new address sends little at first: what goes beyond waits without an attempt, and everybody is told why."""
+"""A new address sends little at first: what goes beyond waits without an attempt, and dashboard and shell say why."""
 
 import re
 from functools import partial
@@ -26,7 +26,7 @@ WAITS_FOR_CUSTOMERS = re.compile(
 
 
 async def ask(made: World, account: Provisioned, path: str) -> Any:
-    """What somebody who logs in reads."""
+    """What a user of the dashboard reads."""
     async with httpx.AsyncClient(base_url=made.running.url, trust_env=False, timeout=30) as client:
         login = await client.post("/v1/auth/login", json={"email": account.email, "password": PASSWORD})
         return (await client.get(path, headers={"Authorization": f"Bearer {login.json()['token']}"})).json()

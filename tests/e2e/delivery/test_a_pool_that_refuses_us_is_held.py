@@ -1,4 +1,4 @@
-"""5.7.1 again and again: somebody there does not want us, so the pool's mail is held and the operator is told."""
+"""5.7.1 again and again: the provider does not want us, so the pool's mail is held and the operator is told."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ async def release(made: World, pool: str) -> None:
 
 
 async def test_a_pool_that_refuses_us_is_held(tmp_path: Path) -> None:
-    """After ten refusals in a row the rest waits untried, nobody is suppressed, the log is loud; released, it goes."""
+    """After ten refusals in a row the rest waits untried, no address is suppressed, the log says so; then it goes."""
     async with world(tmp_path, delays("1h"), "[delivery.pools.default]", "concurrency = 1") as made:
         script: dict[str, bytes] = {"RCPT": REFUSED}
         server = FakeMx(answers=script)
         await made.domain("hostile.test", server)
         sent = [await made.send(f"user{number}@hostile.test") for number in range(FAULTS + 20)]
         await made.until(lambda: bool(made.rows("SELECT 1 FROM pool_holds")))
-        await trio.sleep(2.5)  # long enough for whoever does not heed the hold
+        await trio.sleep(2.5)  # long enough for mail that does not heed the hold
         statuses = [made.recipient(message).status for message in sent]
         assert statuses.count("bounced") == FAULTS
         assert statuses.count("queued") == 20

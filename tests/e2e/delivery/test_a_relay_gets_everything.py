@@ -124,7 +124,7 @@ async def test_a_relay_that_cannot_be_used_gets_nothing(tmp_path: Path) -> None:
         "plain": "the server does not offer STARTTLS",
         "timid": "credentials are not sent without TLS",
         "stranger": "certificate",
-        "nobody": "no relay is configured for for-nobody.test",
+        "missing": "no relay is configured for for-missing.test",
     }
     tables = (
         domain_relay("for-wrong.test", "wrong.test", port, secret="a guess"),
@@ -136,7 +136,7 @@ async def test_a_relay_that_cannot_be_used_gets_nothing(tmp_path: Path) -> None:
         for name, server in relays.items():
             await listen(made, f"{name}.test", port, server)
         passed_over = FakeMx()
-        await made.domain("for-nobody.test", passed_over)
+        await made.domain("for-missing.test", passed_over)
         sent = {name: await made.send(f"ada@for-{name}.test") for name in reasons}
         await made.tried(*sent.values())
         for name, message in sent.items():
@@ -156,7 +156,7 @@ async def test_a_relay_that_cannot_be_used_gets_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_domain_may_have_a_relay_of_its_own(tmp_path: Path) -> None:
-    """In mode direct: this domain, and those below another, by their relay; everybody else by their MX."""
+    """In mode direct: this domain, and those below another, by their relay; all others by their MX."""
     (authority, trust), port = trusted(tmp_path), free_port()
     tables = (
         domain_relay("partner.test", "relay.test", port),

@@ -20,7 +20,7 @@ async def test_a_server_that_wants_less_gets_less(tmp_path: Path, answer: bytes)
         await made.until(lambda: bool(made.rows("SELECT 1 FROM pool_states WHERE slowed_by IS NOT NULL")))
         others, elsewhere = FakeMx(), "ada@quick.test"
         await made.domain("quick.test", others)
-        await made.final(await made.send(elsewhere))  # nobody else is kept waiting
+        await made.final(await made.send(elsewhere))  # no other mail is kept waiting
         found = [made.recipient(message) for message in sent]
         assert [each.status for each in found].count("deferred") == 1
         assert [each.attempts for each in found].count(0) == MESSAGES - 1

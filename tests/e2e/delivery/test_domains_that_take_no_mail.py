@@ -1,4 +1,4 @@
-"""What the DNS says decides before any server is asked: no such domain, no mail wanted, nobody knows."""
+"""What the DNS says decides before any server is asked: no such domain, no mail wanted, not known."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.fakes.mx import FakeMx
 
 
 async def test_domains_that_take_no_mail(tmp_path: Path) -> None:
-    """Null MX and NXDOMAIN bounce at once with the credit returned and nobody suppressed; the rest stays deferred."""
+    """Null MX and NXDOMAIN bounce at once, the credit returned and no address suppressed; the rest stays deferred."""
     async with world(tmp_path, delays("1h")) as made:
         made.publish("null.test", MX=["0 ."])
         made.publish("servfail.test", MX=Trouble.SERVFAIL)

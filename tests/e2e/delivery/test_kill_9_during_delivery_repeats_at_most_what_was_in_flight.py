@@ -34,7 +34,7 @@ FINAL_WITHIN = 40.0  # seconds for what is left after the last restart
 
 @dataclass(frozen=True)
 class Wanted:
-    """A message somebody wants to get through, however often they have to ask."""
+    """A message that its sender wants to get through, however often it has to ask."""
 
     key: str
     recipients: tuple[str, ...]
@@ -42,7 +42,7 @@ class Wanted:
 
 @dataclass
 class Customer:
-    """Who sends: what was accepted (its id by key), and what nobody knows of."""
+    """Who sends: what was accepted (its id by key), and what has no answer."""
 
     made: World
     choose: random.Random
@@ -51,7 +51,7 @@ class Customer:
     unknown: list[Wanted] = field(default_factory=list)
 
     def new(self) -> Wanted:
-        """A message nobody has sent yet, for one or two recipients."""
+        """A message not sent yet, for one or two recipients."""
         number = len(self.all)
         count = self.choose.choice((1, 1, 1, 2))
         wanted = Wanted(f"key {number}", tuple(f"user{number}.{each}@slow.test" for each in range(count)))
@@ -82,7 +82,7 @@ class Customer:
             return
 
     def retry(self) -> None:
-        """Ask again, under the same keys, for what nobody knows of."""
+        """Ask again, under the same keys, for what has no answer."""
         waiting, self.unknown = self.unknown, []
         with Client(self.made.running.url) as client:
             for wanted in waiting:
@@ -124,7 +124,7 @@ async def one_round(customer: Customer, server: Witness, choose: random.Random) 
         answered = frozenset(each for each in server.transactions if (each.answered_at or 0.0) > just)
         killed = Killed(len(server.transactions), frozenset(server.open), answered)
         made.running.kill()  # without an await since the last look, so that nothing happens at the server meanwhile
-    await made.until(lambda: not server.open)  # what it has got it takes, though nobody hears of it
+    await made.until(lambda: not server.open)  # what it has got it takes, though its answer is lost
     return killed
 
 

@@ -11,17 +11,17 @@ async def test_recipients_of_one_message_each_get_their_own_answer(tmp_path: Pat
     async with world(tmp_path, delays("1s", "1s")) as made:
         server = FakeMx(
             answers={
-                "RCPT nobody@mixed.test": b"550 5.1.1 No such user\r\n",
+                "RCPT unknown@mixed.test": b"550 5.1.1 No such user\r\n",
                 "RCPT later@mixed.test": [b"452 4.2.2 Mailbox full\r\n", b"250 2.1.5 ok\r\n"],
             }
         )
         await made.domain("mixed.test", server)
-        message = await made.send("ada@mixed.test", "nobody@mixed.test", "bob@mixed.test", "later@mixed.test")
+        message = await made.send("ada@mixed.test", "unknown@mixed.test", "bob@mixed.test", "later@mixed.test")
         await made.tried(message)
         found = made.recipients(message)
         assert {address.partition("@")[0]: one.status for address, one in found.items()} == {
             "ada": "delivered",
-            "nobody": "bounced",
+            "unknown": "bounced",
             "bob": "delivered",
             "later": "deferred",
         }
@@ -36,7 +36,7 @@ async def test_recipients_of_one_message_each_get_their_own_answer(tmp_path: Pat
 
 
 async def test_a_hundred_recipients_at_one_domain_make_two_transactions(tmp_path: Path) -> None:
-    """A message to 50 at one domain and 50 at another reaches each domain once, with everybody on the envelope."""
+    """A message to 50 at one domain and 50 at another reaches each domain once, with all recipients on the envelope."""
     async with world(tmp_path) as made:
         here, there = FakeMx(), FakeMx()
         await made.domain("here.test", here)

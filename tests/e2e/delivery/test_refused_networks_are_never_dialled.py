@@ -31,7 +31,7 @@ async def test_refused_networks_are_never_dialled(tmp_path: Path) -> None:
     """Loopback, private, link-local, mapped and translated addresses: bounced, credit returned, 0 connections."""
     async with world(tmp_path, allowed="") as made:
         canary = FakeMx()
-        await made.domain("canary.test", canary)  # 127.0.0.x, where somebody does listen
+        await made.domain("canary.test", canary)  # 127.0.0.x, where a server does listen
         sent = {"canary": await made.send("ada@canary.test")}
         for name, records in TARGETS.items():
             made.publish(f"mx.{name}.test", **records)

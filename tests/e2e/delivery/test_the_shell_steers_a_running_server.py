@@ -66,10 +66,10 @@ async def test_a_paused_pool_waits_and_what_was_cancelled_never_leaves(tmp_path:
 
 async def test_what_is_cancelled_while_it_waits_for_a_slot_never_leaves(tmp_path: Path) -> None:
     """Routed and signed already, with the only session of its pool in use: cancelled then, it is not sent."""
-    gate = trio.Event()
+    answered = trio.Event()
 
     async def take_time(stream: trio.abc.Stream) -> None:
-        await gate.wait()
+        await answered.wait()
         await stream.send_all(b"220 slow.test ESMTP\r\n")
 
     async with world(tmp_path, "[delivery.pools.default]\nconcurrency = 1") as made:
@@ -82,7 +82,7 @@ async def test_what_is_cancelled_while_it_waits_for_a_slot_never_leaves(tmp_path
         (recipient,) = (await shell(made, "explain", wanted))["recipients"]
         assert recipient["explanation"] == "waiting: pool slow.test 1 of 1 in use"
         await shell(made, "queue", "cancel", unwanted)
-        gate.set()
+        answered.set()
         await made.final(first, wanted, within=SOON)
         assert len(server.messages) == 2
         assert (made.recipient(unwanted).status, made.recipient(unwanted).attempts) == ("failed", 0)

@@ -9,24 +9,24 @@ from tests.fakes.mx import FakeMx
 async def test_unknown_users_are_suppressed(tmp_path: Path) -> None:
     """The first message bounces at the server, the next one at once and without a connection; both credits are back."""
     async with world(tmp_path, delays("1h")) as made:
-        server = FakeMx(answers={"RCPT Nobody@users.test": b"550 5.1.1 User unknown\r\n"})
+        server = FakeMx(answers={"RCPT Unknown@users.test": b"550 5.1.1 User unknown\r\n"})
         await made.domain("users.test", server)
-        first = await made.send("Nobody@users.test")
+        first = await made.send("Unknown@users.test")
         await made.final(first)
         found = made.recipient(first)
         assert (found.status, found.code, found.attempts) == ("bounced", 550, 1)
         assert made.rows("SELECT address, reason FROM suppressions") == [
-            ("nobody@users.test", "bounced: 550 5.1.1 User unknown")
+            ("unknown@users.test", "bounced: 550 5.1.1 User unknown")
         ]
         commands = len(server.commands)
-        second = await made.send("nobody@USERS.test")
+        second = await made.send("unknown@USERS.test")
         found = made.recipient(second)
         assert (found.status, found.code, found.attempts) == ("bounced", None, 0)
         assert (found.response or "").startswith("suppressed: ")
         assert made.events(second) == ["email.bounced"]
         assert made.credits() == CREDITS
         assert len([line for line in server.commands[commands:] if line != "QUIT"]) == 0
-        third = await made.send("nobody@users.test", "ada@users.test")
+        third = await made.send("unknown@users.test", "ada@users.test")
         await made.final(third)
         assert made.status(third) == "partial"
         assert made.credits() == CREDITS - 1

@@ -1,6 +1,6 @@
 """A mail server that takes its time and remembers every transaction with its times: who was in flight, and when.
 
-Unlike `FakeMx` it counts a message as taken once it has the final dot, whether or not anybody is left to hear its 250.
+Unlike `FakeMx` it counts a message as taken once it has the final dot, whether or not the client gets its 250.
 """
 
 import re

@@ -93,7 +93,7 @@ class World:
         self.dns.zone[name] = {**self.dns.zone.get(name, {}), **records}
 
     async def host(self, name: str, serve: Handler | None) -> str:
-        """A mail server with this name and an address of its own; None: nobody listens there."""
+        """A mail server with this name and an address of its own; None: no server listens there."""
         number = next(self._hosts)
         address = f"127.0.{number // 250}.{number % 250 + 1}"
         self.publish(name, A=[address])
@@ -103,7 +103,7 @@ class World:
         return address
 
     async def domain(self, name: str, *servers: FakeMx | None) -> None:
-        """A domain with these servers as its MX hosts, the first preferred; None: a host where nobody listens."""
+        """A domain with these servers as its MX hosts, the first preferred; None: a host where no server listens."""
         hosts = [f"mx{number}.{name}" for number in range(len(servers))]
         for host, server in zip(hosts, servers, strict=True):
             await self.host(host, None if server is None else server.serve)

@@ -8,9 +8,10 @@ from appliance.cli import failures
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError, RelayTls
 from appliance.deliver import build
-from appliance.deliver.from_settings import pools, relays
-from appliance.deliver.providers import PROVIDERS, Limits
+from appliance.deliver.build import relays
+from appliance.deliver.providers import PROVIDERS, PoolLimits, pools
 from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
+from appliance.deliver.warmup import SourceWarmup
 from appliance.model.warmup import hourly_limit
 from appliance.outside import Outside
 from appliance.store import open_store
@@ -78,7 +79,7 @@ def test_without_settings_the_pools_are_as_built_in() -> None:
     for provider in PROVIDERS:
         for suffix in provider.suffixes:
             assert (made.of(f"mx.{suffix}").name, made.of(f"mx.{suffix}").limits) == (provider.name, provider.limits)
-    assert made.of("mx.example.net").limits == Limits()
+    assert made.of("mx.example.net").limits == PoolLimits()
 
 
 def test_a_built_in_pool_is_changed_key_by_key() -> None:
@@ -86,9 +87,9 @@ def test_a_built_in_pool_is_changed_key_by_key() -> None:
     before = pools(config("")).of("smtp-in.orange.fr").limits
     assert before.per_minute is not None
     made = pools(config("[delivery.pools.orange]\nper_minute = 0")).of("smtp-in.orange.fr").limits
-    assert made == Limits(before.concurrency, before.messages_per_connection, None)
+    assert made == PoolLimits(before.concurrency, before.messages_per_connection, None)
     text = "[delivery.pools.orange]\nconcurrency = 7\nmessages_per_connection = 3"
-    assert pools(config(text)).of("smtp-in.orange.fr").limits == Limits(7, 3, before.per_minute)
+    assert pools(config(text)).of("smtp-in.orange.fr").limits == PoolLimits(7, 3, before.per_minute)
 
 
 def test_the_default_is_for_all_other_organisations() -> None:
@@ -99,10 +100,10 @@ def test_the_default_is_for_all_other_organisations() -> None:
             '[delivery.pools.partner]\nsuffixes = ["partner.example"]\nconcurrency = 9'
         )
     )
-    assert made.of("mx.example.net").limits == Limits(3, 100, 60)
+    assert made.of("mx.example.net").limits == PoolLimits(3, 100, 60)
     assert made.of("aspmx.l.google.com").limits == pools(config("")).of("aspmx.l.google.com").limits
     partner = made.of("mx1.partner.example")
-    assert (partner.name, partner.limits) == ("partner", Limits(9, 100, 60))
+    assert (partner.name, partner.limits) == ("partner", PoolLimits(9, 100, 60))
 
 
 def test_a_new_pool_may_take_a_suffix_from_a_built_in_one() -> None:
@@ -134,7 +135,7 @@ def test_suffixes_of_a_built_in_pool_are_replaced() -> None:
     assert made.of("mx.psmtp.com").name == "psmtp.com"
 
 
-def test_a_pool_that_nobody_knows_is_an_error() -> None:
+def test_an_unknown_pool_is_an_error() -> None:
     """A slip in the name of a built-in pool is named with its key and the names there are."""
     with pytest.raises(ConfigError) as refused:
         pools(config("[delivery.pools.gogle]\nconcurrency = 1"))
@@ -151,17 +152,17 @@ def test_a_relay_that_is_an_address_is_its_own_pool() -> None:
 # ---- put together
 
 
-async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
+async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
     """Relays, pools, own addresses and the number of sessions reach the parts that use them."""
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        dispatch = build.build(made, outside, store, bytes(32), Inbox())
-    assert dispatch.sessions == 7
-    assert dispatch.gates.proofs.pools.others == Limits(1)
-    assert dispatch.routes.router.relays.default == Relay("smart.example")
-    assert made.delivery.own_addresses[0] in dispatch.routes.router.own
-    assert dispatch.warmups is None  # unless it is on
+        scheduler = build.build(made, outside, store, bytes(32), Inbox())
+    assert scheduler.sessions == 7
+    assert scheduler.limiters.proofs.pools.others == PoolLimits(1)
+    assert scheduler.preparing.routes.router.relays.default == Relay("smart.example")
+    assert made.delivery.own_addresses[0] in scheduler.preparing.routes.router.own
+    assert not isinstance(scheduler.warmup, SourceWarmup)  # unless it is on
 
 
 async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
@@ -169,9 +170,10 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        dispatch = build.build(made, outside, store, bytes(32), Inbox())
-    assert dispatch.warmups is not None
-    assert [hourly_limit(dispatch.warmups.settings, day) for day in range(4)] == [5, 10, 20, None]
+        scheduler = build.build(made, outside, store, bytes(32), Inbox())
+    assert isinstance(scheduler.warmup, SourceWarmup)
+    assert scheduler.deliverer.warmup is scheduler.warmup
+    assert [hourly_limit(scheduler.warmup.settings, day) for day in range(4)] == [5, 10, 20, None]
 
 
 async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:

@@ -1,23 +1,80 @@
-"""In charge of what every part of an SMTP session has in common: bytes out, replies in, and the ways it can end.
+"""The part of SMTP that the opening and the transaction share: safe commands out, replies in, and the ways it can end.
 
-A dialogue does no I/O. Whoever drives it repeats, while it is `awaiting` a reply: send what `output` gives, receive
-something, hand it to `receive`. A server speaks when it is spoken to: bytes left over once everything said is answered
-are a fault. That is what shuts out replies injected before STARTTLS, and an acceptance sent ahead of the message.
+No I/O: the driver repeats, while an exchange is `awaiting` a reply: send what `output` gives, receive bytes, hand them
+to `receive`. Two invariants. No byte of an address, a name or a secret can end a command line or begin another command.
+And a server may only answer: bytes left over once every command is answered are a fault, which shuts out replies
+injected before STARTTLS and an acceptance sent ahead of the message.
 """
 
+import re
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from appliance.deliver.smtp.reply import Reply, ReplyFault, ReplyReader
-from appliance.deliver.smtp.results import Cause, Stage, Verdict, answered, lost
-from appliance.deliver.smtp.transcript import CLIENT, NOTE, SERVER, Transcript
+from appliance.deliver.smtp.results import CLIENT, NOTE, SERVER, Cause, Stage, Transcript, Verdict, answered, lost
 
-CLOSING = 421  # RFC 5321 3.8 and 4.2.3: may come in answer to anything; the server closes
+SERVICE_CLOSING = 421  # RFC 5321 3.8 and 4.2.3: may come in answer to anything; the server closes
+
+# Beyond threats.md 6 (CR, LF, NUL, space, angle brackets), every other control character and line separator.
+_SAFE = re.compile(r"[^\x00-\x20\x7f-\x9f<>\u2028\u2029]*")
+_DOMAIN = re.compile(r"[A-Za-z0-9.:_\[\]-]+")  # a host name or an address literal, RFC 5321 4.1.3
 
 
-class Dialogue(ABC):
-    """One run of commands and replies on a connection."""
+# ---- commands
 
+
+class UnsafeArgument(ValueError):
+    """Text that must never become part of a command; that it came this far is a bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayCredentials:
+    username: str
+    password: str = field(repr=False)
+
+
+def mail_command(sender: str, parameters: str = "") -> str:
+    """RFC 5321 4.1.1.2; the empty sender is the null reverse-path."""
+    return f"MAIL FROM:<{_checked(sender)}>{parameters}"
+
+
+def rcpt_command(recipient: str) -> str:
+    """RFC 5321 4.1.1.3."""
+    if not recipient:
+        raise UnsafeArgument("an empty recipient")
+    return f"RCPT TO:<{_checked(recipient)}>"
+
+
+def hello_command(verb: str, name: str) -> str:
+    """EHLO or HELO (RFC 5321 4.1.1.1) with our own name."""
+    if not _DOMAIN.fullmatch(name):
+        raise UnsafeArgument(f"not a name to greet with: {name!r}")
+    return f"{verb} {name}"
+
+
+def plain_secret(credentials: RelayCredentials) -> str:
+    """The one message of AUTH PLAIN, RFC 4616 2."""
+    if "\0" in credentials.username + credentials.password:
+        raise UnsafeArgument("a NUL in the relay's credentials")
+    return base64(f"\0{credentials.username}\0{credentials.password}")
+
+
+def base64(text: str) -> str:
+    return b64encode(text.encode()).decode("ascii")
+
+
+def _checked(address: str) -> str:
+    if not _SAFE.fullmatch(address):
+        raise UnsafeArgument(f"not an address to write into a command: {address!r}")
+    return address
+
+
+# ---- commands and replies in turn
+
+
+class SmtpExchange(ABC):
     def __init__(self, replies: ReplyReader, clock: Callable[[], float]) -> None:
         self.transcript = Transcript(clock)
         self.verdict: Verdict | None = None  # what ended the session; None while it is good
@@ -41,7 +98,7 @@ class Dialogue(ABC):
 
     @property
     def in_step(self) -> bool:
-        """Whether the connection can be used for another dialogue after this one."""
+        """Whether the connection can be used for another exchange after this one."""
         return self.verdict is None and self._broken is None and self._replies.empty
 
     def output(self) -> list[bytes]:
@@ -66,12 +123,12 @@ class Dialogue(ABC):
             self._take(stage, reply)
 
     def broken(self, reason: str) -> None:
-        """Sending failed. The server may have said why before it hung up, so go on receiving; no consent counts now."""
+        """Sending failed. The server may have said why before it closed, so continue receiving; no 2xx counts now."""
         self._broken = self._broken or reason
         self._output.clear()
 
     def fail(self, cause: Cause, text: str) -> None:
-        """End without an answer: the connection is lost, late or talking nonsense."""
+        """End without an answer: the connection is lost, too slow, or not speaking SMTP."""
         if (stage := self.awaiting) is not None:
             self._fail_at(stage, cause, text)
 
@@ -82,7 +139,7 @@ class Dialogue(ABC):
     def _take(self, stage: Stage, reply: Reply) -> None:
         self.answers += 1
         self.transcript.add(SERVER, reply.shown)
-        if reply.code == CLOSING:
+        if reply.code == SERVICE_CLOSING:
             self._end(answered(stage, reply))
         elif self._broken is not None and reply.family < 4:
             self.fail(Cause.CONNECTION_LOST, self._broken)
@@ -97,6 +154,6 @@ class Dialogue(ABC):
         return True
 
     def _say(self, lines: list[str], shown: str | None = None) -> None:
-        """Say one or more commands in one write; `shown` stands in the transcript for what holds a secret."""
+        """Write one or more commands at once; `shown` stands in the transcript for what holds a secret."""
         self._output.append(("\r\n".join(lines) + "\r\n").encode())
         self.transcript.add(CLIENT, *(lines if shown is None else [shown]))

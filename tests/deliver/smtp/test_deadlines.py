@@ -3,8 +3,15 @@
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.slow_servers import CONNECT, KEPT, REMEMBERED, SHORT, SHORT_CONNECT, SlowServers
-from appliance.deliver.smtp.timeouts import Timeouts
+from appliance.deliver.smtp.deadlines import (
+    CONNECT_TIMEOUT,
+    SHORT_CONNECT_TIMEOUT,
+    SHORT_TIMEOUT,
+    SLOW_FOR,
+    SLOW_SERVERS_KEPT,
+    SlowServers,
+    Timeouts,
+)
 
 
 async def test_a_slow_server_gets_short_timeouts_until_it_behaves(autojump_clock: MockClock) -> None:
@@ -14,10 +21,10 @@ async def test_a_slow_server_gets_short_timeouts_until_it_behaves(autojump_clock
     slow.add("192.0.2.1")
     short = slow.timeouts("192.0.2.1")
     waits = (short.greeting, short.ehlo, short.starttls, short.auth, short.reset, short.mail, short.rcpt, short.data)
-    assert set(waits) == {SHORT}
+    assert set(waits) == {SHORT_TIMEOUT}
     assert (short.end_of_data, short.whole) == (Timeouts().end_of_data, Timeouts().whole)
-    assert slow.connect_timeout("192.0.2.1") == SHORT_CONNECT
-    assert (slow.timeouts("192.0.2.2"), slow.connect_timeout("192.0.2.2")) == (Timeouts(), CONNECT)
+    assert slow.connect_timeout("192.0.2.1") == SHORT_CONNECT_TIMEOUT
+    assert (slow.timeouts("192.0.2.2"), slow.connect_timeout("192.0.2.2")) == (Timeouts(), CONNECT_TIMEOUT)
     slow.remove("192.0.2.1")
     assert slow.timeouts("192.0.2.1") == Timeouts()
 
@@ -26,15 +33,15 @@ async def test_it_is_forgotten_after_an_hour(autojump_clock: MockClock) -> None:
     """A server that is merely slow gets the full time again, before a message's attempts are used up."""
     slow = SlowServers(Timeouts())
     slow.add("192.0.2.1")
-    await trio.sleep(REMEMBERED)
+    await trio.sleep(SLOW_FOR)
     assert slow.timeouts("192.0.2.1") == Timeouts()
 
 
 async def test_the_memory_is_bounded(autojump_clock: MockClock) -> None:
     """The oldest are forgotten first."""
     slow = SlowServers(Timeouts())
-    for number in range(KEPT + 1):
+    for number in range(SLOW_SERVERS_KEPT + 1):
         slow.add(str(number))
     assert "0" not in slow
     assert "1" in slow
-    assert str(KEPT) in slow
+    assert str(SLOW_SERVERS_KEPT) in slow

@@ -1,5 +1,7 @@
 """The warm-up of sending addresses within delivery, on a virtual clock: what goes when, from where, and what waits."""
 
+from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -9,17 +11,17 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
-from appliance.deliver import pool_limiters as gates_module
-from appliance.deliver import scheduler as dispatch_module
-from appliance.deliver import warmups as warmups_module
-from appliance.deliver.attempt import Courier
+from appliance.deliver.attempt import Deliverer
 from appliance.deliver.metrics import name_pools
 from appliance.deliver.route import Host, Relay, Route
+from appliance.deliver.scheduler import Intervals
+from appliance.deliver.warmup import Permit
 from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome
 from appliance.report.explain import standing
 from appliance.times import DAY, HOUR
-from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one, stage
+from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one
+from tests.deliver.simulated_delivery import stage as simulated
 from tests.fakes.mx import FakeMx, hang_up
 
 ON = WarmupSettings(enabled=True)
@@ -28,13 +30,9 @@ BOTH = {"a.test": {"MX": ["10 mx.a.test."]}, "mx.a.test": {"A": ["127.0.0.1"], "
 MINUTES = 60.0
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look around less often: days have many seconds."""
-    monkeypatch.setattr(gates_module, "STATE_EVERY", 30.0)
-    monkeypatch.setattr(dispatch_module, "CLOSE_EVERY", 600.0)
-    monkeypatch.setattr(dispatch_module, "FULL_LOOK", 30.0)
-    monkeypatch.setattr(warmups_module, "KEEP_EVERY", 30.0)
+# Less often than in earnest: days have many seconds.
+RARELY = Intervals(poll_all=30.0, publish=30.0, close_idle=600.0, save_warmup=30.0)
+stage = partial(simulated, intervals=RARELY)
 
 
 def delivered(played: Stage, pool: str = "a.test") -> list[int]:
@@ -66,15 +64,11 @@ async def explanation(played: Stage, message: str, settings: WarmupSettings = ON
 # ---- through days
 
 
-async def test_a_pool_gets_what_each_day_allows(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pool_gets_what_each_day_allows(tmp_path: Path, autojump_clock: MockClock) -> None:
     """What waits for a new address goes at each day's pace, one attempt each, and nothing else is recorded."""
-    monkeypatch.setattr(dispatch_module, "FULL_LOOK", 120.0)
-    monkeypatch.setattr(gates_module, "STATE_EVERY", 600.0)
-    monkeypatch.setattr(warmups_module, "KEEP_EVERY", 600.0)
+    rarely = replace(RARELY, poll_all=120.0, publish=600.0, save_warmup=600.0)
     few = WarmupSettings(enabled=True, first_hour=2, growth=1.5)
-    async with stage(tmp_path, *one(FakeMx()), warmup=few) as played:
+    async with stage(tmp_path, *one(FakeMx()), warmup=few, intervals=rarely) as played:
         for length, count in ((24, 2 * 24), (24, 3 * 24), (6, 5 * 6)):
             for number in range(count):
                 await played.send(f"user{number}@a.test")
@@ -136,7 +130,7 @@ async def test_other_pools_go_on(tmp_path: Path, autojump_clock: MockClock) -> N
 
 
 async def test_accounts_take_turns_for_what_may_go(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Somebody's single message is next, however many of somebody else's wait."""
+    """An account's single message is next, however many of another's wait."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
         for number in range(300):
             await played.send(f"user{number}@a.test")
@@ -156,16 +150,16 @@ async def test_recipients_are_counted_and_a_message_goes_in_parts(tmp_path: Path
         got = sorted(address for each in server.messages for address in each.recipients)
         assert got == sorted(f"user{number}@a.test" for number in range(30))
         assert attempts(played) == 30
-        assert played.dispatch._in_hand.total == 0
+        assert played.scheduler._pending.total == 0
 
 
 async def test_few_are_prepared_while_many_wait(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """No more parcels are in hand than may go in half an hour: their routes would grow old."""
+    """No more envelopes are pending than may go in half an hour: their routes would grow old."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON) as played:
         for number in range(200):
             await played.send(f"user{number}@a.test")
         await trio.sleep(60)
-        assert played.dispatch._in_hand.total == 10
+        assert played.scheduler._pending.total == 10
 
 
 # ---- sources
@@ -184,7 +178,7 @@ async def test_each_source_has_its_own_warm_up(tmp_path: Path, autojump_clock: M
 
 
 async def test_a_dead_family_costs_no_attempt_and_lends_no_room(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """With IPv6 leading nowhere, everything waits for IPv4's pace: nobody loses an attempt by that."""
+    """With IPv6 leading nowhere, everything waits for IPv4's pace, and no attempt is lost by that."""
     server = FakeMx()
     async with stage(tmp_path, BOTH, {"127.0.0.1": server}, warmup=ON) as played:
         for number in range(100):
@@ -224,7 +218,7 @@ async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_c
 
 
 async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """After the last day everything goes at once, and nobody is told of a warm-up."""
+    """After the last day everything goes at once, and no warm-up is reported."""
     short = WarmupSettings(enabled=True, days=1)
     async with stage(tmp_path, *one(FakeMx()), warmup=short) as played:
         await played.final(await played.send("ada@a.test"))
@@ -232,7 +226,7 @@ async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clo
         await played.final(*[await played.send(f"user{number}@a.test") for number in range(150)], within=60)
         assert played.store.warmups.told(short, 10) == []
         await trio.sleep(60)
-        assert played.rows("SELECT day, sent FROM warmups") == [(1, 0)]  # nobody counts any more
+        assert played.rows("SELECT day, sent FROM warmups") == [(1, 0)]  # nothing is counted any more
 
 
 async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -249,34 +243,31 @@ async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autoju
 async def test_mail_to_a_relay_is_not_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The world sees the relay's address, and not ours."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
-        warmups = played.dispatch.warmups
-        assert warmups is not None
+        warmup = played.scheduler.warmup
         hosts = (Host("relay.test", (ip_address("127.0.0.1"),)),)
         relayed, direct = Route("a.test", hosts, 587, relay=Relay("relay.test")), Route("a.test", hosts, 25)
-        assert warmups.permit("a.test", relayed, 50) is None
-        permit = warmups.permit("a.test", direct, 50)
-        assert permit is not None
-        assert permit.count == 2
-        assert not warmups.lets_go("a.test", direct)
-        assert warmups.lets_go("a.test", relayed)
+        assert warmup.permit("a.test", relayed, 50) == Permit("a.test", 50)
+        assert warmup.permit("a.test", direct, 50).count == 2
+        assert not warmup.may_start("a.test", direct)
+        assert warmup.may_start("a.test", relayed)
 
 
-async def test_mail_whose_second_server_is_warmed_up_does_not_fly_in_vain(
+async def test_mail_whose_second_server_is_warmed_up_is_not_tried_in_vain(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a dead first server it waits for the pace of the second one's pool, and is hardly looked at meanwhile."""
     begun = 0
-    deliver = Courier.deliver
+    deliver = Deliverer._deliver
 
-    async def counting(self: Courier, *given: Any, **named: Any) -> list[Outcome]:
+    async def counting(self: Deliverer, *given: Any) -> list[Outcome] | None:
         nonlocal begun
         begun += 1
-        return await deliver(self, *given, **named)
+        return await deliver(self, *given)
 
-    monkeypatch.setattr(Courier, "deliver", counting)
+    monkeypatch.setattr(Deliverer, "_deliver", counting)
     zone = {
         "d.test": {"MX": ["10 mx.orga.test.", "20 mx.orgb.test."]},
-        "mx.orga.test": {"A": ["127.0.0.1"]},  # where nobody listens
+        "mx.orga.test": {"A": ["127.0.0.1"]},  # where no server listens
         "mx.orgb.test": {"A": ["127.0.0.2"]},
     }
     server = FakeMx()

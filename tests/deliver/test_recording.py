@@ -1,4 +1,4 @@
-"""Writing down what came of parcels: together, whatever happens to one of them, and before the end."""
+"""Writing down what came of envelopes: together, whatever happens to one of them, and before the end."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from appliance.concurrency.batch_writer import RESULTS_PER_TRANSACTION
-from appliance.deliver.attempt import Parcel
-from appliance.deliver.recorder import Recorder, Result
+from appliance.concurrency.batch_writer import RESULTS_PER_TRANSACTION, BatchWriter
+from appliance.deliver.due_mail import Envelope
+from appliance.deliver.scheduler import AttemptResult, recording
 from appliance.errors import Code, Refused
 
 
@@ -45,23 +45,23 @@ class FakeStore:
         self.queue = FakeQueue()
 
 
-def recorder() -> tuple[Recorder, FakeQueue]:
+def recorder() -> tuple[BatchWriter[AttemptResult], FakeQueue]:
     """A recorder, and where it writes."""
     store = FakeStore()
-    return Recorder(store), store.queue  # type: ignore[arg-type]  # a fake
+    return recording(store), store.queue  # type: ignore[arg-type]  # a fake
 
 
-def add(made: Recorder, *names: str) -> None:
-    """One parcel with an outcome of its own each."""
+def add(made: BatchWriter[AttemptResult], *names: str) -> None:
+    """One envelope with an outcome of its own each."""
     for name in names:
-        made.add(Parcel(name, "acc", "a.test", ()), [FakeOutcome(name)])  # type: ignore[list-item]  # a fake
+        made.add(AttemptResult(Envelope(name, "acc", "a.test", ()), [FakeOutcome(name)]))  # type: ignore[list-item]  # a fake
 
 
-async def close_and_run(made: Recorder) -> list[str]:
-    """Write all there is; the parcels that are on disk."""
+async def close_and_run(made: BatchWriter[AttemptResult]) -> list[str]:
+    """Write all there is; the envelopes that are on disk."""
     done: list[str] = []
     made.close()
-    await made.run(lambda result, on_disk: done.append(result.parcel.message_id + ("" if on_disk else " is lost")))
+    await made.run(lambda result, on_disk: done.append(result.envelope.message_id + ("" if on_disk else " is lost")))
     return done
 
 
@@ -74,10 +74,10 @@ async def test_what_waits_together_is_written_together(autojump_clock: MockClock
     assert queue.written == [names[:RESULTS_PER_TRANSACTION], names[RESULTS_PER_TRANSACTION:]]
 
 
-async def test_a_parcel_without_a_result_is_let_go(autojump_clock: MockClock) -> None:
-    """One that nobody wants any more needs no transaction."""
+async def test_an_envelope_without_a_result_is_let_go(autojump_clock: MockClock) -> None:
+    """One that is not wanted any more needs no transaction."""
     made, queue = recorder()
-    made.add(Parcel("m", "acc", "a.test", ()), [])
+    made.add(AttemptResult(Envelope("m", "acc", "a.test", ()), []))
     assert await close_and_run(made) == ["m"]
     assert queue.written == []
 
@@ -95,7 +95,7 @@ async def test_a_storage_that_refuses_is_asked_again(autojump_clock: MockClock) 
     """Results wait for the disk, and come to it in their order."""
     made, queue = recorder()
     queue.refusals = 3
-    done: list[Result] = []
+    done: list[AttemptResult] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run, lambda result, _: done.append(result))
         add(made, "a")
@@ -118,7 +118,7 @@ async def test_at_the_end_a_storage_that_refuses_is_left(autojump_clock: MockClo
 async def test_a_cancellation_loses_nothing(autojump_clock: MockClock) -> None:
     """Cancelled with results waiting and more to come, it goes on until it is closed."""
     made, queue = recorder()
-    done: list[Result] = []
+    done: list[AttemptResult] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run, lambda result, _: done.append(result))
         add(made, "a")

@@ -1,0 +1,251 @@
+"""The warm-up of the addresses that mail leaves from: how much each source may send to a pool now.
+
+Which source an envelope leaves from is the routing table's choice, by the address that is dialled: mostly one for IPv4
+and one for IPv6, each with a reputation of its own. So an attempt has a permit for its source. If no server answers
+there, it goes on from another source only if that one may send as much; else the envelope waits again, without an
+attempt. An address that did not answer is skipped for a while, so that such an envelope waits for the right source.
+
+`NoWarmup` is the same with everything allowed, for installations whose warm-up is off.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import trio
+
+from appliance.config.settings import WarmupSettings
+from appliance.deliver.metrics import has_name
+from appliance.deliver.route import Route
+from appliance.errors import Refused
+from appliance.model.warmup import WarmupPace, WarmupStatus, applies_to, begin, hourly_limit, statuses
+from appliance.net.address_policy import Address
+from appliance.net.local_addresses import source_address
+from appliance.outside import Outside
+from appliance.store import Store
+from appliance.telemetry.log import get_logger
+from appliance.telemetry.metrics import WARMUP_STATUSES
+
+SOURCE_FRESH = 10.0  # seconds for which the routing table is not asked again
+DEAD_FOR = 300.0  # seconds for which an address that did not answer is skipped
+WARMUP_ENTRIES = 10_000  # entries of each cache
+UNLIMITED = 1_000_000_000
+
+log = get_logger("deliver")
+
+
+@dataclass(slots=True)
+class Permit:
+    """So many recipients may be handed to a pool, from one source at a time."""
+
+    pool: str
+    count: int
+    addresses: frozenset[Address] | None = None  # worth dialling; None: any, and nothing is counted
+    source: str | None = None
+    taken_at: int = 0
+    is_short: bool = False  # an address was skipped because its source may send no more for now
+
+
+class NoWarmup:
+    """No source is limited."""
+
+    def may_start(self, pool: str, route: Route) -> bool:
+        """Whether anything may go there now."""
+        return True
+
+    def permit(self, pool: str, route: Route, count: int) -> Permit:
+        """A permit for as many of `count` recipients as may go, to be asked for when some may."""
+        return Permit(pool, count)
+
+    def pending_limit(self, pool: str) -> int:
+        """How many envelopes of a pool are worth preparing."""
+        return UNLIMITED
+
+    def may_dial(self, permit: Permit, address: Address, pool: str) -> bool:
+        """Whether to try an address of a pool."""
+        return True
+
+    def reached(self, permit: Permit, pool: str) -> None:
+        """The server is this pool's, as it has proved."""
+
+    def did_not_answer(self, permit: Permit, address: Address) -> None:
+        """No server took anything there."""
+
+    def use_only(self, permit: Permit, count: int) -> None:
+        """Give back what will not be needed."""
+
+    async def save(self) -> None:
+        """Write to the store what has changed."""
+
+    async def keep_saved(self, every: float) -> None:
+        """Save again and again, every so many seconds, until cancelled; returns at once when there is nothing to."""
+
+
+@dataclass(slots=True)
+class SourceWarmup(NoWarmup):
+    """What every source may send to every pool, as far as it is known; the store has the rest."""
+
+    settings: WarmupSettings
+    store: Store
+    outside: Outside
+    known_as: Callable[[str], str] = str  # the pool as operators know it, of one under a host's name
+    source_of: Callable[[Address], Address | None] = source_address
+    _paces: dict[tuple[str, str], WarmupPace] = field(default_factory=dict)
+    _unsaved: set[tuple[str, str]] = field(default_factory=set)
+    _pending_limits: dict[str, int] = field(default_factory=dict)  # by pool
+    _sources: dict[Address, tuple[str | None, float]] = field(default_factory=dict)  # with until when
+    _dead: dict[Address, float] = field(default_factory=dict)  # until when; Trio's clock, here and above
+
+    # ---- what may go
+
+    def may_start(self, pool: str, route: Route) -> bool:
+        return self._choice(pool, route)[1] > 0
+
+    def permit(self, pool: str, route: Route, count: int) -> Permit:
+        if route.relay is not None:
+            return Permit(pool, count)
+        source, room = self._choice(pool, route)
+        room = max(1, room)  # the clock may have been set back since `may_start`
+        made = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.outside.now())
+        self._take(pool, source, made.count)
+        self._remember_limit(pool, source)
+        return made
+
+    def pending_limit(self, pool: str) -> int:
+        return self._pending_limits.get(pool, max(1, self.settings.first_hour // 2)) if pool else UNLIMITED
+
+    def may_dial(self, permit: Permit, address: Address, pool: str) -> bool:
+        """If the address is another pool's, or mail leaves for it from another source, the permit is for that one from
+        now on.
+        """
+        if permit.addresses is None:
+            return True
+        source = self.source(address)
+        same = pool == permit.pool and source == permit.source
+        if address not in permit.addresses or same or source is None:
+            return address in permit.addresses
+        if self._room(pool, source) < permit.count:
+            permit.is_short = True
+            return False
+        self._use(permit, pool, source)
+        return True
+
+    def reached(self, permit: Permit, pool: str) -> None:
+        """What it gets is counted for that pool, even beyond the room."""
+        if permit.addresses is not None and pool != permit.pool:
+            self._use(permit, pool, permit.source)
+
+    def did_not_answer(self, permit: Permit, address: Address) -> None:
+        if permit.addresses is not None:
+            _bound(self._dead)
+            self._dead[address] = trio.current_time() + DEAD_FOR
+
+    def use_only(self, permit: Permit, count: int) -> None:
+        self._give_back(permit, permit.count - count)
+        permit.count = count
+
+    def source(self, address: Address) -> str | None:
+        """The source of mail to an address; None: there is no way to it."""
+        known = self._sources.get(address)
+        if known is not None and trio.current_time() < known[1]:
+            return known[0]
+        found = self.source_of(address)
+        source = None if found is None else str(found)
+        _bound(self._sources)
+        self._sources[address] = source, trio.current_time() + SOURCE_FRESH
+        return source
+
+    def _use(self, permit: Permit, pool: str, source: str | None) -> None:
+        self._give_back(permit, permit.count)
+        permit.pool, permit.source, permit.taken_at = pool, source, self.outside.now()
+        self._take(pool, source, permit.count)
+
+    def _room(self, pool: str, source: str | None) -> int:
+        """How many recipients a source may hand to a pool now; without a source, nothing can leave at all."""
+        if source is None or not applies_to(self.settings, source):
+            return UNLIMITED
+        room = self._pace(pool, source).room(self.settings, self.outside.now())
+        return UNLIMITED if room is None else room
+
+    def _take(self, pool: str, source: str | None, count: int) -> None:
+        """Count what goes; once the warm-up of a source is over, nothing is counted."""
+        if source is not None and applies_to(self.settings, source):
+            pace = self._pace(pool, source)
+            if hourly_limit(self.settings, pace.day) is not None:
+                self._put(pace.take(self.settings, self.outside.now(), count))
+
+    def _give_back(self, permit: Permit, count: int) -> None:
+        pool, source = permit.pool, permit.source
+        if source is not None and applies_to(self.settings, source):
+            self._put(self._pace(pool, source).give_back(self.settings, permit.taken_at, count))
+
+    def _choice(self, pool: str, route: Route) -> tuple[str | None, int]:
+        """The source of the first address of a route from which something may go, and how much."""
+        if route.relay is not None:  # whose reputation is its own
+            return None, UNLIMITED
+        sources = list(dict.fromkeys(map(self.source, self._alive(route))))
+        for source in sources:
+            if source is not None and (room := self._room(pool, source)) > 0:
+                return source, room
+        return None, UNLIMITED if sources == [None] else 0
+
+    def _alive(self, route: Route) -> list[Address]:
+        """The addresses of a route without those that did not answer a while ago, unless that is all of them."""
+        now = trio.current_time()
+        every = [address for host in route.hosts for address in host.addresses]
+        return [address for address in every if self._dead.get(address, 0.0) <= now] or every
+
+    def _remember_limit(self, pool: str, source: str | None) -> None:
+        _bound(self._pending_limits)
+        most = None
+        if source is not None and applies_to(self.settings, source):
+            most = hourly_limit(self.settings, self._pace(pool, source).day)
+        self._pending_limits[pool] = UNLIMITED if most is None else max(1, most // 2)
+
+    def _pace(self, pool: str, source: str) -> WarmupPace:
+        pace, now = self._paces.get((pool, source)), self.outside.now()
+        if pace is None:
+            pace = self.store.warmups.of(pool, source) or self._as_at_its_provider(pool, source, now)
+            self._paces[pool, source] = pace
+        if (current := pace.at(now)) is not pace:
+            self._put(current)
+        return current
+
+    def _as_at_its_provider(self, pool: str, source: str, now: int) -> WarmupPace:
+        """A new warm-up; at a host that is only named like a provider's, on the day that this one has come to."""
+        known, pace = self.known_as(pool), begin(pool, source, now)
+        return pace if known == pool else replace(pace, day=self._pace(known, source).day)
+
+    def _put(self, pace: WarmupPace) -> None:
+        key = pace.pool, pace.source
+        self._paces[key] = pace
+        self._unsaved.add(key)
+
+    async def save(self) -> None:
+        if not self._unsaved:
+            return
+        keys, self._unsaved = self._unsaved, set()
+        try:
+            await self.store.warmups.keep([self._paces[key] for key in keys])
+        except Refused as refused:
+            self._unsaved |= keys
+            log.warning("how far the warm-up has come waits for the storage", reason=refused.text)
+            return
+        if len(self._paces) > WARMUP_ENTRIES:
+            self._paces = {key: self._paces[key] for key in self._unsaved}
+
+    async def keep_saved(self, every: float) -> None:
+        WARMUP_STATUSES["deliver"] = self._told
+        while True:
+            await trio.sleep(every)
+            await self.save()
+
+    def _told(self) -> list[WarmupStatus]:
+        paces = [pace for pace in self._paces.values() if has_name(pace.pool)]
+        return list(statuses(self.settings, paces, self.outside.now()))
+
+
+def _bound(memory: dict[Any, Any]) -> None:
+    """Forget everything when it is too much: all of it can be found out again."""
+    if len(memory) >= WARMUP_ENTRIES:
+        memory.clear()
