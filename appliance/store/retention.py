@@ -18,8 +18,9 @@ from appliance.outside import identifier_from
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.sql import Many, Row, gathered
-from appliance.store.statistics import HOUR, counted_all_before
+from appliance.store.statistics import counted_all_before
 from appliance.store.stored_bytes import bodies, give_back, of_record
+from appliance.times import HOUR
 
 START = ""  # comes before every id: where a walk begins
 

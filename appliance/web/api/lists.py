@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from appliance.model.events import rfc3339
+from appliance.times import rfc3339
 
 T = TypeVar("T")
 

@@ -8,9 +8,8 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code
 from appliance.intake.rate_limit import RequestRate
-from appliance.model.events import rfc3339
-from appliance.model.excerpt import excerpt
-from appliance.model.webhooks import Delivery, PostStatus, Trigger
+from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
 from appliance.web.operations import for_customers, parameter
@@ -84,7 +83,7 @@ def blueprint(services: Services, max_attempts: int, replays_at_once: int = REPL
     return routes
 
 
-def delivery_object(delivery: Delivery, max_attempts: int) -> DeliveryObject:
+def delivery_object(delivery: WebhookDelivery, max_attempts: int) -> DeliveryObject:
     """A delivery as it is shown."""
     return DeliveryObject(
         id=delivery.id,
