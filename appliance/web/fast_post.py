@@ -1,10 +1,10 @@
-"""In charge of the price of the request that carries the load: `POST /emails`, all of it here already.
+"""Fast path for a plain `POST /emails` that has come whole. Pure: no I/O, no state.
 
-h11 spends 200 µs on it, in states and checks that are the same every time; this spends 8. So as not to have two
-opinions of what a request is, only what h11 reads without any doubt is read here: a few spellings of the request line,
-plain ASCII headers, each once, with one plain length, nothing that asks for more than an answer. Whatever else comes,
-well formed or not, is h11's, from its first byte; what h11 refuses is never read here (`tests/web/test_fast_post.py`
-holds the two against each other).
+Without it, when h11 and ASGI serve every request, an accepted message takes 52 % more CPU time and the rate falls from
+980 to 540 messages/s (`tests.bench.accept`, ten rounds with and without in turns). It reads only what h11 would read
+the same way without any doubt: a few spellings of the request line, plain ASCII headers, each once, with one plain
+length, and nothing that asks for more than an answer. Every other request, well formed or not, goes to h11 from its
+first byte; what h11 refuses is never read here. `tests/web/test_fast_post.py` compares the two.
 """
 
 import re

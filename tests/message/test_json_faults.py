@@ -17,7 +17,7 @@ def sentence(body: bytes) -> str:
     """How this body is refused, whatever its type."""
     with pytest.raises((msgspec.DecodeError, ValueError)) as fault:
         msgspec.json.decode(body)
-    return explain(fault.value, body).text
+    return explain(fault.value, body, object).text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from appliance.message.line_ends import has_lone_line_end
+from appliance.message.characters import has_lone_line_end
 
 JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call
 LONE_DOT = b".\r\n"  # ends a message of nothing, RFC 2920 3.1

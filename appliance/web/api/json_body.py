@@ -38,7 +38,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         value = decoder.decode(body)
     # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as fault:
-        raise explain(fault, body) from fault
+        raise explain(fault, body, decoder.type) from fault
     if (repeated := find_repeated_key(body)) is not None:
         raise repeated
     return value
