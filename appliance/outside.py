@@ -4,12 +4,9 @@ import ipaddress
 import os
 import random
 import secrets
-import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from itertools import chain, repeat, starmap
-from operator import rshift
 
 import trio
 
@@ -21,15 +18,8 @@ def _microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def _page_of_randomness(_: None) -> Iterator[int]:
-    return starmap(int.from_bytes, struct.iter_unpack("10s", os.urandom(4_090)))
-
-
-# Random bits for ids, 4 KiB of the system's randomness at a time: a system call for each would cost more than the id
-# itself. Built of C iterators only, so that two threads never get the same bits.
-_random_bits = map(
-    rshift, chain.from_iterable(map(_page_of_randomness, repeat(None))), repeat(80 - _RANDOM_BITS)
-).__next__
+def _random_bits() -> int:
+    return secrets.randbits(_RANDOM_BITS)
 
 
 async def _dial(address: str, port: int) -> trio.abc.Stream:

@@ -18,8 +18,9 @@ from appliance.message import cost
 from appliance.message.addresses import Address
 from appliance.message.compose import compose
 from appliance.message.draft import Draft, draft
-from appliance.message.request import SendRequest, fingerprint
-from appliance.message.submitted import Submission, read, write
+from appliance.message.request import fingerprint
+from appliance.message.schema import SendRequest
+from appliance.message.submitted import SubmittedMessage, read, write
 from appliance.message.template import Template
 from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside
@@ -231,7 +232,9 @@ class FrontDoor:
         first = self._first_send(caller, key, print_of_message)
         return None if first is None else Submitted(first.message_id, replayed=True)
 
-    async def _submit_new(self, caller: Caller, submission: Submission, request_id: str, *, secure: bool) -> Submitted:
+    async def _submit_new(
+        self, caller: Caller, submission: SubmittedMessage, request_id: str, *, secure: bool
+    ) -> Submitted:
         _check_domain(caller, submission.envelope_from, "MAIL FROM")
         _check_domain(caller, submission.sender, "From")
         for field, address in submission.responsible:

@@ -1,1 +1,1 @@
-"""In charge of one message: from the JSON a caller wrote to the bytes that go on the wire, without any I/O."""
+"""One message, from the request or the submitted bytes to the bytes that are sent. No I/O, no state but caches."""

@@ -1,4 +1,4 @@
-"""In charge of reading an e-mail address: the one strict parser every address of a message goes through.
+"""The one strict parser that every address of a message, a request or an envelope goes through. No I/O.
 
 Accepted are `a@b.c`, `Name <a@b.c>` and `"Quoted, Name" <a@b.c>`. Refused although RFC 5322 knows them: quoted local
 parts, IP literals, comments, groups and lists; and domains without a dot. Special-use domains such as `.test` are fine.
@@ -29,14 +29,14 @@ _ASCII_LOCAL = re.compile(_LOCAL)
 _ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
 _WITH_NAME = re.compile(r'(?:"([^"\\]*(?:\\.[^"\\]*)*)" *|([^"<>]*))<([^<>]*)>')
 
-_REMEMBERED = 2_000  # addresses; each is read on its way in and again on its way out, and a sender's all the time
-_REMEMBERED_LENGTH = 320  # characters with the name, so that those remembered take a few megabytes at the very most
+_CACHED = 2_000  # addresses: each is parsed when accepted and again when delivered, and a sender's with every message
+_CACHED_LENGTH = 320  # characters with the name, so that the cache takes a few megabytes at most
 
 _ONE_ADDRESS = "one string is one address; give several addresses as an array of strings"
 _FORMS = 'expected `address`, `Name <address>` or `"Name" <address>`'
 
 
-class Address(Struct, frozen=True, gc=False):
+class Address(Struct, frozen=True, gc=False, kw_only=True):
     """One mailbox, as the caller wrote it and as the wire needs it."""
 
     name: str  # the display name, "" when there is none
@@ -47,7 +47,7 @@ class Address(Struct, frozen=True, gc=False):
 
     @property
     def wire(self) -> str:
-        """The address for an SMTP command or a header."""
+        """The address as an SMTP command or a header holds it."""
         return f"{self.local}@{self.domain}"
 
     @property
@@ -59,14 +59,9 @@ class Address(Struct, frozen=True, gc=False):
         local = self.local.lower()
         return f"{local if local.isascii() else unicodedata.normalize('NFC', local)}@{self.domain}"
 
-    @property
-    def needs_smtputf8(self) -> bool:
-        """Whether only a server with SMTPUTF8 (RFC 6531) can take this address."""
-        return not self.local.isascii()
-
 
 class _NotAnAddress(Exception):
-    """Why a text is none, in words; whoever asked knows the field it stands in."""
+    """Why a text is no address; `parse` adds the field's name."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -74,9 +69,9 @@ class _NotAnAddress(Exception):
 
 
 def parse(text: str, field: str) -> Address:
-    """Read one address, or refuse it by a sentence that begins with the field's name."""
+    """Parse one address; a refusal begins with the field's name."""
     try:
-        return _remembered(text) if len(text) <= _REMEMBERED_LENGTH else _read(text)
+        return _cached(text) if len(text) <= _CACHED_LENGTH else _read(text)
     except _NotAnAddress as fault:
         raise invalid(field, fault.reason) from fault.__cause__
 
@@ -94,16 +89,16 @@ def unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
 def _read(text: str) -> Address:
     plain = _PLAIN.fullmatch(text)
     if plain and _fits(plain):
-        return Address("", plain[1], plain[2].lower(), text, text)
+        return Address(name="", local=plain[1], domain=plain[2].lower(), text=text, spelling=text)
     if fault := fault_in_line(text):
         raise _NotAnAddress(f"an address must not contain {fault}")
     text = text.strip(" ")
     name, bare = _split(text)
     local, domain = _read_bare(bare)
-    return Address(name, local, domain, text, bare)
+    return Address(name=name, local=local, domain=domain, text=text, spelling=bare)
 
 
-_remembered = lru_cache(_REMEMBERED)(_read)
+_cached = lru_cache(_CACHED)(_read)
 
 
 def _fits(plain: re.Match[str]) -> bool:
@@ -133,8 +128,8 @@ def _checked_name(name: str, quoted: bool) -> str:
     if not quoted and ("," in name or ";" in name):
         is_list = "@" in name
         raise _NotAnAddress(_ONE_ADDRESS if is_list else "a name with a comma or semicolon must be in double quotes")
-    if len(name) > limits.NAME_LENGTH:
-        raise _NotAnAddress(f"a name is at most {limits.NAME_LENGTH} characters long")
+    if len(name) > limits.DISPLAY_NAME_LENGTH:
+        raise _NotAnAddress(f"a name is at most {limits.DISPLAY_NAME_LENGTH} characters long")
     return name
 
 
@@ -149,7 +144,7 @@ def _read_bare(bare: str) -> tuple[str, str]:
     return _read_unusual(bare)
 
 
-# What goes wrong most, in words.
+# The commonest faults, checked in this order.
 _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
     (lambda bare: "," in bare or ";" in bare, _ONE_ADDRESS),
     (lambda bare: "<" in bare or ">" in bare, _FORMS),
@@ -174,7 +169,7 @@ def _check_length(bare: str) -> None:
 
 
 def _read_unusual(bare: str) -> tuple[str, str]:
-    """Read what the plain pattern does not know: non-ASCII on either side, and A-labels."""
+    """What the plain pattern does not match: non-ASCII on either side, and A-labels."""
     local, _, domain = bare.rpartition("@")
     local = _read_local(local)
     domain = _read_domain(domain)
@@ -189,7 +184,7 @@ def _read_local(local: str) -> str:
     if local.isascii():
         raise _NotAnAddress("the part before the @ holds a character or a dot that may not stand there")
     try:
-        # The domain here is a stand-in: email-validator refuses special-use ones, and idna judges the real one.
+        # The domain here is a stand-in: email-validator refuses special-use ones, and idna checks the real one.
         return email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True).local_part
     except email_validator.EmailNotValidError as cause:
         raise _NotAnAddress("the part before the @ holds a character that may not stand there") from cause

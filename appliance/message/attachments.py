@@ -1,17 +1,49 @@
-"""In charge of attachments: judging each one and turning its base64 into bytes."""
+"""Attachments: each one's name, type and content id are checked, and its base64 becomes bytes. Pure: no I/O, no state.
+
+The table of media types is our own: the standard library reads the machine's files, so two servers would disagree.
+"""
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 import pybase64
 from msgspec import UNSET, Struct
 
 from appliance.errors import Code, Refused, invalid
-from appliance.message import limits, media_types
+from appliance.message import limits
 from appliance.message.characters import fault_in_line
-from appliance.message.fields import Attachment
+from appliance.message.schema import Attachment
 
-_CONTENT_ID = re.compile(r"[A-Za-z0-9._%+@-]{1,128}")  # of RFC 2392's characters, those safe in HTML and headers
+UNKNOWN_TYPE: Final = "application/octet-stream"
+
+_CONTENT_ID: Final = re.compile(r"[A-Za-z0-9._%+@-]{1,128}")  # of RFC 2392's characters, those safe in HTML and headers
+_TOKEN: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105 (RFC 2045 5.1's word for it, not a secret)
+_QUOTED: Final = r'"[ !#-\[\]-~]*"'  # without escapes: nothing here needs them
+_MEDIA_TYPE: Final = re.compile(rf"({_TOKEN})/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|{_QUOTED}))*")
+
+_BY_EXTENSION: Final = {
+    "7z": "application/x-7z-compressed", "aac": "audio/aac", "avif": "image/avif", "bmp": "image/bmp",
+    "bz2": "application/x-bzip2", "css": "text/css", "csv": "text/csv", "doc": "application/msword",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "epub": "application/epub+zip", "flac": "audio/flac", "gif": "image/gif", "gz": "application/gzip",
+    "heic": "image/heic", "htm": "text/html", "html": "text/html", "ico": "image/vnd.microsoft.icon",
+    "ics": "text/calendar", "jpeg": "image/jpeg", "jpg": "image/jpeg", "js": "text/javascript",
+    "json": "application/json", "log": "text/plain", "m4a": "audio/mp4", "md": "text/markdown",
+    "mov": "video/quicktime", "mp3": "audio/mpeg", "mp4": "video/mp4",
+    "odp": "application/vnd.oasis.opendocument.presentation",
+    "ods": "application/vnd.oasis.opendocument.spreadsheet", "odt": "application/vnd.oasis.opendocument.text",
+    "ogg": "audio/ogg", "otf": "font/otf", "p7s": "application/pkcs7-signature", "pdf": "application/pdf",
+    "pkpass": "application/vnd.apple.pkpass", "png": "image/png", "ppt": "application/vnd.ms-powerpoint",
+    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "ps": "application/postscript", "rar": "application/vnd.rar", "rtf": "application/rtf",
+    "svg": "image/svg+xml", "tar": "application/x-tar", "tgz": "application/gzip", "tif": "image/tiff",
+    "tiff": "image/tiff", "tsv": "text/tab-separated-values", "ttf": "font/ttf", "txt": "text/plain",
+    "vcf": "text/vcard", "wasm": "application/wasm", "wav": "audio/wav", "webm": "video/webm",
+    "webp": "image/webp", "woff": "font/woff", "woff2": "font/woff2", "xls": "application/vnd.ms-excel",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", "xml": "application/xml",
+    "yaml": "application/yaml", "yml": "application/yaml", "zip": "application/zip", "zst": "application/zstd",
+}  # fmt: skip
 
 
 class File(Struct, frozen=True, gc=False):
@@ -24,12 +56,11 @@ class File(Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of the file itself."""
         return len(self.content)
 
 
 def read_files(attachments: Sequence[Attachment]) -> tuple[File, ...]:
-    """Judge and decode the attachments; each one's base64 is released as soon as it is decoded."""
+    """Check and decode the attachments; each one's base64 is released as soon as it is decoded."""
     if len(attachments) > limits.ATTACHMENTS:
         raise invalid("attachments", f"at most {limits.ATTACHMENTS} attachments are allowed")
     _check_total(attachments)
@@ -44,7 +75,7 @@ def _check_total(attachments: Sequence[Attachment]) -> None:
 
 
 def _encoded_size(attachment: Attachment) -> int:
-    """Characters of its base64, line breaks aside: those are written anew."""
+    """Characters of its base64 without line breaks, which are not kept."""
     content = attachment.content
     return len(content) - content.count("\n") - content.count("\r") if "\n" in content else len(content)
 
@@ -52,15 +83,33 @@ def _encoded_size(attachment: Attachment) -> int:
 def _read(attachment: Attachment, field: str) -> File:
     filename = _check_filename(attachment.filename, f"{field}.filename")
     if attachment.content_type is UNSET:
-        content_type = media_types.of_file(filename)
+        content_type = _media_type_of(filename)
     else:
-        content_type = media_types.check(attachment.content_type, f"{field}.content_type")
+        content_type = _check_media_type(attachment.content_type, f"{field}.content_type")
     content_id = None if attachment.content_id is UNSET else attachment.content_id
     if content_id is not None and not _CONTENT_ID.fullmatch(content_id):
         raise invalid(f"{field}.content_id", "expected 1 to 128 of A-Z, a-z, 0-9 and `._%+@-`")
     content = _decode(attachment.content, f"{field}.content")
     attachment.content = ""  # a large message would otherwise be in memory twice
     return File(filename, content, content_type, content_id)
+
+
+def _media_type_of(filename: str) -> str:
+    _, dot, extension = filename.rpartition(".")
+    return _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
+
+
+def _check_media_type(content_type: str, field: str) -> str:
+    """Refuse what is no media type, and `multipart/…` and `message/…`.
+
+    RFC 2045 6.4 forbids base64 on those two, so a mail reader would parse our bytes as parts.
+    """
+    found = _MEDIA_TYPE.fullmatch(content_type)
+    if len(content_type) > limits.CONTENT_TYPE_LENGTH or found is None:
+        raise invalid(field, "expected a media type such as `image/png` or `text/plain; charset=utf-8`")
+    if found[1].lower() in ("multipart", "message"):
+        raise invalid(field, f"{found[1].lower()} types cannot be attached; use {UNKNOWN_TYPE}")
+    return content_type
 
 
 def _check_filename(filename: str, field: str) -> str:

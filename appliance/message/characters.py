@@ -1,23 +1,30 @@
-"""In charge of which characters a field may hold, so that none can end a line or a header early."""
+"""Which characters and line ends a message may hold: checks for one-line fields, for bodies and for whole messages.
+
+Invariant: a text that passes can neither end a line or a header early nor break UTF-8. Pure: no I/O, no state.
+"""
 
 import re
+from collections.abc import Iterator
+from typing import Final
+
+from appliance.message.limits import LINE_LENGTH
 
 # C0, DEL and C1, the two Unicode line breaks, and halves of surrogate pairs, which no UTF-8 can carry.
-_NOT_IN_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_NOT_IN_A_BODY = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_IN_A_LINE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NOT_IN_A_BODY: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 # The same in UTF-8: one octet each below U+0080, two for C1; surrogates cannot be encoded at all.
-_OCTETS_NOT_IN_A_BODY = frozenset((*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F))
-_CLEANED = bytes(ord("?") if octet in _OCTETS_NOT_IN_A_BODY else octet for octet in range(256))
-_C1_LEAD = b"\xc2"
-_C1 = re.compile(b"\xc2[\x80-\x9f]")
-_BLOCK = 64 * 1024  # characters looked at together: a large text is never copied whole
-_LONE_CARRIAGE_RETURN = re.compile("\r(?!\n)")
+_OCTETS_NOT_IN_A_BODY: Final = frozenset((*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F))
+_CLEANED: Final = bytes(ord("?") if octet in _OCTETS_NOT_IN_A_BODY else octet for octet in range(256))
+_C1_LEAD: Final = b"\xc2"
+_C1: Final = re.compile(b"\xc2[\x80-\x9f]")
+_LONE_CARRIAGE_RETURN: Final = re.compile("\r(?!\n)")
+_BLOCK: Final = 64 * 1024  # characters or octets checked at once, so that a large text is never copied whole
 
 # The same for a JSON Schema, in the syntax that ECMA-262 and Python share.
-LINE_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
-BODY_PATTERN = r"^(?:[^\u0000-\u0008\u000b-\u001f\u007f-\u009f]|\r\n)*$"
+LINE_PATTERN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
+BODY_PATTERN: Final = r"^(?:[^\u0000-\u0008\u000b-\u001f\u007f-\u009f]|\r\n)*$"
 
-_NAMES = {
+_NAMES: Final = {
     "\x00": "a NUL character",
     "\t": "a tab",
     "\n": "a line feed",
@@ -28,7 +35,7 @@ _NAMES = {
 
 
 def fault_in_line(text: str) -> str | None:
-    """What makes this text unfit for one line, in words, or None when nothing does."""
+    """The name of the first character that may not stand in a one-line field, or None."""
     # Nearly every short field is printable, and asking that is ten times cheaper than searching.
     if text.isascii() and text.isprintable():
         return None
@@ -36,16 +43,16 @@ def fault_in_line(text: str) -> str | None:
     return found and _name(found[0])
 
 
-def fault_in_body(text: str) -> str | None:
-    """What makes this text unfit for a body, in words, or None when nothing does.
+def fault_in_body(text: str, block_size: int = _BLOCK) -> str | None:
+    """The name of the first character that may not stand in a body, or None.
 
     Tab and newline are fine; a newline may be written LF or CRLF. A carriage return on its own is refused: some
     servers read it as the end of a line, which is how mail is smuggled (`\\r.\\r`).
     """
-    if len(text) <= _BLOCK:
+    if len(text) <= block_size:
         suspicious = _is_suspicious(text)
     else:
-        suspicious = any(_is_suspicious(text[at : at + _BLOCK]) for at in range(0, len(text), _BLOCK))
+        suspicious = any(_is_suspicious(text[at : at + block_size]) for at in range(0, len(text), block_size))
     found = _NOT_IN_A_BODY.search(text) if suspicious else None
     if found is None and "\r" in text:
         found = _LONE_CARRIAGE_RETURN.search(text)
@@ -53,7 +60,7 @@ def fault_in_body(text: str) -> str | None:
 
 
 def _is_suspicious(text: str) -> bool:
-    """Whether a text holds anything unfit for a body: by its octets, five times faster than by its characters."""
+    """Whether a text holds a character unfit for a body: by its octets, five times faster than by its characters."""
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError:
@@ -69,3 +76,45 @@ def _name(character: str) -> str:
     if "\ud800" <= character <= "\udfff":
         return f"half of a surrogate pair (U+{ord(character):04X})"
     return f"a control character (U+{ord(character):04X})"
+
+
+def has_lone_line_end(message: bytes, block_size: int = _BLOCK) -> bool:
+    """Whether some CR or LF is not part of a CRLF: then its lines, joined by CRLF, are not the message again."""
+    start = 0
+    while start < len(message):
+        cut = start + block_size
+        cut += message[cut - 1 : cut + 1] == b"\r\n"  # never between the two
+        block = message[start:cut]
+        if b"\r\n".join(block.splitlines()) != block.removesuffix(b"\r\n"):
+            return True
+        start = cut
+    return False
+
+
+def replaced(data: bytes | bytearray, old: bytes, new: bytes, block_size: int = _BLOCK) -> Iterator[bytes]:
+    """`data.replace(old, new)` in pieces, for an `old` that cannot overlap with itself.
+
+    A replacement in 10 MiB holds the interpreter lock for up to 70 ms; between two pieces other threads get it.
+    """
+    start, view = 0, memoryview(data)
+    while start < len(data):
+        cut = start + block_size
+        across = data.find(old, cut - len(old) + 1, cut + len(old) - 1)
+        if across >= 0:
+            cut = across + len(old)
+        yield bytes(view[start:cut]).replace(old, new)
+        start = cut
+
+
+def number_of_long_line(message: bytes) -> int | None:
+    """The number, from 1, of the first line with more octets than RFC 5322 2.1.1 allows, or None.
+
+    From the start of a line it looks for the last CRLF within reach of a longest line: a thousand octets are one step.
+    """
+    start, reach = 0, LINE_LENGTH + 2
+    while len(message) - start > LINE_LENGTH:
+        end = message.rfind(b"\r\n", start, start + reach)
+        if end < 0:
+            return message.count(b"\r\n", 0, start) + 1
+        start = end + 2
+    return None

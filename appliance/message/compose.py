@@ -1,12 +1,17 @@
-"""In charge of a message's bytes: headers in a fixed order, MIME parts, CRLF throughout, 7-bit ASCII.
+"""Writes a draft as a MIME message: headers in a fixed order, parts, CRLF throughout, 7-bit ASCII. Pure: no I/O.
 
-Only an address with a non-ASCII local part brings UTF-8 into the headers, and with it the need for SMTPUTF8.
+Only an address with a non-ASCII local part brings UTF-8 into the headers, and with it the need for SMTPUTF8. Large
+bodies and files stay in pieces that are joined once. Lines that begin with `From ` or a dot need nothing here: the
+first is a matter of mailbox files, the second of SMTP's DATA.
 """
 
+import binascii
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
+import pybase64
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -14,15 +19,19 @@ from appliance.errors import Code, Refused
 from appliance.message import header_lines
 from appliance.message.attachments import File
 from appliance.message.draft import Draft
-from appliance.message.limits import MESSAGE_SIZE
+from appliance.message.limits import LINE_LENGTH, MESSAGE_SIZE
 from appliance.message.text_from_html import text_from_html as made_text
-from appliance.message.transfer import Encoded, encode_bytes, encode_text
 
-_MESSAGE_ID = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
+_MESSAGE_ID: Final = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
+_HIGH: Final = bytes(range(0x80, 0x100))
+_CHUNK: Final = 57 * 1024  # octets encoded at a time: 57 of them make a line of 76, and small chunks keep copies small
 
 
-class Part(Struct, frozen=True, gc=False):
-    """A MIME part: its own header lines, and its body in pieces that are joined once."""
+class MimePart(Struct, frozen=True, gc=False):
+    """A MIME part: its own header lines, and its body in pieces that are joined once.
+
+    A body ends without a line break of its own: the boundary, or the end of the message, brings it.
+    """
 
     headers: str
     pieces: list[bytes]
@@ -48,7 +57,7 @@ def compose(draft: Draft, *, message_id: str, date_seconds: int, text_from_html:
     return b"".join(pieces)
 
 
-def _pieces(headers: str, part: Part) -> list[bytes]:
+def _pieces(headers: str, part: MimePart) -> list[bytes]:
     pieces = [f"{headers}{part.headers}\r\n".encode(), *part.pieces]
     if pieces[-1] and not pieces[-1].endswith(b"\r\n"):
         pieces.append(b"\r\n")
@@ -71,23 +80,13 @@ def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
     return "".join(lines)
 
 
-def _token(message_id: str, draft: Draft) -> str:
-    """What the boundaries of a message have in common: always the same for the same message, and in none of its parts.
-
-    A body that is sent as it is, is searched for it.
-    """
-    seed = message_id
-    while True:
-        seed = hashlib.sha256(seed.encode("ascii")).hexdigest()
-        token = seed[:24]
-        if token not in (draft.text or "") and token not in (draft.html or ""):
-            return token
+# ---- parts
 
 
-def _whole(draft: Draft, message_id: str) -> Part:
+def _whole(draft: Draft, message_id: str) -> MimePart:
     """mixed(alternative(text, related(html, inline images)), files), without the levels that would hold one part."""
-    if not draft.files:
-        return _without_files(draft, message_id)
+    if not draft.files and (draft.text is None or draft.html is None):
+        return _text("plain", draft.text or "") if draft.html is None else _text("html", draft.html)
     token = _token(message_id, draft)
     inline = [file for file in draft.files if file.content_id and draft.html is not None]
     files = [file for file in draft.files if not (file.content_id and draft.html is not None)]
@@ -98,16 +97,17 @@ def _whole(draft: Draft, message_id: str) -> Part:
     return _multipart("mixed", [*parts, *(_file(file, "attachment") for file in files)], token)
 
 
-def _without_files(draft: Draft, message_id: str) -> Part:
-    if draft.html is None:
-        return _text("plain", draft.text or "")
-    if draft.text is None:
-        return _text("html", draft.html)
-    parts = [_text("plain", draft.text), _text("html", draft.html)]
-    return _multipart("alternative", parts, _token(message_id, draft))
+def _token(message_id: str, draft: Draft) -> str:
+    """What the boundaries of a message have in common: the same for the same message, and in none of its bodies."""
+    seed = message_id
+    while True:
+        seed = hashlib.sha256(seed.encode("ascii")).hexdigest()
+        token = seed[:24]
+        if token not in (draft.text or "") and token not in (draft.html or ""):
+            return token
 
 
-def _body(draft: Draft, inline: Sequence[File], token: str) -> Part | None:
+def _body(draft: Draft, inline: Sequence[File], token: str) -> MimePart | None:
     parts = []
     if draft.text is not None:
         parts.append(_text("plain", draft.text))
@@ -120,22 +120,22 @@ def _body(draft: Draft, inline: Sequence[File], token: str) -> Part | None:
     return parts[0] if parts else None
 
 
-def _text(subtype: str, text: str) -> Part:
-    return _part(f"Content-Type: text/{subtype}; charset=utf-8\r\n", encode_text(text))
+def _text(subtype: str, text: str) -> MimePart:
+    return _part(f"Content-Type: text/{subtype}; charset=utf-8\r\n", *_encode_text(text))
 
 
-def _file(file: File, kind: str) -> Part:
+def _file(file: File, kind: str) -> MimePart:
     headers = f"Content-Type: {file.content_type}\r\n{header_lines.disposition(kind, file.filename)}"
     if file.content_id:
         headers += f"Content-ID: <{file.content_id}>\r\n"
-    return _part(headers, encode_bytes(file.content))
+    return _part(headers, "base64", _base64(file.content))
 
 
-def _part(headers: str, encoded: Encoded) -> Part:
-    return Part(f"{headers}Content-Transfer-Encoding: {encoded.encoding}\r\n", encoded.pieces)
+def _part(headers: str, encoding: str, pieces: list[bytes]) -> MimePart:
+    return MimePart(f"{headers}Content-Transfer-Encoding: {encoding}\r\n", pieces)
 
 
-def _multipart(subtype: str, parts: Sequence[Part], token: str) -> Part:
+def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
     # `=_` occurs in no quoted-printable and no base64 text (RFC 2045 6.7). The letter keeps one boundary from being the
     # beginning of another: a message has one part of each multipart type at most.
     boundary = f"=_{subtype[0]}{token}"
@@ -147,4 +147,68 @@ def _multipart(subtype: str, parts: Sequence[Part], token: str) -> Part:
         pieces.append(f"{opening}--{boundary}\r\n{part.headers}\r\n".encode("ascii"))
         pieces += part.pieces
     pieces.append(f"\r\n--{boundary}--\r\n".encode("ascii"))
-    return Part(f'Content-Type: multipart/{kind};\r\n boundary="{boundary}"\r\n', pieces)
+    return MimePart(f'Content-Type: multipart/{kind};\r\n boundary="{boundary}"\r\n', pieces)
+
+
+# ---- content transfer encodings, RFC 2045 6
+
+
+def _encode_text(text: str) -> tuple[str, list[bytes]]:
+    """A body: 7bit when it is ASCII in lines that fit, else quoted-printable or base64, whichever is shorter."""
+    if text.isascii() and _lines_fit(text):
+        return "7bit", [_canonical(chunk) for chunk in _chunks(text)]
+    chunks = [_canonical(chunk) for chunk in _chunks(text)]
+    high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)
+    # Base64 grows by 37 %, quoted-printable by two octets for each that is not ASCII.
+    if high * 2 > sum(map(len, chunks)) * 0.37:
+        return "base64", _base64(b"".join(chunks))
+    for index, chunk in enumerate(chunks):  # in place: each chunk is released as the next one is encoded
+        chunks[index] = _quoted_printable(chunk)
+    return "quoted-printable", chunks
+
+
+def _canonical(text: str) -> bytes:
+    """UTF-8 with every line break as CRLF, RFC 2046 4.1.1."""
+    data = text.encode("utf-8")
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+    return data.replace(b"\n", b"\r\n")
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """The text in runs of whole lines, so that a large one is never in memory several times."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _CHUNK) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _base64(data: bytes) -> list[bytes]:
+    """Lines of 76 characters."""
+    view = memoryview(data)
+    pieces = [
+        pybase64.encodebytes(view[start : start + _CHUNK]).replace(b"\n", b"\r\n")
+        for start in range(0, len(data), _CHUNK)
+    ]
+    if pieces:
+        pieces[-1] = pieces[-1].removesuffix(b"\r\n")
+    return pieces
+
+
+def _quoted_printable(data: bytes) -> bytes:
+    if data.endswith(b"\r\n"):
+        return binascii.b2a_qp(data)
+    # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
+    return binascii.b2a_qp(data + b"\r\n").removesuffix(b"\r\n")
+
+
+def _lines_fit(text: str) -> bool:
+    """Whether every line has at most 998 octets: from each line's start there must be a break within reach."""
+    start, size = 0, len(text)
+    while size - start > LINE_LENGTH:
+        found = text.rfind("\n", start, start + LINE_LENGTH + 1)
+        if found < 0:
+            return False
+        start = found + 1
+    return True

@@ -1,8 +1,7 @@
-"""Estimates, before the work is done, what a request or a submitted message costs. For those who choose where to do it.
+"""Estimates the CPU time of a request or a submitted message, to decide whether a worker thread does the work. Pure.
 
-An estimate is in microseconds of CPU time, from what can be seen at once: sizes, counts, and whether an address is in
-ASCII. It errs on the high side, by the worst input known for each unit; `tests/message/test_cost.py` holds it against
-the clock. Pure.
+An estimate is in microseconds, from sizes, counts, and whether an address is in ASCII. It errs on the high side, by the
+worst input known for each unit; `tests/message/test_cost.py` measures it against the clock.
 
     | unit                                             | microseconds |
     |--------------------------------------------------|--------------|
@@ -20,13 +19,12 @@ from typing import Final
 
 from msgspec import UNSET
 
-from appliance.message.fields import SendRequest
-from appliance.message.template import Template
+from appliance.message.schema import SendRequest
+from appliance.message.template import Template, Variable, written
 from appliance.message.text_from_html import MARKS, marks
-from appliance.message.variables import Variable, written
 
 BYTES_PER_MICROSECOND: Final = 24
-UNUSUAL_ADDRESS: Final = 400  # microseconds: IDNA's tables are looked up for every character
+UNUSUAL_ADDRESS: Final = 400  # microseconds: IDNA's tables are searched for every character
 MARK: Final = 4  # microseconds: a tag or an entity of HTML, read to make the text part
 _LINES_COUNTED: Final = 64 * 1024  # bytes
 _ESCAPED: Final = 6  # characters that one may become in HTML: `&quot;`
@@ -75,6 +73,6 @@ def of_template(template: Template, variables: Mapping[str, Variable]) -> int:
 
 
 def of_submission(data: bytes, recipients: Iterable[str]) -> int:
-    """To judge and finish a message that came by SMTP."""
-    lines = data.count(b"\n", 0, _LINES_COUNTED)  # more than this is dear by its size alone
+    """To check and complete a message that came by SMTP."""
+    lines = data.count(b"\n", 0, _LINES_COUNTED)  # a longer message is expensive by its size alone
     return of_size(len(data)) + lines + sum(map(of_address, recipients))

@@ -1,8 +1,8 @@
-"""In charge of DKIM signatures (RFC 6376, RFC 8463): relaxed/relaxed, RSA and Ed25519, over the same two hashes.
+"""DKIM signatures (RFC 6376, RFC 8463): relaxed/relaxed, RSA and Ed25519, over the same two hashes. No I/O.
 
-A message comes with CRLF line ends only: both ways in refuse a lone CR or LF before anything is signed. In the header a
-lone one is an error here too, for there it could hide a field from us and show it to a reader; in the body it would be
-hashed like any other octet.
+A message has CRLF line ends only: HTTP and SMTP both refuse a lone CR or LF before anything is signed. In the header a
+lone one is an error here too, for it could hide a field from us and show it to a reader; in the body it would be hashed
+like any other octet.
 """
 
 import binascii
@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from appliance.message.hashing import feed, sha256
 from appliance.message.limits import HEADER_LINE_LENGTH
 
 PrivateKey = RSAPrivateKey | Ed25519PrivateKey
@@ -43,8 +42,8 @@ _GUARDED: Final = frozenset(name.lower().encode("ascii") for name in GUARDED)
 _KEYS: Final = {key: key for _, key in _NAMES} | {name.encode("ascii"): key for name, key in _NAMES}
 
 _USUAL_FIELDS: Final = 32  # to be signed in one header; how more of them are listed is not remembered
-_PIECE: Final = 64 * 1024  # bytes of body handled at once: fits a processor's cache, and others get the lock in between
-_TAIL: Final = 256  # bytes looked at in one step from the end for empty lines
+_PIECE: Final = 64 * 1024  # bytes of body handled at once: fits a CPU's cache, and other threads get the lock between
+_TAIL: Final = 256  # bytes searched in one step from the end for empty lines
 _SIGNATURE_LINE: Final = 72  # characters of base64 in one line
 _DOMAIN: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?)*")
 _PADDING: Final = PKCS1v15()
@@ -95,13 +94,8 @@ def sign(message: bytes, keys: Sequence[SigningKey], *, now_seconds: int) -> byt
     body_hash = _base64(_digest(canonical_body(message, start)))
     written = b"\r\n %b\r\n bh=%b;\r\n b=" % (listing.written, body_hash)
     relaxed = b" %b bh=%b; b=" % (listing.relaxed, body_hash)
-    if len(keys) > 1:
-        keys = sorted(keys, key=_is_not_rsa)
-    return b"".join([_signature(key, now_seconds, fields, written, relaxed) for key in keys])
-
-
-def _is_not_rsa(key: SigningKey) -> bool:
-    return key.algorithm is not _RSA
+    ordered = sorted(keys, key=lambda key: key.algorithm is not _RSA)
+    return b"".join([_signature(key, now_seconds, fields, written, relaxed) for key in ordered])
 
 
 def canonical_field(name: bytes, value: bytes) -> bytes:
@@ -109,13 +103,13 @@ def canonical_field(name: bytes, value: bytes) -> bytes:
     return b"%b:%b\r\n" % (name.rstrip(b" \t").lower(), _collapsed(_unfolded(value)).strip(b" "))
 
 
-def canonical_body(message: bytes, start: int) -> Iterator[bytes]:
+def canonical_body(message: bytes, start: int, *, piece: int = _PIECE, tail: int = _TAIL) -> Iterator[bytes]:
     """The body that begins at `start`, in relaxed form (RFC 6376 3.4.4), in pieces: it is never copied as a whole."""
-    end = _end_of_text(message, start)
+    end = _end_of_text(message, start, tail)
     if start == end:
         return
     while start < end:
-        cut = _end_of_piece(message, start, end)
+        cut = _end_of_piece(message, start, end, piece)
         yield _collapsed(message[start:cut])
         start = cut
     yield b"\r\n"
@@ -182,7 +176,7 @@ def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes,
     It signs the others, then itself with an empty `b=` and without its last CRLF (RFC 6376 3.7).
     """
     opening, relaxed_opening = _opening(key.algorithm, key.domain, key.selector, now_seconds)
-    signature = _sign_digest(key.key, sha256(fields + relaxed_opening + relaxed))
+    signature = _sign_digest(key.key, hashlib.sha256(fields + relaxed_opening + relaxed).digest())
     return b"%b%b%b\r\n" % (opening, written, _in_lines(_base64(signature)))
 
 
@@ -195,7 +189,7 @@ def _sign_digest(key: PrivateKey, digest: bytes) -> bytes:
 def _digest(pieces: Iterable[bytes]) -> bytes:
     hasher = hashlib.sha256()
     for piece in pieces:
-        feed(hasher, piece)
+        hasher.update(piece)
     return hasher.digest()
 
 
@@ -221,24 +215,24 @@ def _collapsed(data: bytes) -> bytes:
     return data.replace(b" \r\n", b"\r\n")
 
 
-def _end_of_text(message: bytes, start: int) -> int:
+def _end_of_text(message: bytes, start: int, step: int) -> int:
     """Where the body ends without the empty lines, and lines of spaces, that follow its last text."""
     end = len(message)
     while end > start:
-        tail = message[max(start, end - _TAIL) : end]
+        tail = message[max(start, end - step) : end]
         if kept := len(tail.rstrip(b" \t\r\n")):
             return end - len(tail) + kept
         end -= len(tail)
     return start
 
 
-def _end_of_piece(message: bytes, start: int, end: int) -> int:
+def _end_of_piece(message: bytes, start: int, end: int, size: int) -> int:
     """The end of whole lines that fit a piece; a single line that does not fit is a piece of its own."""
-    if end - start <= _PIECE:
+    if end - start <= size:
         return end
-    line_end = message.rfind(b"\r\n", start, start + _PIECE)
+    line_end = message.rfind(b"\r\n", start, start + size)
     if line_end < 0:
-        line_end = message.find(b"\r\n", start + _PIECE, end)
+        line_end = message.find(b"\r\n", start + size, end)
     return end if line_end < 0 else line_end + 2
 
 

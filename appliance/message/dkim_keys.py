@@ -1,4 +1,4 @@
-"""In charge of DKIM keys: making them, their bytes, their DNS records, and the names they are found under."""
+"""DKIM keys: generating and serialising them, their DNS records and selectors. No I/O, no state."""
 
 import binascii
 import time
@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
 from appliance.message.dkim import Algorithm, PrivateKey, algorithm_of
 
 RSA_BITS: Final = 2048  # RFC 8301 3.2 wants no fewer; twice as many sign six times slower
-_STRING: Final = 255  # octets of one character-string in DNS, RFC 1035 3.3
 
 
 class KeyUnusable(Exception):
@@ -28,7 +27,7 @@ class KeyUnusable(Exception):
 
 
 def generate(algorithm: Algorithm) -> PrivateKey:
-    """A new key. RSA takes a tenth of a second of computing, more with bad luck: keep it off the event loop."""
+    """A new key. RSA takes a tenth of a second of CPU, sometimes more: keep it off the event loop."""
     if algorithm is Algorithm.RSA:
         return rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS)
     return Ed25519PrivateKey.generate()
@@ -64,16 +63,6 @@ def record_value(key: PrivateKey) -> str:
         data = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
     encoded = binascii.b2a_base64(data, newline=False).decode("ascii")
     return f"v=DKIM1; k={algorithm_of(key)}; p={encoded}"
-
-
-def record_strings(value: str) -> tuple[str, ...]:
-    """A record's value in strings that DNS can hold; a verifier joins them with nothing between, RFC 6376 3.6.2.2."""
-    return tuple(value[at : at + _STRING] for at in range(0, len(value), _STRING))
-
-
-def zone_text(value: str) -> str:
-    """A record's value as a zone file holds it: quoted strings, on one line."""
-    return " ".join([f'"{each}"' for each in record_strings(value)])
 
 
 def selector(algorithm: Algorithm, now_seconds: int, taken: Collection[str] = ()) -> str:

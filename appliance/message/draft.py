@@ -1,6 +1,6 @@
-"""In charge of the rules of a send request: what passes them is a draft, ready to be composed.
+"""Checks a send request against every rule of the interface; what passes is a draft, ready to be composed.
 
-A body that is an empty string is present; an empty list of attachments is not.
+A body that is an empty string is present; an empty list of attachments is not. Pure: no I/O, no state.
 """
 
 from typing import TypeVar
@@ -11,13 +11,9 @@ from appliance.errors import invalid
 from appliance.message import limits
 from appliance.message.addresses import Address, parse
 from appliance.message.attachments import File, read_files
-from appliance.message.characters import fault_in_body, fault_in_line
-from appliance.message.custom_headers import read_headers
-from appliance.message.request import SendRequest
-from appliance.message.tags import read_tags
-from appliance.message.template import Rendered, Template, render
-
-__all__ = ["Draft", "File", "draft"]
+from appliance.message.header_rules import read_headers, read_tags
+from appliance.message.schema import SendRequest
+from appliance.message.template import Rendered, Template, check_body, check_subject, render
 
 Value = TypeVar("Value")
 
@@ -37,12 +33,6 @@ class Draft(Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, str], ...]
     tags: tuple[str, ...]
     files: tuple[File, ...]
-
-    @property
-    def needs_smtputf8(self) -> bool:
-        """Whether the message itself, whoever it goes to, holds an address that only SMTPUTF8 can carry."""
-        shown = (self.sender, *self.to, *self.cc, *((self.reply_to,) if self.reply_to else ()))
-        return any(address.needs_smtputf8 for address in shown)
 
 
 def draft(request: SendRequest, template: Template | None) -> Draft:
@@ -119,9 +109,7 @@ def _read_addresses(value: str | list[str], field: str, known: dict[str, Address
 
 
 def _read_tags(value: str | list[str]) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return read_tags([value], lambda _: "tags")
-    return read_tags(value, "tags[{}]".format)
+    return read_tags([value], "tags") if isinstance(value, str) else read_tags(value, "tags", numbered=True)
 
 
 def _read_content(request: SendRequest, template: Template | None) -> Rendered:
@@ -135,14 +123,11 @@ def _check_subject(subject: str | None, template: Template | None) -> str:
     if subject is None:
         reason = "this field is required, since the template has no subject" if template else "this field is required"
         raise invalid("subject", reason)
-    if len(subject) > limits.SUBJECT_LENGTH:
-        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
-    if fault := fault_in_line(subject):
-        raise invalid("subject", f"must not contain {fault}")
+    check_subject(subject)
     return subject
 
 
 def _check_body(body: str | None, field: str) -> str | None:
-    if body is not None and (fault := fault_in_body(body)):
-        raise invalid(field, f"must not contain {fault}")
+    if body is not None:
+        check_body(field, body)
     return body

@@ -1,7 +1,7 @@
-"""In charge of writing header lines: folding, encoded words and file names, so that what went in comes out.
+"""Writes header lines: folding, encoded words (RFC 2047), file names (RFC 2231). A mail reader gets back the same text.
 
 Every function returns whole lines that end in CRLF. Their input has passed the rules of a draft: it holds no control
-character, so nothing here can end a line early.
+character, so nothing here can end a line early. No I/O, no state but caches.
 """
 
 import binascii

@@ -1,4 +1,4 @@
-"""In charge of the numbers a message must stay within; each says its unit and where it comes from."""
+"""The limits of a message, each with its unit and its origin: the interface, our decisions, an RFC, or ourselves."""
 
 from typing import Final
 
@@ -22,9 +22,9 @@ LOCAL_PART_LENGTH: Final = 64  # octets
 DOMAIN_LENGTH: Final = 253  # octets of the A-label form, without the final dot
 ADDRESS_LENGTH: Final = 254  # octets: a path is 256 with its angle brackets
 
-# Ours, where nobody else sets one: each keeps a hostile body from costing more than its own size.
+# Our own, where there is no other: each keeps a hostile body from costing more than its own size.
 ADDRESS_ENTRIES: Final = 200  # entries in one of to, cc, bcc, repeated addresses included
-NAME_LENGTH: Final = 255  # characters of a display name, so that a quoted one stays within a header line
+DISPLAY_NAME_LENGTH: Final = 255  # characters of a display name, so that a quoted one stays within a header line
 MAILBOX_LENGTH: Final = 1024  # characters of an address with its name, which needs at most 770 of them
 HEADERS: Final = 100  # custom headers
 VARIABLE_NAME_LENGTH: Final = 64  # characters
@@ -36,7 +36,7 @@ HEADER_SIZE: Final = 256 * 1024  # bytes of a submitted message's header; large 
 HEADER_LINES: Final = 5_000  # in a submitted header: that size in lines of 52 octets
 HEADER_FIELDS: Final = 1_000  # in a submitted header
 FROM_LENGTH: Final = 4 * 1024  # octets of a submitted From, a name of 255 characters in encoded words included
-ENCODED_WORDS: Final = 2_000  # in the fields of a submitted header that people are shown: 50 long names need 500
+ENCODED_WORDS: Final = 2_000  # in the displayed fields of a submitted header: 50 long names need 500
 HOPS: Final = 100  # Received fields, RFC 5321 6.3: more is a loop
 JSON_VALUES: Final = 50_000  # values in one body; a full request has fewer than 4,000
 

@@ -1,9 +1,8 @@
-"""Reads a stored message back for the dashboard: its header, its texts, and what is attached. PURE.
+"""Parses a stored message for the dashboard: its header, its texts, and what is attached. No I/O; nothing raises.
 
-The message may have been written to be expensive to read. So nothing here recurses, retries or backtracks: each octet
-is looked at a bounded number of times, every count below has a limit, and no single call on the octets keeps the
-interpreter lock for long. What is over a limit is left out and `truncated` says so; what is malformed is shown as it
-is. Nothing raises.
+The message may have been written to be expensive to parse. So nothing here recurses, retries or backtracks: each octet
+is read a bounded number of times, every count below has a limit, and no single call on the octets keeps the interpreter
+lock for long. What is over a limit is left out and `truncated` says so; what is malformed is shown as it is.
 
 A part's extent comes from its parents: the delimiter lines of an outer multipart are found first and end everything
 inside, so a part cannot reach beyond its own (RFC 2046 5.1.2). Attached messages are files, and are not opened.
@@ -15,18 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from appliance.message import charsets
-from appliance.message.encoded_words import decoded, one_line
-from appliance.message.parameters import Parameters, read_parameters
+from appliance.message.decoding import codec_of, decode_charset, display_text, read_parameters
 
 TEXT_BYTES: Final = 1024 * 1024  # of each text that is shown
-HEADER_BYTES: Final = 256 * 1024  # of a message's or a part's header; more is taken for its body
-FIELDS: Final = 200  # shown of the message's header; looked at in a part's
+PART_HEADER_BYTES: Final = 256 * 1024  # of a message's or a part's header; more is taken for its body
+FIELDS: Final = 200  # shown of the message's header, and read of a part's
 PARTS: Final = 200  # in all
 DEPTH: Final = 10  # multiparts inside multiparts; a deeper one is shown as a file
-HEADER_LINES: Final = 20_000  # of all headers in the message
-CANDIDATES: Final = 5_000  # lines looked at that begin like a delimiter
-WINDOW: Final = 256 * 1024  # octets handled in one call
+TOTAL_HEADER_LINES: Final = 20_000  # of all headers in the message
+CANDIDATES: Final = 5_000  # lines that begin like a delimiter
+_WINDOW: Final = 256 * 1024  # octets handled in one call
 
 _FIELD: Final = re.compile(rb"([!-9;-~]{1,200})[ \t]*:(.*)", re.DOTALL)
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/[a-z0-9!#$&^_.+-]{1,127}")
@@ -54,7 +51,7 @@ class MessageView:
     truncated: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Part:
     """A part that is not a multipart, or is shown as if it were none: where its content is, and how to read it."""
 
@@ -69,7 +66,7 @@ class _Part:
 
 
 def read_message(mime: bytes) -> MessageView:
-    """Read a message."""
+    """What the dashboard shows of these bytes, whatever they are."""
     return _Reader(mime).read()
 
 
@@ -79,7 +76,7 @@ class _Reader:
     def __init__(self, mime: bytes) -> None:
         self._mime = mime
         self._view = MessageView()
-        self._lines = HEADER_LINES
+        self._lines = TOTAL_HEADER_LINES
         self._candidates = CANDIDATES
 
     def read(self) -> MessageView:
@@ -113,7 +110,7 @@ class _Reader:
     def _header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
         """The fields at the beginning of an extent, each unfolded, and where its body begins."""
         fields: list[tuple[str, list[bytes]]] = []
-        at, limit = start, min(end, start + HEADER_BYTES)
+        at, limit = start, min(end, start + PART_HEADER_BYTES)
         while at < limit and self._lines:
             self._lines -= 1
             after = self._mime.find(b"\n", at, limit) + 1 or limit
@@ -179,8 +176,8 @@ class _Reader:
         if self._mime.startswith(mark, start, end) and (start == 0 or self._mime[start - 1 : start] == b"\n"):
             return start
         sought = b"\n" + mark
-        for at in range(max(start - 1, 0), end, WINDOW):
-            found = self._mime.find(sought, at, min(end, at + WINDOW + len(sought) - 1))
+        for at in range(max(start - 1, 0), end, _WINDOW):
+            found = self._mime.find(sought, at, min(end, at + _WINDOW + len(sought) - 1))
             if found >= 0:
                 return found + 1
         return -1
@@ -207,7 +204,7 @@ class _Reader:
             if size > TEXT_BYTES:
                 self._view.truncated = True
                 break
-        return charsets.decode(b"".join(pieces)[:TEXT_BYTES], part.codec)
+        return decode_charset(b"".join(pieces)[:TEXT_BYTES], part.codec)
 
     def _content(self, part: _Part) -> Iterator[bytes]:
         """What the part holds, decoded piece by piece."""
@@ -227,11 +224,11 @@ class _Reader:
         return part.end - part.start
 
     def _windows(self, part: _Part) -> Iterator[bytes]:
-        for at in range(part.start, part.end, WINDOW):
-            yield self._mime[at : min(at + WINDOW, part.end)]
+        for at in range(part.start, part.end, _WINDOW):
+            yield self._mime[at : min(at + _WINDOW, part.end)]
 
     def _base64(self, part: _Part) -> Iterator[bytes]:
-        """Whatever is no base64 is passed over, as RFC 2045 6.8 has it; padding may be missing."""
+        """Characters that are no base64 are passed over (RFC 2045 6.8); padding may be missing."""
         left = b""
         for window in self._windows(part):
             clean = left + window.translate(None, _NOT_BASE64)
@@ -244,7 +241,7 @@ class _Reader:
     def _quoted_printable(self, part: _Part) -> Iterator[bytes]:
         at = part.start
         while at < part.end:
-            cut = min(at + WINDOW, part.end)
+            cut = min(at + _WINDOW, part.end)
             if cut < part.end:  # between lines if there are any, else between two codes
                 cut = self._mime.rfind(b"\n", at, cut) + 1 or self._between_codes(at, cut)
             yield binascii.a2b_qp(self._mime[at:cut])
@@ -261,9 +258,7 @@ def _unfolded(fields: list[tuple[str, list[bytes]]]) -> list[tuple[str, bytes]]:
 
 
 def _text(value: bytes) -> str:
-    """A field's value for people: encoded words read, on one line."""
-    text = value.decode("utf-8", "replace")
-    return one_line(decoded(text) if "=?" in text else text)
+    return display_text(value.decode("utf-8", "replace"))
 
 
 def _before_line_end(mime: bytes, start: int, line: int) -> int:
@@ -286,18 +281,13 @@ def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int
     kind = found[0] if found else usual if not content_type.value else "text/plain"  # RFC 2045 5.2
     boundary = content_type.get("boundary", "").rstrip(" ").encode("utf-8", "replace")
     part = _Part(
-        start,
-        end,
-        kind,
-        charsets.codec_of(content_type.get("charset", "utf-8").strip()) or "ascii",
-        first.get("content-transfer-encoding", b"").strip().lower().decode("ascii", "replace"),
-        _filename(disposition, content_type),
-        disposition.value == "attachment",
-        None if content_id is None else _text(content_id).strip("<> "),
+        start=start,
+        end=end,
+        kind=kind,
+        codec=codec_of(content_type.get("charset", "utf-8").strip()) or "ascii",
+        encoding=first.get("content-transfer-encoding", b"").strip().lower().decode("ascii", "replace"),
+        filename=display_text(disposition.get("filename", "") or content_type.get("name", "")),
+        is_attachment=disposition.value == "attachment",
+        content_id=None if content_id is None else _text(content_id).strip("<> "),
     )
     return part, boundary if kind.startswith("multipart/") and 0 < len(boundary) <= 200 else None
-
-
-def _filename(disposition: Parameters, content_type: Parameters) -> str:
-    name = disposition.get("filename", "") or content_type.get("name", "")
-    return one_line(decoded(name) if "=?" in name else name)

@@ -1,21 +1,22 @@
-"""In charge of reading a send request from a body nobody has looked at yet, and of telling two of them apart."""
+"""Decodes the body of POST /emails, and fingerprints it for idempotency. Pure: no I/O, no state.
+
+A body may be any bytes: it becomes a request of the right shape or a refusal that names the field. Time and memory
+grow with the body and no faster; a large text or attachment is never copied whole more than once.
+"""
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from appliance.errors import invalid
 from appliance.message import limits
-from appliance.message.fields import Attachment, NullableSendRequest, SendRequest, leave_out_nulls
-from appliance.message.hashing import sha256
 from appliance.message.json_faults import STRING, explain, mask_escapes, repeated_key
-from appliance.message.variables import Variable
-
-__all__ = ["Attachment", "SendRequest", "decode", "fingerprint"]
+from appliance.message.schema import NullableSendRequest, SendRequest, leave_out_nulls
+from appliance.message.template import Variable
 
 _DECODER = msgspec.json.Decoder(SendRequest)
 _NULLABLE: msgspec.json.Decoder[SendRequest] = msgspec.json.Decoder(NullableSendRequest)
@@ -24,14 +25,12 @@ _STRINGS = re.compile(STRING)
 _STRING_OR_COMMA = re.compile(STRING + rb"|,")
 _COMMA = ord(",")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
-_PAIR = len('"":"",')  # bytes: the shortest pair of a key and a text, with its comma
-_SPACES = 512  # bytes; white space is seldom more, and where there are many escapes, lengths tell nothing
 _END = 2**63  # the first whole number that decode() no longer takes as an integer
-_BLOCK = 64 * 1024  # bytes or characters taken together
+_BLOCK = 64 * 1024  # bytes or characters handled at once
 
 
 def decode(body: bytes | bytearray) -> SendRequest:
-    """Read a body of any bytes whatsoever; raises Refused, and nothing else, when it is no send request."""
+    """Decode a body of any bytes; raises Refused, and nothing else, when it is no send request."""
     _check_number_of_values(body)
     try:
         request = _decoded(body)
@@ -45,7 +44,7 @@ def decode(body: bytes | bytearray) -> SendRequest:
 
 
 def _decoded(body: bytes | bytearray) -> SendRequest:
-    """The request, and where null was given for an optional field, that."""
+    """The request; only a body that needs it is decoded by the types that allow null."""
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError:
@@ -69,31 +68,13 @@ def _check_number_of_values(body: bytes | bytearray) -> None:
 
 
 def _has_repeated_key(request: SendRequest, body: bytes | bytearray) -> bool:
-    """Whether msgspec dropped a key, of which it keeps the last: then writing the request again gives less."""
-    if len(body) > _BLOCK:
-        slim, texts = _take_out_long_texts(request)
-        return _has_fewer_pairs(body, _ENCODER.encode(slim), texts)
-    again = _ENCODER.encode(request)
-    return not _is_as_short(body, again, request) and _has_fewer_pairs(body, again, ())
+    """Whether msgspec, which keeps the last of two equal keys, dropped one: then the encoded request has fewer pairs.
 
-
-def _is_as_short(body: bytes | bytearray, again: bytes, request: SendRequest) -> bool:
-    """Whether a body, without its white space, is so short that no pair of it can be missing in `again`.
-
-    Nothing can be written shorter than the encoder writes it, numbers aside: what a body has more is white space,
-    escapes that need not be, or what was dropped. Counting colons would tell as well, and take three times as long.
+    The body and the encoded request hold one colon for each pair, and those inside strings; a dropped pair leaves at
+    least its own over. Escaped colons would upset the count, so a body that has any is compared without its strings.
     """
-    if request.variables is not UNSET or len(body) - len(again) > _SPACES:
-        return False
-    return len(body) - len(again) < _PAIR or len(msgspec.json.format(body, indent=-1)) - len(again) < _PAIR
-
-
-def _has_fewer_pairs(body: bytes | bytearray, again: bytes, texts: Sequence[tuple[str, str]]) -> bool:
-    """Whether a request has fewer pairs, written again without `texts`, than it had in the body.
-
-    Both texts hold one colon for each pair, and those inside strings; what was dropped leaves at least its own over.
-    Escaped colons alone would upset the count, so a body that has any is compared without its strings.
-    """
+    slim, texts = _take_out_long_texts(request) if len(body) > _BLOCK else (request, [])
+    again = _ENCODER.encode(slim)
     if b"\\" in body and b"\\u003" in body and _ESCAPED_COLON.search(body):
         return _colons_outside_strings(body) != _colons_outside_strings(again)
     return _count(body, b":") != _count(again, b":") + sum(_count(text, ":") for _, text in texts)
@@ -105,19 +86,13 @@ def _colons_outside_strings(body: bytes | bytearray) -> int:
 
 def _take_out_long_texts(request: SendRequest) -> tuple[SendRequest, list[tuple[str, str]]]:
     """The request with its long texts empty, and those texts: encoding them too would cost another copy of the body."""
-    if request.attachments is UNSET and _is_short(request.text) and _is_short(request.html):
-        return request, []
     bodies = (("text", request.text), ("html", request.html))
-    texts = [(name, body) for name, body in bodies if body is not UNSET and len(body) > _BLOCK]
+    texts = [(name, body) for name, body in bodies if isinstance(body, str) and len(body) > _BLOCK]  # it may be null
     changes: dict[str, object] = {name: "" for name, _ in texts}
-    if request.attachments is not UNSET:
+    if isinstance(request.attachments, list):
         texts += [("content", each.content) for each in request.attachments]
         changes["attachments"] = [msgspec.structs.replace(each, content="") for each in request.attachments]
     return msgspec.structs.replace(request, **changes) if changes else request, texts
-
-
-def _is_short(body: str | UnsetType) -> bool:
-    return body is UNSET or len(body) <= _BLOCK
 
 
 def _count(data: Any, mark: Any) -> int:
@@ -139,7 +114,7 @@ def fingerprint(request: SendRequest) -> bytes:
     """
     slim, texts = _take_out_long_texts(request)
     if not texts and request.variables is UNSET:
-        return sha256(_ENCODER.encode(request))
+        return hashlib.sha256(_ENCODER.encode(request)).digest()
     digest = hashlib.sha256()
     for name, text in texts:
         digest.update(f"{name}{len(text)}:".encode("ascii"))

@@ -1,12 +1,18 @@
-"""In charge of messages that come as whole messages, over SMTP: what is refused, what is read, what is changed.
+"""Checks messages that come whole, over SMTP, reads what is recorded of them, and completes them. No I/O, no state.
 
-A submitted message goes on as its sender wrote it, byte for byte, but for this: a Received field is put on top, and
-below it Date, Message-ID and MIME-Version where they are missing; what `header_rules.py` says is taken out. Nothing is
-encoded anew, not even 8-bit text: somebody may have signed it.
+A submitted message is sent on as its sender wrote it, byte for byte, with these exceptions: a Received field is put on
+top, and below it Date, Message-ID and MIME-Version where they are missing; the fields that `header_rules.py` lists are
+removed. Nothing is encoded anew, not even 8-bit text: the sender may have signed it.
+
+The fingerprint compares two submissions under one Idempotency-Key. A client that retries may send the bytes it kept, or
+write the message anew: then its library gives it another Date, Message-ID and multipart boundaries, signs it again, and
+a relay in between adds its own Received. These do not count. Everything else does: the envelope, every other field, and
+the body.
 """
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -14,41 +20,40 @@ from msgspec import Struct
 from appliance.errors import Code, Refused, invalid
 from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse, unique
-from appliance.message.characters import fault_in_line
-from appliance.message.encoded_words import decoded, text_of, unlisted_charset
-from appliance.message.from_field import read_from
-from appliance.message.header_fields import Field, end_of_header, fields_of, name_for_people
-from appliance.message.header_rules import OverSmtp, over_smtp
-from appliance.message.line_ends import has_lone_line_end, number_of_long_line
-from appliance.message.submitted_print import print_of
-from appliance.message.tags import read_tags
+from appliance.message.characters import fault_in_line, has_lone_line_end, number_of_long_line
+from appliance.message.decoding import decode_words, header_text, unlisted_charset
+from appliance.message.header_rules import OverSmtp, over_smtp, read_tags
+from appliance.message.submitted_header import Field, end_of_header, fields_of, name_to_show, read_from
 
 # RFC 5322 3.6, and the three of RFC 2045 that say how the body is read: two of one mean different things to different
-# readers. Bcc would be one of them; it is taken out, however often it stands there.
+# readers. Bcc would be one of them; it is removed, however often it stands there.
 _ONCE: Final = frozenset(
-    (
-        b"from", b"sender", b"reply-to", b"to", b"cc", b"subject", b"date", b"message-id", b"in-reply-to",
-        b"references", b"mime-version", b"content-type", b"content-transfer-encoding", b"idempotency-key",
-    )
-)  # fmt: skip
-# Fields that people are shown. Encoded words in them must not decode to what the header itself may not hold.
+    b"from sender reply-to to cc subject date message-id in-reply-to references mime-version content-type"
+    b" content-transfer-encoding idempotency-key".split()
+)
+# Fields that mail readers display. Encoded words in them must not decode to what the header itself may not hold.
 _SHOWN: Final = frozenset(
-    (
-        b"from", b"sender", b"reply-to", b"to", b"cc", b"subject", b"comments", b"keywords", b"resent-from",
-        b"resent-sender", b"resent-to", b"resent-cc", b"resent-reply-to",
-    )
-)  # fmt: skip
+    b"from sender reply-to to cc subject comments keywords resent-from resent-sender resent-to resent-cc"
+    b" resent-reply-to".split()
+)
 # The codes of NUL, LF and CR in the Q encoding, however loosely a reader takes what an encoded word is.
 _LINE_END_CODE: Final = re.compile(rb"=0[0AaDd]")
 _TAG_FIELD: Final = b"x-service-tag"
 
 _KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # as over HTTP
 _MESSAGE_ID: Final = re.compile(rb"<[!-;=?-~\x80-\xff]+>")
-_TAGS_LENGTH: Final = 4 * 1024  # octets of one X-Service-Tag: twenty tags of 64 characters, folded as one likes
+_TAGS_LENGTH: Final = 4 * 1024  # octets of one X-Service-Tag: twenty tags of 64 characters, in any folding
+
+_VARIES: Final = frozenset(
+    b"date message-id received return-path dkim-signature idempotency-key bcc resent-bcc".split()
+)
+_BOUNDARY: Final = re.compile(rb'boundary="?([^"\s;]{1,70})')  # as every library writes it, RFC 2046 5.1.1
+_BOUNDARIES: Final = 8  # looked for: a message of three levels has three
+_SLICE: Final = 64 * 1024  # bytes searched at once, since searching holds the interpreter lock
 
 
-class Submission(Struct, frozen=True, gc=False):
-    """A submitted message that keeps every rule; only its id is missing, and who may send it is not judged."""
+class SubmittedMessage(Struct, frozen=True, gc=False):
+    """A submitted message that keeps every rule; only its id is missing, and the sender's domain is not checked yet."""
 
     envelope_from: Address
     recipients: tuple[Address, ...]  # the unique ones, each in its first spelling
@@ -64,12 +69,12 @@ class Submission(Struct, frozen=True, gc=False):
     responsible: tuple[tuple[str, Address], ...]  # by field: further mailboxes that must be the account's own
 
     def __repr__(self) -> str:
-        """Without the message: what a customer wrote stays out of logs and tracebacks."""
-        return f"Submission(size={len(self.data)})"
+        """Without the message: a customer's text stays out of logs and tracebacks."""
+        return f"SubmittedMessage(size={len(self.data)})"
 
 
-def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submission:
-    """Judge a message as it came after DATA, dots unstuffed; raises Refused, and nothing else."""
+def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> SubmittedMessage:
+    """Check a message as it came after DATA, dots unstuffed; raises Refused, and nothing else."""
     sender_path, addresses = _read_envelope(envelope_from, recipients)
     _check_octets(data)
     if not data.endswith(b"\r\n"):
@@ -81,24 +86,26 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submissi
     if (sender := once.get(b"from")) is None:
         raise invalid("From", "this field is required")
     key = _read_key(once.get(b"idempotency-key"))
-    return Submission(
+    return SubmittedMessage(
         envelope_from=sender_path,
         recipients=addresses,
         sender=read_from(sender),
-        subject=text_of(once.get(b"subject", b""))[: limits.SUBJECT_LENGTH],
+        subject=header_text(once.get(b"subject", b""))[: limits.SUBJECT_LENGTH],
         tags=_read_tags(tag_values) if tag_values else (),
         key=key,
-        fingerprint=print_of(sender_path, addresses, fields, data, header_end) if key is not None else b"",
+        fingerprint=_fingerprint(sender_path, addresses, fields, data, header_end) if key is not None else b"",
         data=data,
         header_end=header_end,
         header=_without_removed(fields) if removes else None,
         missing=_missing(once),
-        responsible=tuple((name_for_people(name), _mailbox(name, value)) for name, value in own),
+        responsible=tuple((name_to_show(name), _mailbox(name, value)) for name, value in own),
     )
 
 
-def write(submission: Submission, *, message_id: str, now_seconds: int, hostname: str, secure: bool = True) -> bytes:
-    """The message as it goes on; `message_id` is ours, `secure` whether it came over TLS."""
+def write(
+    submission: SubmittedMessage, *, message_id: str, now_seconds: int, hostname: str, secure: bool = True
+) -> bytes:
+    """The message as it is sent on; `message_id` is ours, `secure` whether it came over TLS."""
     date = header_lines.date(now_seconds)
     ascii_header = submission.data[: submission.header_end].isascii()
     top = [_received(message_id, date, hostname, secure=secure, smtputf8=not ascii_header)]
@@ -116,8 +123,8 @@ def write(submission: Submission, *, message_id: str, now_seconds: int, hostname
 
 
 def _received(message_id: str, date: str, hostname: str, *, secure: bool, smtputf8: bool) -> str:
-    """The trace field, RFC 5321 4.4, without `from` and `for`: where a sender sits and who logged in is nobody's
-    business but theirs and ours, and the log has it under the id. The protocols' names: RFC 3848, RFC 6531 4.3.
+    """The trace field, RFC 5321 4.4, without `from` and `for`: the client's address and login are not disclosed to
+    recipients, and the log has them under the id. The protocols' names: RFC 3848, RFC 6531 4.3.
     """
     protocol = f"{'UTF8SMTP' if smtputf8 else 'ESMTP'}{'SA' if secure else 'A'}"
     when = date.removeprefix("Date: ")
@@ -167,7 +174,7 @@ def _check_octets(data: bytes) -> None:
 
 def _sorted_out(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes], list[Field], bool]:
     """The fields that may stand once, by their names in lower case; those with tags; those that must name the account's
-    own; whether any is to be taken out.
+    own domains; whether any is to be removed.
     """
     once: dict[bytes, bytes] = {}
     tags: list[bytes] = []
@@ -178,7 +185,7 @@ def _sorted_out(fields: Sequence[Field]) -> tuple[dict[bytes, bytes], list[bytes
         key = name.lower()
         if key in _ONCE:
             if key in once:
-                raise invalid(name_for_people(name), "this field may stand only once")
+                raise invalid(name_to_show(name), "this field may stand only once")
             once[key] = value
         elif key == _TAG_FIELD:
             tags.append(value)
@@ -203,17 +210,17 @@ def _check_words(name: bytes, value: bytes, words: int) -> None:
         raise invalid("header", f"has more than {limits.ENCODED_WORDS} encoded words in fields that people are shown")
     text = value.replace(b"\r\n", b"").decode("utf-8")
     is_coded = b"?q?" in value.lower() and _LINE_END_CODE.search(value)
-    if is_coded or fault_in_line(decoded(text).replace("\t", " ")):
-        raise invalid(name_for_people(name), "holds an encoded word with a control character or a line break")
+    if is_coded or fault_in_line(decode_words(text).replace("\t", " ")):
+        raise invalid(name_to_show(name), "holds an encoded word with a control character or a line break")
     if (charset := unlisted_charset(text)) is not None:
-        raise invalid(name_for_people(name), f"has an encoded word in the charset {charset!r}; use UTF-8")
+        raise invalid(name_to_show(name), f"has an encoded word in the charset {charset!r}; use UTF-8")
 
 
 def _mailbox(name: bytes, value: bytes) -> Address:
     try:
         return read_from(value)
     except Refused as refused:
-        raise invalid(name_for_people(name), "must name one mailbox, of a domain of the account") from refused
+        raise invalid(name_to_show(name), "must name one mailbox, of a domain of the account") from refused
 
 
 def _without_removed(fields: Sequence[Field]) -> bytes:
@@ -222,7 +229,7 @@ def _without_removed(fields: Sequence[Field]) -> bytes:
 
 
 def _missing(once: dict[bytes, bytes]) -> frozenset[bytes]:
-    """What is to be added. A Message-ID that is there but none is refused: some receivers would, in its own words."""
+    """The fields to be added. A malformed Message-ID is refused here, since some receivers would refuse it later."""
     missing = set()
     if (date := once.get(b"date")) is None:
         missing.add(b"date")
@@ -255,4 +262,61 @@ def _read_tags(values: Sequence[bytes]) -> tuple[str, ...]:
             raise invalid("X-Service-Tag", f"must have at most {_TAGS_LENGTH} octets")
         text = value.replace(b"\r\n", b"").replace(b"\t", b" ").decode("utf-8").strip(" ")
         tags += [tag.strip(" ") for tag in text.split(",")] if text else []
-    return read_tags(tags, lambda _: "X-Service-Tag")
+    return read_tags(tags, "X-Service-Tag")
+
+
+# ---- the fingerprint
+
+
+def _fingerprint(
+    envelope_from: Address, recipients: Sequence[Address], fields: Sequence[Field], data: bytes, header_end: int
+) -> bytes:
+    """A SHA-256 that is equal for a message and its retry, and never that of a request over HTTP: those hold no NUL."""
+    envelope = ["smtp", envelope_from.key, *sorted(address.key for address in recipients), "\0"]
+    digest = hashlib.sha256("\0".join(envelope).encode("utf-8"))
+    multipart = b""
+    for name, value in fields:
+        key = name.lower()
+        if key in _VARIES:
+            continue
+        if key == b"content-type":
+            multipart = value if value.lstrip().lower().startswith(b"multipart/") else b""
+            value = _without(value, _boundaries(multipart))
+        digest.update(b"%b:%b\r\n" % (key, value))
+    if multipart:
+        boundaries = _boundaries(multipart, data[header_end:])
+        for part in _slices(data, header_end):
+            digest.update(_without(part, boundaries))
+    else:
+        digest.update(memoryview(data)[header_end:])
+    return digest.digest()
+
+
+def _boundaries(*texts: bytes) -> list[bytes]:
+    """The first few boundaries declared in these, the longest first: a shorter one may be the beginning of another."""
+    found: set[bytes] = set()
+    for text in texts:
+        start = -1
+        for _ in range(_BOUNDARIES):
+            if (start := text.find(b"boundary=", start + 1)) < 0:
+                break
+            if declared := _BOUNDARY.match(text, start):
+                found.add(declared[1])
+    return sorted(found, key=len, reverse=True)
+
+
+def _slices(data: bytes, start: int) -> Iterator[bytes]:
+    """The data from `start` on in pieces that end with a line, as no boundary goes beyond one."""
+    while start < len(data):
+        end = data.rfind(b"\n", start, start + _SLICE) + 1 if start + _SLICE < len(data) else len(data)
+        end = end or data.find(b"\n", start) + 1 or len(data)
+        yield data[start:end]
+        start = end
+
+
+def _without(text: bytes, boundaries: Sequence[bytes]) -> bytes:
+    """A text without these boundaries, where they are declared and where they stand between parts."""
+    for boundary in boundaries:
+        for mark in (b"--", b'="', b"="):
+            text = text.replace(mark + boundary, mark)
+    return text

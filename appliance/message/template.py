@@ -1,4 +1,4 @@
-"""In charge of templates: which may be stored, and filling one in.
+"""Templates: which may be stored, which variables one may be filled with, and filling it in. Pure: no I/O, no state.
 
 A placeholder is `{{name}}`, with spaces allowed inside the braces; a name begins with a letter or an underscore and
 goes on with letters, digits, `_`, `.` and `-`, 64 characters at most. A `{{` that begins no such thing stays as it is.
@@ -8,17 +8,22 @@ import html
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
-from appliance.message.characters import fault_in_body, fault_in_line
-from appliance.message.variables import Variable, check_variables, written
+from appliance.message.characters import BODY_PATTERN, fault_in_body, fault_in_line
 
-ALIAS = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would let a final newline through
-_PLACEHOLDER = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}")
-_LINE_BREAKS = str.maketrans({"\r": None, "\n": None, "\u2028": None, "\u2029": None, "\t": " "})
+ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would let a final newline through
+_PLACEHOLDER: Final = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}")
+_LINE_BREAKS: Final = str.maketrans({"\r": None, "\n": None, "\u2028": None, "\u2029": None, "\t": " "})
+
+# 63 bits, since a larger integer fits neither SQLite nor most callers' languages.
+WholeNumber = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})]
+Variable = Text | WholeNumber | float | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +45,73 @@ class Rendered(Struct, frozen=True, gc=False):
     html: str | None
 
 
+# ---- storing
+
+
 def placeholders(source: str) -> frozenset[str]:
     """The names that this source needs a value for."""
     return frozenset(_PLACEHOLDER.findall(source))
+
+
+def check_template(alias: str, subject: str | None, text: str | None, html: str | None) -> None:
+    """Refuse a template that could not be sent whatever its variables."""
+    if not ALIAS.fullmatch(alias):
+        raise invalid("alias", "expected 1 to 64 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")
+    if text is None and html is None:
+        raise invalid("text", "a template needs at least one of text and html")
+    if subject is not None:
+        check_subject(subject)
+    for field, body in (("text", text), ("html", html)):
+        if body is not None:
+            check_body(field, body)
+            if len(body) > limits.MESSAGE_SIZE:
+                raise Refused(Code.PAYLOAD_TOO_LARGE, f"{field}: larger than a message may be (10 MiB)")
+
+
+def check_subject(subject: str) -> None:
+    """Refuse a subject, of a template or of a message, that is too long or more than one line."""
+    if len(subject) > limits.SUBJECT_LENGTH:
+        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
+    if fault := fault_in_line(subject):
+        raise invalid("subject", f"must not contain {fault}")
+
+
+def check_body(field: str, body: str) -> None:
+    """Refuse a body, of a template or of a message, with a character that none may hold."""
+    if fault := fault_in_body(body):
+        raise invalid(field, f"must not contain {fault}")
+
+
+# ---- filling in
+
+
+def check_variables(variables: Mapping[str, Variable]) -> None:
+    """Refuse names and values that no template may be filled with."""
+    if len(variables) > limits.VARIABLES:
+        raise invalid("variables", f"at most {limits.VARIABLES} keys are allowed")
+    for name, value in variables.items():
+        _check_name(name)
+        if isinstance(value, str):
+            check_body(f"variables.{name}", value)
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= limits.VARIABLE_NAME_LENGTH:
+        raise invalid("variables", f"a key has 1 to {limits.VARIABLE_NAME_LENGTH} characters")
+    if fault := fault_in_line(name):
+        raise invalid("variables", f"a key must not contain {fault}")
+
+
+def written(value: Variable) -> str:
+    """The text a value becomes: numbers and booleans in JSON, a float with a whole value without its `.0`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    # As JSON writers do: no point in a whole number, no zero in front of an exponent; -0.0 + 0.0 is 0.0.
+    return repr(value + 0.0).removesuffix(".0").replace("e-0", "e-")
 
 
 def render(template: Template, variables: Mapping[str, Variable], subject_override: str | None) -> Rendered:
@@ -87,31 +156,3 @@ def _pieces(source: str | None, values: Mapping[str, str], write: Callable[[str]
         ready[name] = write(values[name])
     pieces[1::2] = [ready[name] for name in pieces[1::2]]
     return pieces
-
-
-def check_template(alias: str, subject: str | None, text: str | None, html: str | None) -> None:
-    """Refuse a template that could not be sent whatever its variables."""
-    if not ALIAS.fullmatch(alias):
-        raise invalid("alias", "expected 1 to 64 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")
-    if text is None and html is None:
-        raise invalid("text", "a template needs at least one of text and html")
-    _check_subject(subject)
-    for field, body in (("text", text), ("html", html)):
-        if body is not None:
-            _check_body(field, body)
-
-
-def _check_subject(subject: str | None) -> None:
-    if subject is None:
-        return
-    if len(subject) > limits.SUBJECT_LENGTH:
-        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
-    if fault := fault_in_line(subject):
-        raise invalid("subject", f"must not contain {fault}")
-
-
-def _check_body(field: str, body: str) -> None:
-    if fault := fault_in_body(body):
-        raise invalid(field, f"must not contain {fault}")
-    if len(body) > limits.MESSAGE_SIZE:
-        raise Refused(Code.PAYLOAD_TOO_LARGE, f"{field}: larger than a message may be (10 MiB)")

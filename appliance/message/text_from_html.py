@@ -1,8 +1,8 @@
-"""Makes the text part of a message that was sent as HTML alone. PURE.
+"""Makes the text part of a message that was sent as HTML alone. Pure: no I/O, no state.
 
-It reads HTML as far as mail needs it: paragraphs, lists, links as `text (address)`, entities; scripts, styles and
-comments are left out. It is no browser, and nothing in the HTML makes it fail or take long: what was read is never read
-again, and HTML over the limits below gets no text part rather than half of one.
+It parses HTML as far as mail needs it: paragraphs, lists, links as `text (address)`, entities; scripts, styles and
+comments are left out. Nothing in the HTML makes it fail or take long: no character is read twice, and HTML over the
+limits below gets no text part rather than half of one.
 """
 
 import html.entities
@@ -40,7 +40,7 @@ _LISTS: Final = 10  # levels that are indented
 
 
 def marks(markup: str) -> int:
-    """What the work is measured by: each mark takes up to three microseconds."""
+    """The measure of the work: each mark takes up to three microseconds."""
     return markup.count("<") + markup.count("&")
 
 

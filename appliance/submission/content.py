@@ -6,8 +6,8 @@ content, for which intake refuses the message: nothing that follows a smuggled e
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
+from appliance.message.characters import replaced
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
-from appliance.message.line_ends import replaced
 from appliance.model.mail import Caller
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies

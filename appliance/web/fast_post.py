@@ -1,9 +1,10 @@
-"""The fast path for `POST /emails` when all of the request is here: read and answered without h11. No I/O.
+"""Fast path for a plain `POST /emails` that has come whole. Pure: no I/O, no state.
 
-h11 takes 200 µs for it, in states and checks that are the same every time; this takes 8. Only what h11 reads in one way
-is read here: a few spellings of the request line, plain ASCII headers, each once, with one plain length, and nothing
-that asks for more than an answer. All else, well formed or not, is left to h11 from its first byte; what h11 refuses is
-never accepted here: `tests/web/test_fast_post.py` compares the two.
+Without it, when h11 and ASGI serve every request, an accepted message takes 52 % more CPU time and the rate falls from
+980 to 540 messages/s (`tests.bench.accept`, ten rounds with and without in turns). It reads only what h11 would read
+the same way without any doubt: a few spellings of the request line, plain ASCII headers, each once, with one plain
+length, and nothing that asks for more than an answer. Every other request, well formed or not, goes to h11 from its
+first byte; what h11 refuses is never read here. `tests/web/test_fast_post.py` compares the two.
 """
 
 import re

@@ -5,7 +5,7 @@ import msgspec
 from appliance.errors import Code
 from appliance.intake.accept import Receipt
 from appliance.message.limits import KEY_LENGTH
-from appliance.message.request import SendRequest
+from appliance.message.schema import SendRequest
 from appliance.model.mail import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
 from appliance.times import rfc3339
 from appliance.web.answer import Time

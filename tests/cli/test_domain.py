@@ -14,12 +14,11 @@ import trio
 from appliance.config.values import Endpoint
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.message.dkim_keys import zone_text
 from appliance.outside import Outside
 from appliance.store import open_store
 from tests.cli.test_commands import Shell, fields
 from tests.docs.test_cli import documented
-from tests.fakes.dns import DnsServer
+from tests.fakes.dns import DnsServer, zone_text
 
 HOST = "mail.example.com"
 

@@ -6,10 +6,9 @@ import pytest
 
 from appliance.dns.check import CheckedRecord, RecordStatus, check, read_tags
 from appliance.dns.records import DnsRecord, RecordKind, records, spf_term
-from appliance.message.dkim_keys import zone_text
 from appliance.model.mail import StoredDkimKey
 from appliance.times import DAY
-from tests.fakes.dns import Trouble, Zone, ZoneResolver
+from tests.fakes.dns import Trouble, Zone, ZoneResolver, zone_text
 
 NOW = 1_794_664_800_000_000  # 2026-11-14
 HOST = "mail.example.com"

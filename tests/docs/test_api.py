@@ -10,7 +10,7 @@ import pytest
 from appliance.config.load import parse
 from appliance.errors import ERROR_ANSWERS, Code
 from appliance.message import limits
-from appliance.message.header_rules import RESERVED, RESERVED_PREFIXES
+from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
 from appliance.web.app import PAGE
 from appliance.web.openapi import document
 
@@ -129,7 +129,7 @@ def test_every_limit_is_the_one_that_holds(what: str) -> None:
 def test_every_reserved_header_is_there() -> None:
     """The list of reserved headers is complete."""
     listed = {name.lower() for name in re.findall(r"`([A-Za-z*-]+)`", section("Sending").partition("Reserved")[2])}
-    assert set(RESERVED) | {f"{prefix}*" for prefix in RESERVED_PREFIXES} <= listed
+    assert set(RESERVED_HEADERS) | {f"{prefix}*" for prefix in RESERVED_HEADER_PREFIXES} <= listed
 
 
 def test_links_lead_somewhere() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ERROR_ANSWERS, Code
-from appliance.message import header_rules, limits, submitted, submitted_print
+from appliance.message import header_rules, limits, submitted
 from appliance.message.header_rules import OverSmtp
 
 HEADING = "## What happens to a submitted message"
@@ -31,7 +31,7 @@ def names(text: str) -> set[str]:
 
 def smtp_table() -> dict[str, OverSmtp]:
     """What is done with each field, a prefix as `arc-*`."""
-    prefixes = {f"{prefix.rstrip('-')}-*": action for prefix, action in header_rules.RESERVED_PREFIXES.items()}
+    prefixes = {f"{prefix.rstrip('-')}-*": action for prefix, action in header_rules.RESERVED_HEADER_PREFIXES.items()}
     return {**{name.decode(): action for name, action in header_rules._EXACT.items()}, **prefixes}
 
 
@@ -47,7 +47,7 @@ def test_the_fields_are_those_of_the_code() -> None:
     assert names(once) == {name.decode() for name in submitted._ONCE}
     varies = re.search(r"same header but for (.*?)\. The boundaries", flowing(text))
     assert varies is not None
-    assert names(varies[1]) | {"idempotency-key"} == {name.decode() for name in submitted_print._VARIES}
+    assert names(varies[1]) | {"idempotency-key"} == {name.decode() for name in submitted._VARIES}
 
 
 @pytest.mark.parametrize(

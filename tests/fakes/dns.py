@@ -113,6 +113,11 @@ class ZoneResolver:
         return DnsAnswer(tuple(_read(kind, text) for text in records), TTL, authentic)
 
 
+def zone_text(value: str) -> str:
+    """The value of a TXT record as a zone file holds it: quoted strings of at most 255 octets (RFC 1035 3.3)."""
+    return " ".join(f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
+
+
 def _rdata(kind: str, text: str) -> dns.rdata.Rdata:
     return dns.rdata.from_text("IN", kind, text, origin=dns.name.root, relativize=False)
 

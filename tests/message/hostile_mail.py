@@ -23,7 +23,7 @@ def _nested_multiparts(size: int) -> bytes:
 
 
 def _nested_around_a_body(size: int) -> bytes:
-    """Few levels, and nearly all octets in the innermost: every level has to look through them."""
+    """Few levels, and nearly all octets in the innermost: every level has to search them."""
     heads = [b"Content-Type: multipart/mixed; boundary=n%d\r\n\r\n--n%d\r\n" % (each, each) for each in range(30)]
     return _filled(b"".join(heads), b"\r\n--n", b"", size)
 

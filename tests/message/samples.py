@@ -1,4 +1,4 @@
-"""In charge of the requests and texts the tests of this room are made from."""
+"""Requests and texts that the tests of appliance/message are made from."""
 
 import email
 import email.policy

@@ -1,10 +1,10 @@
-"""In charge of submitted messages for tests: plain ones, generated ones, and how others read them."""
+"""Submitted messages for tests: plain ones, generated ones, and how other readers parse them."""
 
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from appliance.message.submitted import Submission, read, write
+from appliance.message.submitted import SubmittedMessage, read, write
 from tests.message.samples import NOON
 
 HOST = "mail.example.com"
@@ -27,7 +27,7 @@ def message(*fields: bytes, without: Sequence[bytes] = (), body: bytes = BODY) -
 
 def submission(
     data: bytes, sender: str = "shop@example.com", recipients: Sequence[str] = ("ada@example.net",)
-) -> Submission:
+) -> SubmittedMessage:
     """What is read of a message."""
     return read(sender, recipients, data)
 

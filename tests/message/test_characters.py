@@ -1,14 +1,12 @@
-"""Which characters a body may hold: the quick way by octets finds what the plain rule by characters finds."""
+"""Characters and line ends: the quick way by octets or blocks finds what the plain rule finds."""
 
 import re
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message import characters
-from appliance.message.characters import fault_in_body
+from appliance.message.characters import fault_in_body, has_lone_line_end, number_of_long_line, replaced
 from tests.message.samples import hostile_text
 
 # The rule itself: what stands in no body, and a carriage return that ends no line.
@@ -23,7 +21,7 @@ any_text = st.lists(
 
 
 @pytest.mark.parametrize("around", ["", "plain", "é", "漢字", "😀"])
-def test_every_character_is_judged_by_the_rule(around: str) -> None:
+def test_every_character_is_checked_by_the_rule(around: str) -> None:
     """One by one, alone and beside text of one, two, three and four octets."""
     for code in (*range(0x300), *range(0x2000, 0x2100), *range(0xD7F0, 0xE010), 0x1F600, 0x10FFFF):
         text = f"{around}{chr(code)}{around}"
@@ -31,7 +29,55 @@ def test_every_character_is_judged_by_the_rule(around: str) -> None:
 
 
 @given(any_text | hostile_text, st.sampled_from([1, 2, 3, 7, 64 * 1024]))
-def test_any_text_is_judged_by_the_rule(text: str, block: int) -> None:
+def test_any_text_is_checked_by_the_rule(text: str, block: int) -> None:
     """Whatever the text, and wherever it is cut into blocks."""
-    with patch.object(characters, "_BLOCK", block):
-        assert (fault_in_body(text) is not None) is (FAULT.search(text) is not None)
+    assert (fault_in_body(text, block) is not None) is (FAULT.search(text) is not None)
+
+
+@given(
+    st.lists(st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\r", b"\n", b"a", b".", b"\x0b", b"\x85"])).map(b"".join),
+    st.sampled_from([1, 2, 3, 5, 64 * 1024]),
+)
+def test_lone_line_ends_are_those_that_counting_finds(message: bytes, block: int) -> None:
+    """Wherever a message is cut into blocks, it is refused exactly when it has more CRs or LFs than CRLFs."""
+    ends = message.count(b"\r\n")
+    assert has_lone_line_end(message, block) is not (message.count(b"\r") == message.count(b"\n") == ends)
+
+
+@pytest.mark.parametrize(
+    ("message", "number"),
+    [
+        (b"", None),
+        (b"x" * 998, None),
+        (b"x" * 998 + b"\r\n", None),
+        (b"x" * 999, 1),
+        (b"x" * 999 + b"\r\n", 1),
+        (b"x" * 1000, 1),
+        (b"x" * 998 + b"\r\n" + b"y" * 998 + b"\r\n", None),
+        (b"a\r\nb\r\n" + b"x" * 999 + b"\r\nc\r\n", 3),
+        (b"a\r\n" * 999 + b"x" * 2000, 1000),
+        (b"\r\n" * 5000, None),
+    ],
+)
+def test_the_first_long_line_is_named_by_its_number(message: bytes, number: int | None) -> None:
+    """A line may have 998 octets beside its CRLF, the last one also without a CRLF."""
+    assert number_of_long_line(message) == number
+
+
+@given(st.lists(st.integers(990, 1005) | st.integers(0, 40), max_size=12), st.booleans())
+def test_long_lines_are_those_that_splitting_finds(lengths: list[int], ended: bool) -> None:
+    """The steps of a thousand octets find what splitting into lines finds."""
+    message = b"\r\n".join(b"x" * length for length in lengths) + (b"\r\n" if ended else b"")
+    long = [number for number, line in enumerate(message.split(b"\r\n"), start=1) if len(line) > 998]
+    assert number_of_long_line(message) == (long[0] if long else None)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"\r\n.", b"\r\n"), (b"\r\n.", b"\r\n.."), (b"\n", b"\r\n")])
+@given(
+    data=st.lists(st.sampled_from([b"\r\n.", b"\r\n.", b"\r", b"\n", b".", b"a"])).map(b"".join),
+    block=st.sampled_from([3, 4, 5, 7, 64 * 1024]),
+)
+def test_replacing_in_blocks_is_replacing(old: bytes, new: bytes, data: bytes, block: int) -> None:
+    """Whatever lies across the border of two blocks, the pieces together are what replacing at once makes."""
+    for given_as in (data, bytearray(data)):
+        assert b"".join(replaced(given_as, old, new, block)) == data.replace(old, new)

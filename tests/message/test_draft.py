@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused
 from appliance.message.attachments import File
 from appliance.message.draft import draft
-from appliance.message.header_rules import RESERVED, RESERVED_PREFIXES, is_reserved
-from appliance.message.request import Attachment, SendRequest, decode
+from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved
+from appliance.message.request import decode
+from appliance.message.schema import Attachment, SendRequest
 from appliance.message.template import Template
 from tests.message.samples import body, drafted, hostile_text
 
@@ -188,7 +189,7 @@ def test_surrogates_never_pass() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(RESERVED),
+        *sorted(RESERVED_HEADERS),
         "Content-Type",
         "content-id",
         "Received",
@@ -206,8 +207,8 @@ def test_reserved_headers(name: str) -> None:
 
 def test_reserved_list() -> None:
     """The list is that of the decisions, whole and in lower case, and near names are free."""
-    assert len(RESERVED) == 18
-    assert all(name == name.lower() for name in (*RESERVED, *RESERVED_PREFIXES))
+    assert len(RESERVED_HEADERS) == 18
+    assert all(name == name.lower() for name in (*RESERVED_HEADERS, *RESERVED_HEADER_PREFIXES))
     for name in ("X-From", "List-Unsubscribe", "List-Unsubscribe-Post", "In-Reply-To", "References", "Precedence"):
         assert not is_reserved(name)
 

@@ -73,7 +73,7 @@ def test_a_long_text_is_cut() -> None:
     ],
 )
 def test_what_is_strange_is_shown_as_it_is(mime: bytes) -> None:
-    """Nothing that somebody may have submitted raises, and everything shown can be written as JSON."""
+    """Nothing that a client may have submitted raises, and everything shown can be written as JSON."""
     opened = read_message(mime)
     for text in (opened.text or "", opened.html or "", *(value for _, value in opened.headers)):
         text.encode("utf-8")
@@ -102,7 +102,7 @@ def test_any_bytes_can_be_opened(mime: bytes) -> None:
         (name + value).encode("utf-8")
 
 
-# ---- the standard library as an oracle, on messages that nobody made to be strange
+# ---- the standard library as an oracle, on ordinary messages
 
 
 def as_stdlib(view: MessageView) -> tuple[Any, ...]:

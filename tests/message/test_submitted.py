@@ -1,4 +1,4 @@
-"""In charge of submitted messages: what is refused, what is read, and that all the rest passes through untouched."""
+"""Submitted messages: what is refused, what is read, and that all the rest passes through unchanged."""
 
 import email
 import email.policy
@@ -225,7 +225,7 @@ def test_a_complete_message_only_gets_a_received_on_top() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_added_and_what_is_nobodys_business_removed(data: bytes, expected: bytes) -> None:
+def test_missing_fields_are_added_and_private_ones_removed(data: bytes, expected: bytes) -> None:
     """The listed fields come and go, whatever their case and however they are folded; all else stays."""
     assert written(data) == expected
 
@@ -283,4 +283,4 @@ def test_a_message_can_be_split_nowhere_else(field: bytes, body: bytes) -> None:
 
 def test_a_submission_does_not_show_the_message() -> None:
     """What a customer wrote stays out of logs and tracebacks."""
-    assert repr(submission(message(body=BODY))) == f"Submission(size={len(message())})"
+    assert repr(submission(message(body=BODY))) == f"SubmittedMessage(size={len(message())})"

@@ -1,4 +1,4 @@
-"""In charge of submitted messages made to hurt: bounded in time, and nothing but a refusal comes of the worst."""
+"""Submitted messages made to do harm: checked in bounded time, and refused at worst."""
 
 import time
 from collections.abc import Iterator
@@ -94,7 +94,7 @@ def hostile() -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile()])
 def test_no_message_takes_long(data: bytes) -> None:
-    """Ten megabytes of anything are judged in the time it takes to look at them a few times."""
+    """Ten megabytes of anything are checked in the time it takes to read them a few times."""
     started = time.process_time()
     try:
         submission = read("shop@example.com", ["ada@example.net"], data)
@@ -105,8 +105,8 @@ def test_no_message_takes_long(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile() if len(data) < 256 * 1024])
-def test_what_is_judged_on_the_event_loop_takes_milliseconds(data: bytes) -> None:
-    """A message that is not large enough for a thread must not hold up everybody else, however it is made."""
+def test_what_is_checked_on_the_event_loop_takes_milliseconds(data: bytes) -> None:
+    """A message that is not large enough for a thread must not hold up other clients, whatever it holds."""
     started = time.process_time()
     try:
         submission = read("shop@example.com", ["ada@example.net"], data)

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 
 import pytest
 import trio
@@ -120,3 +121,88 @@ async def test_it_tells_whether_something_has_come() -> None:
         await theirs.aclose()
         await trio.lowlevel.wait_readable(ours._stream.socket)
         assert ours.has_come()
+
+
+async def test_only_one_task_may_receive() -> None:
+    """A second task is told so, and the first goes on waiting."""
+    ours, theirs = _tcp_pair()
+    stream = FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+    with theirs, trio.fail_after(5):
+        async with stream, trio.open_nursery() as nursery:
+            nursery.start_soon(stream.receive_some)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.BusyResourceError):
+                await stream.receive_some()
+            theirs.sendall(b"x")
+
+
+async def test_closing_wakes_the_task_that_receives() -> None:
+    """It is told that the stream was closed."""
+    ours, theirs = _tcp_pair()
+    stream = FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+
+    async def receive() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.receive_some()
+
+    with theirs, trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            await stream.aclose()
+
+
+async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
+    """A read ends before such a byte, though more is there."""
+    ours, theirs = _tcp_pair()
+    with theirs:
+        async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
+            theirs.sendall(b"before ")
+            theirs.send(b"!", socket.MSG_OOB)
+            theirs.sendall(b"behind")
+            read = b""
+            with trio.fail_after(5):
+                while len(read) < len(b"before behind"):
+                    read += await stream.receive_some(4_096)
+            assert read == b"before behind"
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_stream_loses_nothing_whatever_the_chunks(seed: int) -> None:
+    """Written in pieces with pauses, read in pieces with pauses, to its end and beyond, many at once."""
+    chance = Random(seed)
+    written = [chance.randbytes(chance.randrange(200_000)) for _ in range(10)]
+    read: dict[int, bytes] = {}
+
+    async def write(stream: trio.SocketStream, data: bytes, dice: Random) -> None:
+        async with stream:
+            while data:
+                length = dice.choice((1, 10, 4_096, 70_000))
+                await stream.send_all(data[:length])
+                data = data[length:]
+                if dice.random() < 0.2:
+                    await trio.sleep(dice.random() / 1_000)
+
+    async def receive(number: int, stream: trio.SocketStream, dice: Random) -> None:
+        got = b""
+        async with FastSocketStream(stream) as faster:
+            while data := await faster.receive_some(dice.choice((1, 100, 4_096, 65_536, None))):
+                got += data
+                if dice.random() < 0.2:
+                    await trio.sleep(dice.random() / 1_000)
+            assert await faster.receive_some() == b""  # the end stays the end
+        read[number] = got
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for number, data in enumerate(written):
+                ours, theirs = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in _tcp_pair())
+                nursery.start_soon(write, theirs, data[: 3_000 if seed % 2 else None], Random(seed + number))
+                nursery.start_soon(receive, number, ours, Random(seed - number))
+    assert [read[number] for number in range(10)] == [data[: 3_000 if seed % 2 else None] for data in written]
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        return ours, listener.accept()[0]

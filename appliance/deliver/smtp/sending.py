@@ -15,7 +15,7 @@ from msgspec import Struct
 from appliance.deliver.smtp.protocol import SmtpExchange, mail_command, rcpt_command
 from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader
 from appliance.deliver.smtp.results import NOTE, Cause, RecipientResult, Stage, Verdict, answered, local
-from appliance.message.line_ends import has_lone_line_end, replaced
+from appliance.message.characters import has_lone_line_end, replaced
 
 JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call
 LONE_DOT = b".\r\n"  # ends a message of nothing, RFC 2920 3.1

@@ -10,10 +10,9 @@ from quart import Blueprint, Response
 from appliance.errors import Code, Refused
 from appliance.intake.accept import FrontDoor
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
-from appliance.message.fields import Mailbox
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
-from appliance.message.request import SendRequest
-from appliance.message.variables import Variable
+from appliance.message.schema import Mailbox, SendRequest
+from appliance.message.template import Variable
 from appliance.model.mail import Caller, MessageStatus, Source
 from appliance.times import SECOND
 from appliance.web.app import Services, answer, json_request, request_id

@@ -10,7 +10,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.intake.quota import Quota
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN, fault_in_line
-from appliance.message.fields import Mailbox
+from appliance.message.schema import Mailbox
 from appliance.model.mail import Suppression
 from appliance.times import rfc3339
 from appliance.web.answer import Time

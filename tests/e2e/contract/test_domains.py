@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from appliance.message.dkim_keys import zone_text
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, change, error, message, owner
-from tests.fakes.dns import DnsServer, Trouble
+from tests.fakes.dns import DnsServer, Trouble, zone_text
 
 
 def new_domain() -> str:

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import trio
 
-from appliance.message.dkim_keys import zone_text
 from tests.e2e.delivery.world import CREDITS, World, delays, world
+from tests.fakes.dns import zone_text
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import NO_TLS
 

@@ -1,4 +1,4 @@
-"""In charge of header text as people read it: what RFC 2047 says, what clients really write, and what attackers do."""
+"""Decoding header text: what RFC 2047 says, what clients really write, and what attackers do."""
 
 import time
 from email.header import decode_header, make_header
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message import charsets, header_lines
+from appliance.message import decoding, header_lines
 from appliance.message.characters import fault_in_line
-from appliance.message.encoded_words import text_of
+from appliance.message.decoding import header_text
 from tests.message.samples import line_text
 
 
@@ -51,27 +51,27 @@ from tests.message.samples import line_text
 )
 def test_what_a_field_says(value: bytes, text: str) -> None:
     """Words are decoded, joined as RFC 2047 says, and never bring a line break; what is broken stays as written."""
-    assert text_of(value) == text
+    assert header_text(value) == text
 
 
-@pytest.mark.parametrize("name", charsets._CODECS)
+@pytest.mark.parametrize("name", decoding._CODECS)
 def test_every_charset_of_the_list_can_be_read(name: str) -> None:
     """No name stands for a codec that does not exist, or that needs more than bytes."""
-    assert text_of(f" =?{name}?q?Hello_=41?=".encode()) == "Hello A"
+    assert header_text(f" =?{name}?q?Hello_=41?=".encode()) == "Hello A"
 
 
 @given(line_text)
 def test_what_we_write_we_read(text: str) -> None:
     """A subject as the HTTP API writes it is read back as it was."""
     line = header_lines.subject(text)
-    assert text_of(line.removeprefix("Subject:").removesuffix("\r\n").encode()) == text.strip(" ")
+    assert header_text(line.removeprefix("Subject:").removesuffix("\r\n").encode()) == text.strip(" ")
 
 
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=40))
 def test_the_standard_library_reads_the_same(text: str) -> None:
     """Well-formed words mean here what they mean to others."""
     line = header_lines.subject(f"é{text}é").removeprefix("Subject: ").removesuffix("\r\n")
-    assert text_of(line.encode()) == str(make_header(decode_header(line.replace("\r\n", ""))))
+    assert header_text(line.encode()) == str(make_header(decode_header(line.replace("\r\n", ""))))
 
 
 @given(
@@ -84,7 +84,7 @@ def test_the_standard_library_reads_the_same(text: str) -> None:
 )  # fmt: skip
 def test_whatever_comes_in_a_line_of_text_comes_out(value: bytes) -> None:
     """No value whatsoever raises, and none gives a text that could not stand on one line or in a database."""
-    text = text_of(value)
+    text = header_text(value)
     assert fault_in_line(text) is None
     text.encode("utf-8")
 
@@ -97,5 +97,5 @@ def test_a_megabyte_takes_no_time(piece: bytes) -> None:
     """However a field is made up, reading it is bounded by what is looked at."""
     value = piece * (1_000_000 // len(piece))
     started = time.process_time()
-    text_of(value)
+    header_text(value)
     assert time.process_time() - started < 0.1

@@ -1,4 +1,4 @@
-"""In charge of whose mail it is: a From is read as everybody else reads it, or refused."""
+"""The From of a submitted message: read as every mail reader reads it, or refused."""
 
 import email.utils
 import inspect
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused
 from appliance.message import header_lines
 from appliance.message.addresses import parse
-from appliance.message.from_field import read_from
+from appliance.message.submitted_header import read_from
 from tests.message.samples import line_text
 
 
@@ -43,7 +43,7 @@ from tests.message.samples import line_text
     ],
 )
 def test_one_mailbox_is_read_as_people_see_it(value: bytes, address: str, text: str) -> None:
-    """The address is the one everybody replies to, the name is decoded, and both are shown as over HTTP."""
+    """The address is the one that replies go to, the name is decoded, and both are shown as over HTTP."""
     read = read_from(value)
     assert (read.wire, read.text) == (address, text)
     assert parse(read.text, "from").wire == address  # delivery reads the text again, to find the keys that sign
@@ -93,7 +93,7 @@ def test_one_mailbox_is_read_as_people_see_it(value: bytes, address: str, text: 
     ],
 )
 def test_what_could_be_read_in_two_ways_is_refused(value: bytes) -> None:
-    """Lists, groups, routes, nested comments, and names that look like addresses: no reader is left to guess."""
+    """Lists, groups, routes, nested comments, and names that look like addresses: no reader has to guess."""
     with pytest.raises(Refused) as refused:
         read_from(value)
     assert refused.value.code is Code.INVALID_REQUEST
@@ -134,7 +134,7 @@ def test_the_standard_library_sees_the_same_address(text: str) -> None:
     value = text.replace("\r\n", "").replace("\t", " ")
     found = {address.replace(" ", "") for _, address in email.utils.getaddresses([value], **NOT_STRICT)}
     # Its parser takes an address in front of `<…>` for the whole; ours lets that pass only when both are the same. And
-    # it cuts names at brackets into pieces without a domain, which are nobody's address.
+    # it cuts names at brackets into pieces without a domain, which are no address.
     seen = {address for address in found if "@" in address}
     assert seen
     assert seen <= {read.wire, read.spelling}

@@ -1,4 +1,4 @@
-"""In charge of retries over SMTP: which messages are the same message again, and which are another."""
+"""Retries over SMTP: which messages are the same message again, and which are another."""
 
 import time
 from email.mime.multipart import MIMEMultipart
@@ -15,7 +15,7 @@ KEY = b"Idempotency-Key: k"
 TO = ("ada@example.net", "grace@example.net")
 
 
-def print_of(data: bytes, sender: str = "shop@example.com", recipients: tuple[str, ...] = TO) -> bytes:
+def fingerprint_of(data: bytes, sender: str = "shop@example.com", recipients: tuple[str, ...] = TO) -> bytes:
     """The fingerprint of a message."""
     return read(sender, recipients, data).fingerprint
 
@@ -36,7 +36,7 @@ FIRST = message(KEY, b"X-Order: 1")
 )
 def test_what_a_client_varies_does_not_count(again: bytes) -> None:
     """Date, Message-ID, traces, signatures and what is taken out anyway may differ between a message and its retry."""
-    assert print_of(again) == print_of(FIRST)
+    assert fingerprint_of(again) == fingerprint_of(FIRST)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_a_client_varies_does_not_count(again: bytes) -> None:
 )
 def test_everything_else_counts(other: bytes) -> None:
     """A message that says anything else is another message."""
-    assert print_of(other) != print_of(FIRST)
+    assert fingerprint_of(other) != fingerprint_of(FIRST)
 
 
 def test_boundaries_of_long_messages_do_not_count() -> None:
@@ -64,18 +64,18 @@ def test_boundaries_of_long_messages_do_not_count() -> None:
         header = message(KEY, b'Content-Type: multipart/mixed; boundary="%b"' % boundary).partition(b"\r\n\r\n")[0]
         return b"%b\r\n\r\n%b--%b--\r\n" % (header, part * 500, boundary)
 
-    first = print_of(parts(b"first"))
+    first = fingerprint_of(parts(b"first"))
     assert len(parts(b"first")) > 300_000
-    assert print_of(parts(b"another-and-longer-one" * 3)) == first
-    assert print_of(parts(b"first", b"wordy")) != first
+    assert fingerprint_of(parts(b"another-and-longer-one" * 3)) == first
+    assert fingerprint_of(parts(b"first", b"wordy")) != first
 
 
 def test_the_envelope_counts_as_a_set() -> None:
     """Other recipients or another sender are another message; another order of the same ones is not."""
-    assert print_of(FIRST, recipients=TO[::-1]) == print_of(FIRST)
-    assert print_of(FIRST, recipients=("ADA@example.net", *TO)) == print_of(FIRST)
-    assert print_of(FIRST, recipients=TO[:1]) != print_of(FIRST)
-    assert print_of(FIRST, sender="other@example.com") != print_of(FIRST)
+    assert fingerprint_of(FIRST, recipients=TO[::-1]) == fingerprint_of(FIRST)
+    assert fingerprint_of(FIRST, recipients=("ADA@example.net", *TO)) == fingerprint_of(FIRST)
+    assert fingerprint_of(FIRST, recipients=TO[:1]) != fingerprint_of(FIRST)
+    assert fingerprint_of(FIRST, sender="other@example.com") != fingerprint_of(FIRST)
 
 
 def generated(text: str = "Hi", file: str = "a") -> bytes:
@@ -94,24 +94,24 @@ def test_a_message_that_is_written_anew_is_the_same() -> None:
     """Random multipart boundaries, nested ones too, do not make it another message; what the parts say does."""
     first, again = generated(), generated()
     assert first != again
-    assert print_of(first) == print_of(again)
-    assert print_of(generated(text="Ho")) != print_of(first)
-    assert print_of(generated(file="b")) != print_of(first)
+    assert fingerprint_of(first) == fingerprint_of(again)
+    assert fingerprint_of(generated(text="Ho")) != fingerprint_of(first)
+    assert fingerprint_of(generated(file="b")) != fingerprint_of(first)
 
 
 def test_a_text_that_speaks_of_boundaries_is_hashed_as_it_is() -> None:
     """Only a multipart has boundaries: in any other body nothing is taken out."""
     one, two = (b'boundary="%b"\r\n--%b\r\n' % (word, word) for word in (b"one", b"two"))
-    assert print_of(message(KEY, body=one)) != print_of(message(KEY, body=two))
+    assert fingerprint_of(message(KEY, body=one)) != fingerprint_of(message(KEY, body=two))
 
 
 def test_fields_and_envelope_cannot_be_shifted_into_one_another() -> None:
     """What ends where is part of the fingerprint: a line of the header is never taken for one of the body."""
     prints = {
-        print_of(message(KEY, b"X: y", body=b"z\r\n")),
-        print_of(message(KEY, body=b"X: y\r\n\r\nz\r\n")),
-        print_of(message(KEY, b"X: y", body=b"\r\nz\r\n")),
-        print_of(b"\r\n".join(FIELDS) + b"\r\n" + KEY + b"\r\nX: y\r\n"),
+        fingerprint_of(message(KEY, b"X: y", body=b"z\r\n")),
+        fingerprint_of(message(KEY, body=b"X: y\r\n\r\nz\r\n")),
+        fingerprint_of(message(KEY, b"X: y", body=b"\r\nz\r\n")),
+        fingerprint_of(b"\r\n".join(FIELDS) + b"\r\n" + KEY + b"\r\nX: y\r\n"),
     }
     assert len(prints) == 4
 
@@ -122,5 +122,5 @@ def test_a_body_full_of_boundaries_takes_no_time(piece: bytes) -> None:
     line = (piece * (900 // len(piece))).rstrip(b"\r\n") + b"\r\n"
     data = message(KEY, b"Content-Type: multipart/mixed; boundary=a", body=line * 1000)
     started = time.process_time()
-    print_of(data)
+    fingerprint_of(data)
     assert time.process_time() - started < 0.5

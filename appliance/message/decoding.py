@@ -1,0 +1,244 @@
+"""Decodes header fields of received messages for display: charsets, encoded words (RFC 2047), parameters (RFC 2231).
+
+The message itself keeps what the client wrote; only records, events and the dashboard use the decoded text. Every input
+decodes: what is malformed stays as it is written or is passed over, what is no character becomes U+FFFD, and time and
+memory grow with the input and no faster.
+
+Only listed charsets are decoded. Looking up any name a sender writes would load and keep a codec for it, and some of
+Python's codecs (`punycode`, `idna`, `utf-7`) take far more than linear time.
+"""
+
+import binascii
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+RAW_LENGTH: Final = 8 * 1024  # octets of a field that are decoded: 500 characters never need more than half of it
+FIELD_BYTES: Final = 32 * 1024  # of a field with parameters that are read: a file name of 255 octets needs about 1,500
+PARAMETERS: Final = 200  # read of a field
+PARAMETER_NAME_LENGTH: Final = 60  # octets; parameters with longer names are passed over
+
+_STEP: Final = 64 * 1024  # octets decoded in one call, which keeps the interpreter lock for about a millisecond
+_WORD: Final = re.compile(r"=\?([A-Za-z0-9_:.()-]{1,40})(?:\*[A-Za-z0-9-]{1,20})?\?([BbQq])\?([^?]*)\?=")
+_CHARSET: Final = re.compile(r"=\?([^?]{1,100})\?[BbQq]\?")  # of anything that a reader may take for an encoded word
+_UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]")
+_Q_CODE: Final = re.compile(rb"=([0-9A-Fa-f]{2})")
+_QUOTED: Final = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_SEGMENT: Final = re.compile(r"([^*]{1,60})(?:\*([0-9]{1,3}))?(\*)?")
+_PERCENT_CODE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
+
+
+# ---- charsets
+
+# By the names and common aliases that mail uses, with Python's name for each.
+_SINGLE_BYTE: Final = {
+    "latin1": "iso8859-1", "latin-1": "iso8859-1",
+    **{f"iso-8859-{part}": f"iso8859-{part}" for part in range(1, 17) if part != 12},
+    **{f"iso8859-{part}": f"iso8859-{part}" for part in range(1, 17) if part != 12},
+    **{f"windows-{page}": f"cp{page}" for page in (874, *range(1250, 1259))},
+    **{f"cp{page}": f"cp{page}" for page in range(1250, 1259)},
+    "koi8-r": "koi8-r", "koi8-u": "koi8-u", "tis-620": "tis-620",
+}  # fmt: skip
+_CODECS: Final = {
+    **_SINGLE_BYTE,
+    "utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "ascii", "ascii": "ascii", "unknown-8bit": "ascii",
+    "iso-2022-jp": "iso2022-jp", "euc-jp": "euc-jp", "shift_jis": "cp932", "shift-jis": "cp932", "x-sjis": "cp932",
+    "gb2312": "gb18030", "gbk": "gb18030", "gb18030": "gb18030", "big5": "big5",
+    "euc-kr": "cp949", "ks_c_5601-1987": "cp949", "iso-2022-kr": "iso2022-kr",
+}  # fmt: skip
+_WITH_TABLE: Final = frozenset(_SINGLE_BYTE.values())
+
+
+def codec_of(charset: str) -> str | None:
+    """Python's name for a listed charset, upper and lower case being the same; None for any other."""
+    return _CODECS.get(charset.lower())
+
+
+def decode_charset(data: bytes, codec: str) -> str:
+    """The text of these octets, by a codec that `codec_of` named."""
+    if codec in _WITH_TABLE:
+        return codecs.charmap_decode(data, "strict", _table(codec))[0]
+    if len(data) <= _STEP:
+        return data.decode(codec, "replace")
+    decoder = codecs.getincrementaldecoder(codec)("replace")
+    pieces = [decoder.decode(data[at : at + _STEP]) for at in range(0, len(data), _STEP)]
+    pieces.append(decoder.decode(b"", final=True))
+    return "".join(pieces)
+
+
+@cache
+def _table(codec: str) -> str:
+    """A single-byte charset's characters, one for each octet.
+
+    Python's own decoder calls an error handler for every octet without a character, a microsecond each: a megabyte of
+    them would take a second.
+    """
+    return bytes(range(256)).decode(codec, "replace")
+
+
+# ---- encoded words
+
+
+def header_text(value: bytes) -> str:
+    """The text of an unstructured field such as Subject, on one line, without spaces at its ends."""
+    return display_text(value[:RAW_LENGTH].replace(b"\r\n", b"").decode("utf-8", "replace"))
+
+
+def display_text(text: str) -> str:
+    """A field's text with its encoded words decoded, on one line."""
+    return one_line(decode_words(text) if "=?" in text else text)
+
+
+def one_line(text: str) -> str:
+    """A text in which nothing ends a line: tabs and control characters are spaces."""
+    if text.isascii() and text.isprintable():
+        return text.strip(" ")
+    return _SURROGATE.sub("\ufffd", _UNFIT.sub(" ", text)).strip(" ")
+
+
+def unlisted_charset(text: str) -> str | None:
+    """The first charset of an encoded word that is not listed: readers differ in what they make of the word."""
+    for found in _CHARSET.finditer(text):
+        if codec_of(found[1].partition("*")[0]) is None:
+            return found[1]
+    return None
+
+
+def decode_words(text: str) -> str:
+    """A text with its encoded words decoded; what is broken, or in an unknown charset, stays as it is written."""
+    return "".join(_decoded_runs(text))
+
+
+def _decoded_runs(text: str) -> Iterator[str]:
+    """Runs of plain text, and of words that follow one another in one charset: some split a character between two."""
+    done, charset, run = 0, "", bytearray()
+    for word in _WORD.finditer(text):
+        read = _read_word(word)
+        if read is None:  # it is left for the plain text in front of the next word
+            continue
+        between = text[done : word.start()]
+        if not between.strip(" \t"):  # RFC 2047 6.2: white space between two words is no text
+            between = ""
+        if between or read[0] != charset:
+            yield decode_charset(bytes(run), charset) if run else ""
+            yield between
+            run.clear()
+        charset, done = read[0], word.end()
+        run += read[1]
+    yield decode_charset(bytes(run), charset) if run else ""
+    yield text[done:]
+
+
+def _read_word(word: re.Match[str]) -> tuple[str, bytes] | None:
+    codec = codec_of(word[1])
+    if codec is None:
+        return None
+    return codec, _decode_base64(word[3]) if word[2] in "Bb" else _decode_q(word[3])
+
+
+def _decode_base64(text: str) -> bytes:
+    """Base64 as it comes: padding may be missing, and characters that do not belong there are passed over."""
+    clean = _NOT_BASE64.sub("", text)
+    if len(clean) % 4 == 1:
+        clean = clean[:-1]
+    return binascii.a2b_base64(clean + "=" * (-len(clean) % 4))
+
+
+def _decode_q(text: str) -> bytes:
+    """The Q encoding, RFC 2047 4.2; a stray `=` stands for itself."""
+    return _Q_CODE.sub(_octet, text.replace("_", " ").encode("utf-8"))
+
+
+def _octet(code: re.Match[bytes]) -> bytes:
+    return bytes((int(code[1], 16),))
+
+
+# ---- parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """A field such as Content-Type: what stands before the first semicolon, in lower case, and its parameters."""
+
+    value: str
+    parameters: dict[str, str]  # by lower-case names
+
+    def get(self, name: str, otherwise: str) -> str:
+        return self.parameters.get(name, otherwise)
+
+
+def read_parameters(field: bytes) -> Parameters:
+    """Read a value and parameters (RFC 2045 5.1), also split or encoded ones (RFC 2231), folded or not."""
+    text = field[:FIELD_BYTES].decode("utf-8", "replace")
+    value, _, rest = text.partition(";")
+    return Parameters(value.strip().lower(), _joined(_pairs(rest)))
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """Each parameter's name and value, in order; the value of a quoted one without its quotes."""
+    pairs: list[tuple[str, str]] = []
+    at = 0
+    for _ in range(PARAMETERS):
+        if at >= len(text):
+            break
+        semicolon = _find(text, ";", at)
+        equals = text.find("=", at, semicolon)
+        if equals < 0:
+            at = semicolon + 1
+            continue
+        name, at = text[at:equals].strip().lower(), _after_spaces(text, equals + 1)
+        quoted = _QUOTED.match(text, at)
+        if quoted is not None:
+            value = _ESCAPED.sub(r"\1", quoted[1])
+            at = _find(text, ";", quoted.end()) + 1
+        else:
+            semicolon = _find(text, ";", at)
+            value, at = text[at:semicolon].strip(), semicolon + 1
+        if 0 < len(name) <= PARAMETER_NAME_LENGTH:
+            pairs.append((name, value))
+    return pairs
+
+
+def _find(text: str, character: str, at: int) -> int:
+    found = text.find(character, at)
+    return found if found >= 0 else len(text)
+
+
+def _after_spaces(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _joined(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """The parameters, each joined from its segments; a plain one wins over segments, the first over the next."""
+    plain: dict[str, str] = {}
+    segments: dict[str, dict[int, tuple[str, bool]]] = {}
+    for name, value in pairs:
+        found = _SEGMENT.fullmatch(name)
+        if found is None:
+            continue
+        if found[2] is None and found[3] is None:
+            plain.setdefault(name, value)
+        else:
+            segments.setdefault(found[1], {}).setdefault(int(found[2] or 0), (value, found[3] is not None))
+    return {**{name: _decode_segments(found) for name, found in segments.items()}, **plain}
+
+
+def _decode_segments(segments: dict[int, tuple[str, bool]]) -> str:
+    """Segments in the order of their numbers; the first one, if it is encoded, names the charset (RFC 2231 4.1)."""
+    codec, octets = "utf-8", []
+    for index, number in enumerate(sorted(segments)):
+        value, encoded = segments[number]
+        if encoded and index == 0 and value.count("'") >= 2:
+            charset, _, value = value.split("'", 2)
+            codec = codec_of(charset) or "utf-8"
+        data = value.encode("utf-8", "replace")
+        octets.append(_PERCENT_CODE.sub(_octet, data) if encoded else data)
+    return decode_charset(b"".join(octets), codec)
