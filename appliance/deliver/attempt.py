@@ -49,7 +49,7 @@ LONG_WAIT = 1.0  # seconds pending after which the store is asked whether an env
 log = get_logger("deliver")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class ActiveAttempt:
     """One envelope in its SMTP session, with what it holds until the session is over."""
 
@@ -142,7 +142,8 @@ class Deliverer:
     def _alike(self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact) -> list[Outcome]:
         now = self.outside.now()
         return [
-            outcome(recipient, judgement, None, text, contact, now, self.retries) for recipient in envelope.recipients
+            outcome(recipient, judgement, code=None, text=text, contact=contact, now=now, retries=self.retries)
+            for recipient in envelope.recipients
         ]
 
     def _still_wanted(self, routed: Routed) -> Envelope | None:
@@ -292,7 +293,16 @@ class Deliverer:
         if slot.probes is not None:
             judgements = [_of_probe(judgement) for judgement in judgements]
         return [
-            outcome(recipient, judgement, verdict.code, verdict.text, reached.contact, now, self.retries, signature)
+            outcome(
+                recipient,
+                judgement,
+                code=verdict.code,
+                text=verdict.text,
+                contact=reached.contact,
+                now=now,
+                retries=self.retries,
+                signature=signature,
+            )
             for recipient, judgement, verdict in zip(envelope.recipients, judgements, verdicts, strict=True)
         ]
 

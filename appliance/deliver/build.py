@@ -88,11 +88,11 @@ def _main_relay(delivery: DeliverySettings) -> Relay:
     return Relay(
         delivery.relay_host,
         delivery.relay_port,
-        delivery.relay_username,
-        delivery.relay_password,
-        delivery.relay_tls,
+        username=delivery.relay_username,
+        password=delivery.relay_password,
+        tls=delivery.relay_tls,
     )
 
 
 def _relay(table: RelaySettings) -> Relay:
-    return Relay(table.host, table.port, table.username, table.password, table.tls)
+    return Relay(table.host, table.port, username=table.username, password=table.password, tls=table.tls)

@@ -38,63 +38,63 @@ class Connections:
     most_idle: int = IDLE_CONNECTIONS
     _idle: dict[ConnectionKey, deque[_Idle]] = field(default_factory=dict)
     _count: int = 0
-    _leaving: list[SmtpConnection] = field(default_factory=list)
+    _to_quit: list[SmtpConnection] = field(default_factory=list)
 
-    def take(self, place: ConnectionKey) -> SmtpConnection | None:
+    def take(self, key: ConnectionKey) -> SmtpConnection | None:
         """An idle connection with that key, no longer kept here."""
-        waiting = self._idle.get(place)
+        waiting = self._idle.get(key)
         if not waiting:
             return None
         self._count -= 1
         idle = waiting.pop()
         if not waiting:
-            del self._idle[place]
+            del self._idle[key]
         return idle.connection
 
-    def give_back(self, place: ConnectionKey, connection: SmtpConnection, most_transactions: int) -> None:
-        """Keep a connection for the next message; one that has carried enough is to leave.
+    def give_back(self, key: ConnectionKey, connection: SmtpConnection, most_transactions: int) -> None:
+        """Keep a connection for the next message; one that has carried enough is to be closed.
 
         Not at once: what the server has just taken is to be recorded without waiting for its answer to QUIT.
         """
         if not connection.reusable:
             return
         if connection.transactions >= most_transactions or self._count >= self.most_idle:
-            self._leaving.append(connection)
+            self._to_quit.append(connection)
             return
-        self._idle.setdefault(place, deque()).append(_Idle(connection, self.clock()))
+        self._idle.setdefault(key, deque()).append(_Idle(connection, self.clock()))
         self._count += 1
 
     @property
-    def some_leave(self) -> bool:
-        return bool(self._leaving)
+    def some_to_quit(self) -> bool:
+        return bool(self._to_quit)
 
     async def close_idle(self, older_than: float = SMTP_IDLE_LIMIT) -> None:
         """Say QUIT on the connections that have not been used for a while."""
         limit = self.clock() - older_than
-        old = len(self._leaving)
-        for place in list(self._idle):
-            waiting = self._idle[place]
+        old = len(self._to_quit)
+        for key in list(self._idle):
+            waiting = self._idle[key]
             while waiting and waiting[0].since <= limit:
-                self._leaving.append(waiting.popleft().connection)
+                self._to_quit.append(waiting.popleft().connection)
             if not waiting:
-                del self._idle[place]
-        self._count -= len(self._leaving) - old
-        await self.take_leave()
+                del self._idle[key]
+        self._count -= len(self._to_quit) - old
+        await self.quit_ended()
 
     async def drop_idle(self) -> None:
         """Close all idle connections at once, without QUIT: this machine needs the descriptors."""
-        dropped = [idle.connection for waiting in self._idle.values() for idle in waiting] + self._leaving
+        dropped = [idle.connection for waiting in self._idle.values() for idle in waiting] + self._to_quit
         self._idle.clear()
-        self._leaving.clear()
+        self._to_quit.clear()
         self._count = 0
         for connection in dropped:
             await connection.aclose()
 
-    async def take_leave(self) -> None:
+    async def quit_ended(self) -> None:
         """Say QUIT on the connections that are to be closed."""
-        if not self._leaving:
+        if not self._to_quit:
             return
-        leaving, self._leaving = self._leaving, []
+        ending, self._to_quit = self._to_quit, []
         async with trio.open_nursery() as nursery:
-            for connection in leaving:
+            for connection in ending:
                 nursery.start_soon(connection.quit)

@@ -38,7 +38,7 @@ LARGE_SLOT = "a slot for large messages"  # what an envelope may lack; or its po
 log = get_logger("deliver")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class InFlight:
     """Running sessions, at most `sessions` and `large` of them with large messages; and who may have the next."""
 
@@ -101,7 +101,14 @@ class InFlight:
             self._large.take(account)
         slot = self.limiters.slot(routed.limiter, account, routed.envelope.domain)
         began = trio.current_time()
-        active = ActiveAttempt(ready, slot, permit, self.outside.now(), began, Progress(began))
+        active = ActiveAttempt(
+            ready=ready,
+            slot=slot,
+            permit=permit,
+            started_at=self.outside.now(),
+            began=began,
+            progress=Progress(began),
+        )
         self._active.add(active)
         return active
 

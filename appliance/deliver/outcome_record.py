@@ -69,6 +69,7 @@ def next_attempt(now: int, attempts: int, delays: Sequence[float], random: Calla
 def outcome(
     recipient: DueRecipient,
     judgement: Judgement,
+    *,
     code: int | None,
     text: str,
     contact: Contact,

@@ -51,7 +51,7 @@ class Throttle:
     """Slots that shrink when less is asked for, and grow again with deliveries."""
 
     limit: int
-    allowed: float  # slots we dare to use now
+    allowed: float  # slots that may be used now
     slowed_until: int = 0
     slowed_by: str | None = None
     _pause: int = FIRST_PAUSE

@@ -106,7 +106,13 @@ class Scheduler:
     _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
 
     async def run(self) -> None:
-        self._in_flight = InFlight(self.outside, self.limiters, self.warmup, self.sessions, self.large_sessions)
+        self._in_flight = InFlight(
+            outside=self.outside,
+            limiters=self.limiters,
+            warmup=self.warmup,
+            sessions=self.sessions,
+            large=self.large_sessions,
+        )
         self._recording = recording(self.store)
         OPEN_CONNECTIONS["deliver"] = lambda: self._in_flight.running
         async with trio.open_nursery() as self._tasks:
@@ -369,8 +375,8 @@ class Scheduler:
             if self.limiters.has_moved(limiter, active.ready.routed.route):
                 self._pending.reassign(limiter.pool, lambda ready: self.limiters.of_route(ready.routed.route))
                 self._start_all()
-            if self.deliverer.connections.some_leave:  # not waited for: a result must not wait for a QUIT
-                self._attempts.start_soon(self.deliverer.connections.take_leave)
+            if self.deliverer.connections.some_to_quit:  # not waited for: a result must not wait for a QUIT
+                self._attempts.start_soon(self.deliverer.connections.quit_ended)
             active = None if self._in_flight.others_wait else self._next_of(limiter.pool)
 
     def _attempted(self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None) -> None:

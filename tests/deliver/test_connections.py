@@ -61,7 +61,7 @@ async def test_one_that_has_carried_enough_leaves_with_a_goodbye() -> None:
         kept.give_back(HERE, await opened(stack, mx, transactions=3), 3)
         assert kept.take(HERE) is None
         assert mx.commands[-1] != "QUIT"
-        await kept.take_leave()
+        await kept.quit_ended()
         assert mx.commands[-1] == "QUIT"
 
 

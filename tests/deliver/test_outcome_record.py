@@ -25,7 +25,16 @@ def recipient(attempts: int = 0, address: str = "Ada@Example.net") -> DueRecipie
 
 def made(judgement: Judgement, attempts: int = 0, text: str = "550 5.1.1 unknown", code: int | None = 550) -> Outcome:
     """The outcome of one attempt."""
-    return outcome(recipient(attempts), judgement, code, text, CONTACT, NOW, RETRIES, b"signature")
+    return outcome(
+        recipient(attempts),
+        judgement,
+        code=code,
+        text=text,
+        contact=CONTACT,
+        now=NOW,
+        retries=RETRIES,
+        signature=b"signature",
+    )
 
 
 def test_a_delivery() -> None:
@@ -97,7 +106,8 @@ def test_a_long_reply_is_cut() -> None:
 
 def test_no_contact_leaves_the_record_empty() -> None:
     """Where no server was asked nothing is said about one."""
-    made_up = outcome(recipient(), TEMPORARY, None, "4.4.3 no answer", Contact(NOW), NOW, RETRIES)
+    text, contact = "4.4.3 no answer", Contact(NOW)
+    made_up = outcome(recipient(), TEMPORARY, code=None, text=text, contact=contact, now=NOW, retries=RETRIES)
     (attempt,) = made_up.attempts
     assert (attempt.pool, attempt.mx_host, attempt.mx_address, attempt.tls, attempt.dialogue) == (None,) * 5
 
