@@ -16,7 +16,7 @@ from appliance.config.settings import RetentionSettings
 from appliance.errors import Refused
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.slices import START, Slice
+from appliance.store.sql import START, Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
@@ -74,16 +74,16 @@ class Janitor:
         self._bodies, self._metadata, self._logs = (
             round(seconds * 1_000_000) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)
         )
-        self._expired = _Chore("expired", lambda _, budget: store.janitor.expired(self._logs, budget))
+        self._expired = _Chore("expired", lambda _, budget: store.deletion.expired(self._logs, budget))
         self._contents = _Chore("bodies", self._step_bodies)
         self._parts = _Chore("parts", lambda _, budget: store.body_parts.clear(budget))
         # The later ones look for what the first has left behind.
         self._records = (
-            _Chore("messages", lambda after, budget: store.clearing.mail(after, self._old(), budget)),
-            _Chore("events", lambda after, budget: store.clearing.events(after, self._old(), budget)),
+            _Chore("messages", lambda after, budget: store.deletion.mail(after, self._old(), budget)),
+            _Chore("events", lambda after, budget: store.deletion.events(after, self._old(), budget)),
             _Chore(
                 "books",
-                lambda after, budget: store.old_books.tidy(after, self._old(), self._outside.now(), budget),
+                lambda after, budget: store.ledger_folding.fold_old(after, self._old(), self._outside.now(), budget),
             ),
         )
         # Where many pages are free, SQLite looks through the list of them for each one that it takes away.
@@ -97,7 +97,7 @@ class Janitor:
 
     async def _step_bodies(self, after: str, budget: int) -> Slice:
         now = self._outside.now()
-        return await self._store.clearing.bodies(after, now - self._bodies, now, budget)
+        return await self._store.deletion.bodies(after, now - self._bodies, now, budget)
 
     async def run(self) -> None:
         """Go on for ever, once a minute."""
@@ -116,7 +116,7 @@ class Janitor:
             for chore in (self._contents, *self._records):
                 chore.after = START
         done: Counter[str] = Counter()
-        counted = self._store.clearing.is_counted(self._old())
+        counted = self._store.deletion.is_counted(self._old())
         try:
             for chore in (self._expired, self._contents, *(self._records if counted else ())):
                 await self._do(chore, done)

@@ -25,12 +25,17 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.new_mail import Inbox
+from appliance.store.new_mail import NewMail
 from appliance.tls.trust import verifying_context
 
 
 def build(
-    config: Config, outside: Outside, store: Store, key: bytes, inbox: Inbox, stop_by: Callable[[], float] = lambda: inf
+    config: Config,
+    outside: Outside,
+    store: Store,
+    key: bytes,
+    inbox: NewMail,
+    stop_by: Callable[[], float] = lambda: inf,
 ) -> Dispatch:
     """Delivery to the world, ready to run; `stop_by` says when it has to have ended once it is stopped."""
     name_pools(config.delivery.pools)

@@ -334,7 +334,7 @@ class Flights:
         gate, parcel = ready.routed.gate, ready.routed.parcel
         flight.slot.gate.recorded()
         self._write_down(flight.slot)
-        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in parcel.recipients)
+        self.store.queue_control.attempt_recorded(recipient.id for recipient in parcel.recipients)
         if ready.permit is not None:
             ready.permit.keep_only(0)
         self._waiting_for(gate).put_back(ready._replace(permit=None))
@@ -404,7 +404,7 @@ class Flights:
             ready.permit.keep_only(0 if parcel is None else len(parcel.recipients))
         if parcel is None:
             return []
-        self.store.queue_control.on_the_way.set_out([recipient.id for recipient in parcel.recipients])
+        self.store.queue_control.attempt_begins([recipient.id for recipient in parcel.recipients])
         outcomes: list[Outcome] = []
         try:
             with flight.scope:
@@ -425,10 +425,10 @@ class Flights:
 
     def _still_wanted(self, routed: Routed) -> Parcel | None:
         """The parcel without what was cancelled while it waited for its slot; a pool may have been held for days."""
-        parcel, on_the_way = routed.parcel, self.store.queue_control.on_the_way
-        if trio.current_time() < routed.since + LONG_WAIT and not on_the_way.was_recalled(parcel.message_id):
+        parcel, control = routed.parcel, self.store.queue_control
+        if trio.current_time() < routed.since + LONG_WAIT and not control.was_cancelled(parcel.message_id):
             return parcel
-        if on_the_way.is_being_cancelled(parcel.message_id):
+        if control.is_being_cancelled(parcel.message_id):
             return None  # should nothing come of that, it is still due, and found by the next look
         waiting = self.store.queue_control.waiting(parcel.message_id)
         left = tuple(recipient for recipient in parcel.recipients if recipient.id in waiting)

@@ -27,7 +27,7 @@ from appliance.deliver.warmups import Warmups
 from appliance.errors import Refused
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.new_mail import Inbox, due_recipients
+from appliance.store.new_mail import NewMail, due_recipients
 from appliance.system.clock_jumps import ClockJumps
 from appliance.telemetry.log import get_logger
 
@@ -50,7 +50,7 @@ class Dispatch:
 
     store: Store
     outside: Outside
-    inbox: Inbox
+    inbox: NewMail
     routes: SharedRoutes
     gates: Gates
     signer: Signer
@@ -206,7 +206,7 @@ class Dispatch:
             self._flights.recorded(result.gate)
         if not on_disk:
             return
-        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in result.parcel.recipients)
+        self.store.queue_control.attempt_recorded(recipient.id for recipient in result.parcel.recipients)
         observe(result.outcomes)
         for outcome in result.outcomes:
             again = outcome.next_attempt_at

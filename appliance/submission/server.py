@@ -15,7 +15,7 @@ import trio_asyncio
 
 from appliance.config.load import Config, Endpoint
 from appliance.config.reload import LiveSettings
-from appliance.intake.services import Entrance
+from appliance.intake.services import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
@@ -48,7 +48,7 @@ log = get_logger("submission")
 class _House:
     """What one connection's dialogue asks of the rest of the program."""
 
-    entrance: Entrance
+    entrance: IntakeServices
     admit: Callable[[Caller], bool]
 
     def caller(self, login: Login) -> Caller | None:
@@ -56,18 +56,18 @@ class _House:
 
     def check(self, caller: Caller) -> None:
         self.entrance.rate.take(caller.idempotency_scope)
-        self.entrance.door.check_open(caller)
+        self.entrance.intake.check_open(caller)
 
 
 class Submission:
     """Everything the connections share."""
 
-    def __init__(self, config: Config, outside: Outside, entrance: Entrance, shown: Certificate) -> None:
+    def __init__(self, config: Config, outside: Outside, entrance: IntakeServices, shown: Certificate) -> None:
         smtp = config.smtp
         self._hostname = config.server.hostname
         self._settings = smtp
         self._outside = outside
-        self._door = entrance.door
+        self._door = entrance.intake
         self._entrance = entrance
         self._certificate = shown
         self._room = Room(memory.for_messages(smtp.message_memory * COPIES) // COPIES)
@@ -158,7 +158,7 @@ def _attach(loop: Any, session: Session, client: socket.socket) -> None:
 async def serve(
     config: Config,
     outside: Outside,
-    entrance: Entrance,
+    entrance: IntakeServices,
     stopping: trio.Event,
     live: LiveSettings | None = None,
     *,

@@ -92,7 +92,7 @@ class Dispatcher:
                         self._hear()
                         if not self._pause.holds():
                             self._begin(flights)
-                        await self.store.webhook_posts.bell.wait(self._seconds_until_look())
+                        await self.store.webhook_posts.wait_for_new(self._seconds_until_look())
             finally:
                 self._recording.close()
 
@@ -131,7 +131,7 @@ class Dispatcher:
 
     def _hear(self) -> None:
         """Those who rang, and those whose time has come."""
-        for account_id in self.store.webhook_posts.bell.take():
+        for account_id in self.store.webhook_posts.take_new():
             webhook = self.store.webhooks.of(account_id)
             if webhook is not None:
                 for trigger in Trigger:
@@ -224,7 +224,7 @@ class Dispatcher:
                 break
             post, slot = self._take_off(line)
         self._turns.add(line)
-        self.store.webhook_posts.bell.stir()
+        self.store.webhook_posts.wake()
 
     async def _attempt(self, line: Line, post: DuePost) -> PostResult | None:
         """What came of posting; None when there is nobody to be posted to any more."""
@@ -285,7 +285,7 @@ class Dispatcher:
         line.taken.discard(result.post.id)
         if line.perhaps_more:
             self._turns.add(line)
-        self.store.webhook_posts.bell.stir()
+        self.store.webhook_posts.wake()
 
 
 def _named(result: PostResult) -> dict[str, str]:

@@ -35,7 +35,7 @@ from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.store.new_mail import Inbox
+from appliance.store.new_mail import NewMail
 from appliance.store.sql import rows
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx
@@ -218,7 +218,7 @@ async def stage(
             retries = Retries(DELAYS, outside.random)
             courier = Courier(store, outside, Connections(), choice, "mail.example.com", retries)
             gates = Gates(store, outside, Proofs(resolver, Pools(others=limits or Limits())))
-            inbox, routes = Inbox(), SharedRoutes(router)
+            inbox, routes = NewMail(), SharedRoutes(router)
             selection = Selection(store, outside, inbox)
             dispatch = Dispatch(store, outside, inbox, routes, gates, signer, courier, selection)  # type: ignore[arg-type]  # a fake
             if warmup is not None:

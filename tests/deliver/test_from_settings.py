@@ -14,7 +14,7 @@ from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
 from appliance.model.warmup import hourly_limit
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.store.new_mail import Inbox
+from appliance.store.new_mail import NewMail
 from tests.fakes.dns import ZoneResolver
 
 FILE = Path("/srv/config.toml")
@@ -156,7 +156,7 @@ async def test_the_station_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        dispatch = build.build(made, outside, store, bytes(32), Inbox())
+        dispatch = build.build(made, outside, store, bytes(32), NewMail())
     assert dispatch.sessions == 7
     assert dispatch.gates.proofs.pools.others == Limits(1)
     assert dispatch.routes.router.relays.default == Relay("smart.example")
@@ -169,7 +169,7 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        dispatch = build.build(made, outside, store, bytes(32), Inbox())
+        dispatch = build.build(made, outside, store, bytes(32), NewMail())
     assert dispatch.warmups is not None
     assert [hourly_limit(dispatch.warmups.settings, day) for day in range(4)] == [5, 10, 20, None]
 
@@ -180,5 +180,5 @@ async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) 
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         with pytest.raises(ConfigError) as refused:
-            build.build(made, outside, store, bytes(32), Inbox())
+            build.build(made, outside, store, bytes(32), NewMail())
     assert failures.explain(ExceptionGroup("a nursery", [refused.value]), made) == str(refused.value)
