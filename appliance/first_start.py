@@ -13,7 +13,7 @@ import trio
 from appliance.config.settings import Config
 from appliance.keys.passwords import hash_password
 from appliance.store import Store
-from appliance.store.first_start import FirstAccount
+from appliance.store.accounts import FirstAccount
 
 ACCOUNT = "default"
 EMAIL = "owner@example.com"

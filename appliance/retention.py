@@ -15,7 +15,7 @@ from appliance.config.settings import RetentionSettings
 from appliance.errors import Refused
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.slices import START, Slice
+from appliance.store.sql import START, Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
@@ -71,14 +71,16 @@ class RetentionWorker:
         self._bodies, self._metadata, self._logs = (
             round(seconds * SECOND) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)
         )
-        self._expired = _Task("expired", lambda _, budget: store.janitor.expired(self._logs, budget))
+        self._expired = _Task("expired", lambda _, budget: store.deletion.expired(self._logs, budget))
         self._bodies_task = _Task("bodies", self._step_bodies)
         self._parts = _Task("parts", lambda _, budget: store.body_parts.clear(budget))
         # In this order: the later ones delete what the first has left without a message.
         self._records = (
-            _Task("messages", lambda after, budget: store.clearing.mail(after, self._old(), budget)),
-            _Task("events", lambda after, budget: store.clearing.events(after, self._old(), budget)),
-            _Task("books", lambda after, budget: store.old_books.tidy(after, self._old(), self._outside.now(), budget)),
+            _Task("messages", lambda after, budget: store.deletion.mail(after, self._old(), budget)),
+            _Task("events", lambda after, budget: store.deletion.events(after, self._old(), budget)),
+            _Task(
+                "books", lambda after, budget: store.ledger_folding.fold_old(after, self._old(), outside.now(), budget)
+            ),
         )
         # With many free pages SQLite scans the list of them for each one that it removes.
         self._space = _Task("pages", lambda _, budget: store.space.give_back(budget), pace=DeletionPace(1, least=1))
@@ -91,7 +93,7 @@ class RetentionWorker:
 
     async def _step_bodies(self, after: str, budget: int) -> Slice:
         now = self._outside.now()
-        return await self._store.clearing.bodies(after, now - self._bodies, now, budget)
+        return await self._store.deletion.bodies(after, now - self._bodies, now, budget)
 
     async def run(self) -> None:
         """Sweep until cancelled; a storage that refuses ends one sweep only."""
@@ -110,7 +112,7 @@ class RetentionWorker:
             for task in (self._bodies_task, *self._records):
                 task.after = START
         done: Counter[str] = Counter()
-        counted = self._store.clearing.is_counted(self._old())
+        counted = self._store.deletion.is_counted(self._old())
         try:
             for task in (self._expired, self._bodies_task, *(self._records if counted else ())):
                 await self._finish(task, done)

@@ -14,7 +14,6 @@ from pathlib import Path
 import trio
 
 from appliance.acme import renewal as acme
-from appliance.concurrency.wake import Wake
 from appliance.config.load import load
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
@@ -22,7 +21,6 @@ from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
 from appliance.errors import Refused
 from appliance.intake import services
-from appliance.intake.accept import Deliveries
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
@@ -32,7 +30,6 @@ from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, open_store
 from appliance.store.integrity import has_secrets
-from appliance.store.new_mail import Inbox
 from appliance.submission import server as submission
 from appliance.system import memory
 from appliance.system.instance_lock import only_server
@@ -163,19 +160,20 @@ async def _run_all(
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
     live, ready = LiveSettings(config), trio.Event()
-    inbox, wake_simulated = Inbox(), Wake()
-    shared = services.build(config, outside, store, Deliveries(inbox, wake_simulated))
+    shared = services.build(config, outside, store)
     webhooks = webhook.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
     async with trio.open_nursery() as workers:
         workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
-        workers.start_soon(sandbox.run_sandbox, store, outside, wake_simulated, attempts)
-        delivery = build.build(config, outside, store, key, inbox, stop_by=lambda: shutdown.until(DELIVERY_PART))
+        workers.start_soon(sandbox.run_sandbox, store, outside, store.new_simulated_mail, attempts)
+        delivery = build.build(
+            config, outside, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART)
+        )
         workers.start_soon(delivery.run)
         workers.start_soon(webhooks.run)
-        workers.start_soon(RetentionWorker(store, outside, config.retention, shared.door.free_space).run)
+        workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
         workers.start_soon(_update_statistics, store, shared)
         workers.start_soon(MESSAGE_LOG.run)
         metrics_urls = await workers.start(
@@ -207,7 +205,7 @@ def _announce(config: Config, urls: dict[str, list[str]]) -> None:
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 
-def _adopt(config: Config, shared: services.Entrance, edge: Edge) -> None:
+def _adopt(config: Config, shared: services.IntakeServices, edge: Edge) -> None:
     set_level(config.server.log_level)
     shared.adopt(config.limits)
     edge.adopt(config.http)
@@ -246,7 +244,7 @@ def _reload(live: LiveSettings, manager: ServiceManager) -> None:
     manager.ready(SERVING)
 
 
-async def _update_statistics(store: Store, shared: services.Entrance) -> None:
+async def _update_statistics(store: Store, shared: services.IntakeServices) -> None:
     """Write the statistics and the last use of credentials, in the background."""
     while True:
         more = False

@@ -26,7 +26,7 @@ from appliance.retention import (
 )
 from appliance.store import Store, open_store
 from appliance.store.body_parts import PART
-from appliance.store.slices import Slice
+from appliance.store.sql import Slice
 from appliance.system.free_space import FreeSpace
 from appliance.telemetry.metrics import CLEARED
 from tests.store.samples import DAY, Clock, Messages, record
@@ -190,7 +190,7 @@ async def test_the_writer_is_left_to_others(
         await trio.sleep(0.02)
         return Slice(1, 0.004, more=next(slices))
 
-    monkeypatch.setattr(type(store.janitor), "expired", slow)
+    monkeypatch.setattr(type(store.deletion), "expired", slow)
     began = trio.current_time()
     await worker.sweep()
     assert trio.current_time() - began >= 10 * 0.02 * 4

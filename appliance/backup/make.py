@@ -17,7 +17,7 @@ from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
-from appliance.store.copying import Progress, copy_inside, relieve, sync
+from appliance.store.copying import Progress, checkpoint_beside, copy_inside, sync
 from appliance.store.faults import DiskFault, DiskFull, failed_writing
 from appliance.store.integrity import has_secrets, schema_inside
 from appliance.times import SECOND, rfc3339
@@ -46,7 +46,7 @@ def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: arch
             sync(target.parent)
         finally:
             unfinished.unlink(missing_ok=True)
-    relieve(data_dir / FILE_NAME)
+    checkpoint_beside(data_dir / FILE_NAME)
     return manifest
 
 

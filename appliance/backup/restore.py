@@ -21,7 +21,7 @@ from appliance.outside import Outside
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
 from appliance.store.copying import sync
-from appliance.store.faults import NO_ROOM, DiskFault, DiskFull, failed_writing
+from appliance.store.faults import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing
 from appliance.store.file_watch import RESCUED
 from appliance.store.pools import EVERY
 from appliance.system.instance_lock import only_server
@@ -87,7 +87,7 @@ def _errors(data_dir: Path) -> Iterator[None]:
             raise
         raise NotRestored(_no_room(data_dir)) from None
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_SPACE_ERRNOS:
             raise
         raise NotRestored(_no_room(data_dir)) from None
 

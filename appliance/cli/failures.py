@@ -12,7 +12,7 @@ from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.listeners import bind_error, binds
 from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
-from appliance.store.faults import NO_ROOM, DamagedDatabase, DatabaseFault, DiskFault
+from appliance.store.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
 from appliance.system.instance_lock import AlreadyRunning
 
 # What the operating system says about an address that cannot be had, without saying which one.
@@ -72,7 +72,7 @@ def _room(config: Config) -> str:
         with tempfile.TemporaryFile(dir=data_dir) as probe:  # no other way to learn of a quota
             probe.write(bytes(LITTLE))
     except OSError as error:
-        return f"; {_make_room(error, config)}" if error.errno in NO_ROOM else ""
+        return f"; {_make_room(error, config)}" if error.errno in NO_SPACE_ERRNOS else ""
     return ""
 
 
@@ -83,7 +83,7 @@ def _make_room(error: OSError, config: Config) -> str:
 
 def _system_line(error: OSError, config: Config) -> str:
     reason = error_text(error)
-    if error.errno in NO_ROOM:
+    if error.errno in NO_SPACE_ERRNOS:
         return _make_room(error, config)
     if error.filename is not None:
         return f"{error.filename}: {reason} (server.data_dir is {config.server.data_dir})"

@@ -107,7 +107,7 @@ class Deliverer:
         self.warmup.use_only(active.permit, 0 if envelope is None else len(envelope.recipients))
         if envelope is None:
             return []
-        self.store.queue_control.on_the_way.set_out([recipient.id for recipient in envelope.recipients])
+        self.store.queue_control.attempt_begins([recipient.id for recipient in envelope.recipients])
         outcomes: list[Outcome] | None = None
         try:
             with active.scope:
@@ -148,12 +148,12 @@ class Deliverer:
 
     def _still_wanted(self, routed: Routed) -> Envelope | None:
         """The envelope without what was cancelled while it waited for its slot; a pool may have been held for days."""
-        envelope, on_the_way = routed.envelope, self.store.queue_control.on_the_way
-        if trio.current_time() < routed.since + LONG_WAIT and not on_the_way.was_recalled(envelope.message_id):
+        envelope, control = routed.envelope, self.store.queue_control
+        if trio.current_time() < routed.since + LONG_WAIT and not control.was_cancelled(envelope.message_id):
             return envelope
-        if on_the_way.is_being_cancelled(envelope.message_id):
+        if control.is_being_cancelled(envelope.message_id):
             return None  # if the cancellation fails, it is still due, and found by the next poll
-        waiting = self.store.queue_control.waiting(envelope.message_id)
+        waiting = control.waiting(envelope.message_id)
         left = tuple(recipient for recipient in envelope.recipients if recipient.id in waiting)
         return envelope._replace(recipients=left) if left else None
 

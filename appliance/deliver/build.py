@@ -24,7 +24,7 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.new_mail import Inbox
+from appliance.store.new_mail import NewMail
 from appliance.tls.trust import verifying_context
 
 
@@ -33,7 +33,7 @@ def build(
     outside: Outside,
     store: Store,
     key: bytes,
-    new_mail: Inbox,
+    new_mail: NewMail,
     *,
     stop_by: Callable[[], float] = lambda: inf,
 ) -> Scheduler:

@@ -32,7 +32,7 @@ from appliance.errors import Refused
 from appliance.model.mail import Outcome
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.new_mail import Inbox, due_recipients
+from appliance.store.new_mail import NewMail, due_recipients
 from appliance.system.clock_jumps import ClockJumps
 from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
@@ -83,7 +83,7 @@ def recording(store: Store) -> BatchWriter[AttemptResult]:
 class Scheduler:
     store: Store
     outside: Outside
-    new_mail: Inbox
+    new_mail: NewMail
     due_mail: DueMail
     preparing: Preparing
     limiters: PoolLimiters
@@ -395,7 +395,7 @@ class Scheduler:
         """Let an envelope wait as if no attempt had started."""
         active.slot.limiter.recorded()
         envelope = active.ready.routed.envelope
-        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in envelope.recipients)
+        self.store.queue_control.attempt_recorded(recipient.id for recipient in envelope.recipients)
         self.warmup.use_only(active.permit, 0)
         waited = bool(self._pending.queues)
         self._pending.put_back(active.ready)
@@ -415,7 +415,7 @@ class Scheduler:
             self._start_pool(result.limiter.pool)
         if not on_disk:
             return
-        self.store.queue_control.on_the_way.arrived(recipient.id for recipient in result.envelope.recipients)
+        self.store.queue_control.attempt_recorded(recipient.id for recipient in result.envelope.recipients)
         observe(result.outcomes)
         self.due_mail.release(result.envelope)
         for again in (outcome.next_attempt_at for outcome in result.outcomes):

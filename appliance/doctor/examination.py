@@ -23,7 +23,7 @@ from appliance.net.address_policy import Address
 from appliance.net.listeners import binds
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
-from appliance.store.integrity import LookedOver, look_over
+from appliance.store.integrity import QuickCheck, quick_check
 from appliance.store.migrate import newest_known
 from appliance.system.instance_lock import is_running
 from appliance.tls.certificate_files import by_acme
@@ -181,11 +181,11 @@ class Examination:
 
     # ---- the database
 
-    async def _database(self) -> tuple[LookedOver | None, Stored]:
+    async def _database(self) -> tuple[QuickCheck | None, Stored]:
         path = self.config.server.data_dir / FILE_NAME
         if not path.exists():
             return None, Stored()
-        looked = await trio.to_thread.run_sync(look_over, path, DATABASE_TIMEOUT)
+        looked = await trio.to_thread.run_sync(quick_check, path, DATABASE_TIMEOUT)
         if looked.damage or looked.schema != newest_known():
             return looked, Stored()  # reading it would fail, or change it
         async with open_store(path.parent, self.outside, inline=True) as store:
@@ -214,7 +214,7 @@ class Examination:
             key = b""
         return key if len(key) == KEY_BYTES else bytes(KEY_BYTES)
 
-    def _database_facts(self, looked: LookedOver | None, stored: Stored) -> DatabaseFacts:
+    def _database_facts(self, looked: QuickCheck | None, stored: Stored) -> DatabaseFacts:
         data_dir = self.config.server.data_dir
         if looked is None:
             return DatabaseFacts(data_dir / FILE_NAME, exists=False)

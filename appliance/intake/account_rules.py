@@ -1,4 +1,4 @@
-"""In charge of what makes an account: which names, addresses, domains and passwords are taken. PURE."""
+"""The rules for account names, login addresses, From domains and passwords, for the CLI and the API. No I/O."""
 
 import re
 
@@ -11,14 +11,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def account_name(text: str) -> str:
-    """The name of a new account."""
     if not _NAME.fullmatch(text):
         raise invalid("name", "1 to 64 letters, digits, dots, underscores and hyphens; the first a letter or digit")
     return text
 
 
 def login_email(text: str) -> str:
-    """The address somebody logs in with, in the spelling they will type."""
+    """The address a user logs in with, in the spelling they will type."""
     address = addresses.parse(text, "email")
     if address.spelling != address.text:
         raise invalid("email", "give the address alone, without a name")

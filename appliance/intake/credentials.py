@@ -1,4 +1,4 @@
-"""In charge of the SMTP credential, whichever door it comes to: who it stands for, and what a wrong one costs."""
+"""Checks SMTP credentials, for SMTP and HTTP alike, and slows down clients that try wrong ones."""
 
 import hmac
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.errors import Code, Refused
-from appliance.intake.login_throttle import FAILURE_DELAY, Guesses
+from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
 from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import Store
@@ -24,7 +24,7 @@ class Credentials:
 
     store: Store
     outside: Outside
-    guesses: Guesses
+    guesses: LoginThrottle
     _found: TtlCache[str, tuple[Caller, bytes]] = field(init=False)
     _used: dict[str, int] = field(default_factory=dict)  # by idempotency scope: when, as far as it is not on disk yet
 
@@ -32,7 +32,6 @@ class Credentials:
         self._found = TtlCache(CACHED, CACHED_FOR, self.outside.now)
 
     def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
-        """Who this is, as the store has it now."""
         found = self.store.access.caller_by_credential(username) if "\0" not in username else None
         if found is None or not hmac.compare_digest(password_sha256, found[1]):
             return None
@@ -40,7 +39,7 @@ class Credentials:
         return found[0]
 
     def caller(self, username: str, password_sha256: bytes) -> Caller | None:
-        """Who this is, as the store had it half a second ago at most: for a session that asks for every message."""
+        """The same, as the store had it half a second ago at most: for a session that asks for every message."""
         known = self._found.get(username)
         if known is not None and hmac.compare_digest(password_sha256, known[1]):
             return known[0]
@@ -50,17 +49,15 @@ class Credentials:
         return caller
 
     def forget(self) -> None:
-        """Something about callers was changed by this process: look again at once."""
+        """This process changed something about callers: read the store again."""
         self._found.clear()
 
-    # ---- when each was used last: noted with a look at the store, twice a second at most, and written now and then
+    # ---- when each was used last: noted when the store is read, twice a second at most, and written now and then
 
     def note_use(self, caller: Caller) -> None:
-        """This caller was let in just now."""
         self._used[caller.idempotency_scope] = self.outside.now()
 
     async def record_uses(self) -> None:
-        """Write down what was noted."""
         if not self._used:
             return
         used, self._used = self._used, {}

@@ -54,7 +54,7 @@ HELD = 10 * SECOND  # a turn this soon is waited for within the request
 TURN_KEPT = 5 * MINUTE  # for which a turn may be taken up late
 TURNS = 100  # given ahead, for one account
 CLOCK_SLACK = MINUTE  # by which a clock may be set back without anything being forgotten
-REMEMBERED = 10_000  # networks, pairs and accounts, each; the longest quiet go first
+THROTTLES_REMEMBERED = 10_000  # networks, pairs and accounts, each; the longest quiet go first
 REMEMBERED_OF_ACCOUNT = 100  # networks of one account
 
 
@@ -73,7 +73,6 @@ class _Pair:
         return self.wait_until if self.wait_until <= now + LONGEST_WAIT else 0  # later: the clock was set back
 
     def count(self, now: int) -> None:
-        """One more failure."""
         self.failures.append(now)
         if not now - ACCOUNT_WINDOW <= self.wait_until <= now + LONGEST_WAIT:
             self.wait = 0  # it has been quiet for a while, or the clock was set back
@@ -114,11 +113,11 @@ class _Account:
 
 
 @dataclass(slots=True)
-class Attempt:
+class LoginAttempt:
     """A login that may be checked after `wait` seconds, and counts as failed unless it is given back."""
 
     wait: float
-    _guesses: "Guesses"
+    _guesses: "LoginThrottle"
     _account: str
     _network: str
     _at: int
@@ -134,15 +133,16 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Guesses:
+class LoginThrottle:
     """The recent failures, in memory: forgetting them at a restart costs an attacker a restart of ours."""
 
     outside: Outside
+    remembered: int = THROTTLES_REMEMBERED
     _networks: dict[str, deque[int]] = field(default_factory=dict)
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
     _accounts: dict[str, _Account] = field(default_factory=dict)
 
-    def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> Attempt:
+    def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
         """Count a login, or refuse it; `known` are the addresses of the account's stored sessions.
 
         There is no await in here, so logins that arrive together are counted one after the other.
@@ -155,13 +155,13 @@ class Guesses:
             until = max(until, self._network_until(network, now))
         if until > now:
             raise _wait(until - now)
-        record = _newest(self._accounts, account, record)  # a turn is noted also for who has to come back for it
+        record = _newest(self._accounts, account, record, self.remembered)
         turn = now if is_known else max(now, record.turn(site_of(address), now))
         if turn > now + HELD:
             raise _wait(turn - now)
         record.turns.pop(site_of(address), None)
         self._count(account, network, now)
-        return Attempt((turn - now) / SECOND, self, account, network, now)
+        return LoginAttempt((turn - now) / SECOND, self, account, network, now)
 
     def wrong_secret(self, address: str) -> int | None:
         """Count a wrong secret of our own kind; how many seconds to wait, for a network that has failed too often."""
@@ -178,7 +178,8 @@ class Guesses:
 
     def _count(self, account: str, network: str, now: int) -> None:
         self._count_network(network, now)
-        _newest(self._pairs, (account, network), self._pairs.get((account, network), _Pair())).count(now)
+        pair = self._pairs.get((account, network), _Pair())
+        _newest(self._pairs, (account, network), pair, self.remembered).count(now)
         record = self._accounts[account]
         shared = record.failures.get(network, deque(maxlen=SHARE))
         _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
@@ -186,7 +187,8 @@ class Guesses:
     def _count_network(self, network: str, now: int) -> None:
         if not ipaddress.ip_network(network).is_loopback:
             most, _ = max(PER_NETWORK)
-            _newest(self._networks, network, self._networks.get(network, deque(maxlen=most))).append(now)
+            failures = self._networks.get(network, deque(maxlen=most))
+            _newest(self._networks, network, failures, self.remembered).append(now)
 
     def _give_back(self, account: str, network: str, at: int) -> None:
         record, pair = self._accounts.get(account), self._pairs.get((account, network))
@@ -197,7 +199,7 @@ class Guesses:
 
     def _succeeded(self, account: str, network: str) -> None:
         self._pairs.pop((account, network), None)  # the owner has mistyped, nothing worse
-        record = _newest(self._accounts, account, self._accounts.get(account, _Account()))
+        record = _newest(self._accounts, account, self._accounts.get(account, _Account()), self.remembered)
         record.failures.pop(network, None)
         _newest(record.known, network, None, REMEMBERED_OF_ACCOUNT)
 
@@ -213,11 +215,11 @@ def _until_room(failures: Iterable[int], now: int, most: int, window: int) -> in
     return recent[-most] + window if len(recent) >= most else 0
 
 
-def _newest(kept: dict[Key, Value], key: Key, value: Value, most: int | None = None) -> Value:
+def _newest(kept: dict[Key, Value], key: Key, value: Value, most: int) -> Value:
     """Put it at the end of what is kept, and drop the oldest when there are too many."""
     kept.pop(key, None)
     kept[key] = value
-    if len(kept) > (REMEMBERED if most is None else most):
+    if len(kept) > most:
         del kept[next(iter(kept))]
     return value
 

@@ -1,13 +1,12 @@
-"""In charge of what both ways in, HTTP and SMTP, share: one front door, one count of guesses, one rate a credential."""
+"""State that HTTP and SMTP share, built from the settings: throttles, rates and limits count across both."""
 
 from dataclasses import dataclass, field
 
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
-from appliance.intake.accept import Deliveries, FrontDoor
+from appliance.intake.accept import MessageIntake
 from appliance.intake.credentials import Credentials
-from appliance.intake.login_throttle import Guesses
-from appliance.intake.quota import Quota
-from appliance.intake.rate_limit import RequestRate
+from appliance.intake.limits import Quota, RequestRate
+from appliance.intake.login_throttle import LoginThrottle
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
@@ -15,42 +14,33 @@ from appliance.system.free_space import FreeSpace
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
-    """Whoever comes in by either way meets these, and finds there what he did at the other."""
-
-    door: FrontDoor
+class IntakeServices:
+    intake: MessageIntake
     credentials: Credentials
-    guesses: Guesses
+    guesses: LoginThrottle
     rate: RequestRate
     known: KnownNetworks = field(default_factory=KnownNetworks)
 
     def adopt(self, limits: LimitSettings) -> None:
         """Work by these limits from now on."""
         self.rate.per_second = limits.requests_per_second
-        self.door.free_space.min_bytes = limits.min_free_disk
-        self.door.free_space.min_percent = limits.min_free_disk_percent
-        self.door.quota.adopt(limits.stored_bytes_per_account)
+        self.intake.free_space.min_bytes = limits.min_free_disk
+        self.intake.free_space.min_percent = limits.min_free_disk_percent
+        self.intake.quota.adopt(limits.stored_bytes_per_account)
 
 
-def build(config: Config, outside: Outside, store: Store, deliveries: Deliveries) -> Entrance:
-    """The parts, by the settings."""
+def build(config: Config, outside: Outside, store: Store) -> IntakeServices:
     limits = config.limits
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
-    guesses, quota = Guesses(outside), Quota(limits.stored_bytes_per_account, free_space)
-    sandbox = config.delivery.mode is DeliveryMode.SANDBOX
-    door = FrontDoor(
+    guesses = LoginThrottle(outside)
+    intake = MessageIntake(
         store,
         outside,
-        deliveries,
         free_space,
-        sandbox=sandbox,
+        sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
         hostname=config.server.hostname,
-        quota=quota,
+        quota=Quota(limits.stored_bytes_per_account, free_space),
         text_from_html=config.http.text_from_html,
     )
-    return Entrance(
-        door,
-        Credentials(store, outside, guesses),
-        guesses,
-        RequestRate(limits.requests_per_second, outside),
-    )
+    rate = RequestRate(limits.requests_per_second, outside)
+    return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate)

@@ -12,7 +12,7 @@ from appliance import __version__
 from appliance.metrics.page import Reading
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
-from appliance.store.queue_depth import Depth, read_depth
+from appliance.store.queue_control import Depth, read_depth
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, WARMUP_STATUSES
 
 QUEUE_CACHED = 5.0  # seconds for which a reading of the queue is reused

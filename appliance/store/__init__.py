@@ -1,4 +1,8 @@
-"""In charge of everything on disk: domain verbs over one SQLite file, each a single transaction."""
+"""Everything on disk: domain verbs over one SQLite file, each a single transaction.
+
+SQL and `apsw` are nowhere else. What other packages need of the state in memory (new mail, new posts, recipients under
+delivery) are verbs here, too.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,40 +11,35 @@ from pathlib import Path
 
 import trio
 
+from appliance.concurrency.wake import Wake
 from appliance.outside import Outside
 from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
-from appliance.store.accounts import Accounts
+from appliance.store.accounts import Accounts, FirstStart
 from appliance.store.background_reader import Scanner
 from appliance.store.body_parts import BodyParts
-from appliance.store.disk_faults import OnFault, StorageFault
-from appliance.store.dkim import DkimKeys
-from appliance.store.domains import Domains
+from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine, GroupCommit, Inline
-from appliance.store.expiry import Janitor
+from appliance.store.faults import OnFault, StorageFault
 from appliance.store.file_watch import CopyWaits, FilesMoved, refuse_waiting_copy
-from appliance.store.first_start import FirstStart
-from appliance.store.lanes import Lanes
-from appliance.store.ledger_folding import OldBooks
+from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
-from appliance.store.message_record import Records
+from appliance.store.message_record import MessageRecords
 from appliance.store.messages import Messages
 from appliance.store.migrate import NewerDatabase
-from appliance.store.new_posts import Bell
-from appliance.store.pools import Pools
-from appliance.store.queue import Queue
+from appliance.store.new_mail import NewMail
+from appliance.store.pools import PoolStates, WarmupStates
+from appliance.store.queue import Lanes, Queue
 from appliance.store.queue_control import QueueControl
-from appliance.store.retention import Clearing
+from appliance.store.retention import Deletion
 from appliance.store.sessions import Sessions
 from appliance.store.space import Space
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
 from appliance.store.upgrade import UpgradeRefused, bring_up_to_date
-from appliance.store.warmups import Warmups
-from appliance.store.webhook_history import WebhookHistory
-from appliance.store.webhook_posts import WebhookPosts
-from appliance.store.webhooks import Webhooks
+from appliance.store.webhook_posts import NewPosts, WebhookHistory, WebhookPosts
+from appliance.store.webhooks import WebhookStore
 
 __all__ = [
     "CopyWaits",
@@ -56,10 +55,8 @@ __all__ = [
 FILE_NAME = "appliance.db"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """The verbs, by subject."""
-
     accounts: Accounts
     sessions: Sessions
     access: Access
@@ -70,22 +67,23 @@ class Store:
     statistics: Statistics
     queue: Queue
     queue_control: QueueControl
-    records: Records
+    records: MessageRecords
     lanes: Lanes
-    pools: Pools
-    warmups: Warmups
+    pools: PoolStates
+    warmups: WarmupStates
     dkim_keys: DkimKeys
     suppressions: Suppressions
-    webhooks: Webhooks
+    webhooks: WebhookStore
     webhook_posts: WebhookPosts
     webhook_history: WebhookHistory
-    janitor: Janitor
-    clearing: Clearing
+    deletion: Deletion
     body_parts: BodyParts
-    old_books: OldBooks
+    ledger_folding: LedgerFolding
     space: Space
     first_start: FirstStart
     engine: Engine
+    new_mail: NewMail  # for delivery
+    new_simulated_mail: Wake  # for its simulation
 
     async def check_writable(self) -> None:
         """Raise unless the writer can take the lock and commit right now."""
@@ -103,44 +101,55 @@ async def open_store(
     """Open the database, migrated to this version; close it when everything inside has ended.
 
     `inline` commits on the caller's thread: for single commands, and for tests on a virtual clock. Otherwise a fault
-    of the disk is told to `on_failure`, which must end the process.
+    of the disk is reported to `on_failure`, which must end the process.
     """
     path = data_dir / FILE_NAME
     refuse_waiting_copy(path)
     bring_up_to_date(path, outside.now(), is_server=not inline)
     writer = Inline(path) if inline else GroupCommit(path, on_failure or _raise)
-    engine, bell, scanner = Engine(path, writer), Bell(), Scanner(path, inline=inline)
-    warmups = Warmups(engine, outside)
+    engine, new_posts, scanner = Engine(path, writer), NewPosts(), Scanner(path, inline=inline)
+    warmups = WarmupStates(engine, outside)
     space = Space(engine, path)
     parts = BodyParts(engine)
+    new_mail, new_simulated_mail = NewMail(), Wake()
+    messages = Messages(
+        engine,
+        outside,
+        scanner,
+        parts,
+        new_posts=new_posts,
+        new_mail=new_mail,
+        new_simulated_mail=new_simulated_mail,
+    )
     try:
         yield Store(
-            Accounts(engine, outside),
-            Sessions(engine, outside),
-            Access(engine, outside),
-            Domains(engine, outside),
-            Templates(engine, outside),
-            Messages(engine, outside, bell, scanner, parts),
-            MailLog(engine, scanner),
-            Statistics(engine, scanner, outside),
-            Queue(engine, outside, bell),
-            QueueControl(engine, outside, bell, scanner),
-            Records(engine, scanner),
-            Lanes(engine, outside),
-            Pools(engine, outside, scanner, warmups),
-            warmups,
-            DkimKeys(engine, outside),
-            Suppressions(engine, outside),
-            Webhooks(engine, outside),
-            WebhookPosts(engine, outside, bell),
-            WebhookHistory(engine, outside, bell, scanner),
-            Janitor(engine, outside),
-            Clearing(engine, scanner),
-            parts,
-            OldBooks(engine, scanner),
-            space,
-            FirstStart(engine, outside),
-            engine,
+            accounts=Accounts(engine, outside),
+            sessions=Sessions(engine, outside),
+            access=Access(engine, outside),
+            domains=Domains(engine, outside),
+            templates=Templates(engine, outside),
+            messages=messages,
+            mail_log=MailLog(engine, scanner),
+            statistics=Statistics(engine, scanner, outside),
+            queue=Queue(engine, outside, new_posts),
+            queue_control=QueueControl(engine, outside, new_posts, scanner),
+            records=MessageRecords(engine, scanner),
+            lanes=Lanes(engine, outside),
+            pools=PoolStates(engine, outside, scanner, warmups),
+            warmups=warmups,
+            dkim_keys=DkimKeys(engine, outside),
+            suppressions=Suppressions(engine, outside),
+            webhooks=WebhookStore(engine, outside),
+            webhook_posts=WebhookPosts(engine, outside, new_posts),
+            webhook_history=WebhookHistory(engine, outside, new_posts, scanner),
+            deletion=Deletion(engine, scanner, outside),
+            body_parts=parts,
+            ledger_folding=LedgerFolding(engine, scanner),
+            space=space,
+            first_start=FirstStart(engine, outside),
+            engine=engine,
+            new_mail=new_mail,
+            new_simulated_mail=new_simulated_mail,
         )
     finally:
         with trio.CancelScope(shield=True):

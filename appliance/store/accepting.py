@@ -1,7 +1,7 @@
-"""In charge of accepting messages: all that one means is written in one transaction, or it is refused before.
+"""Writes accepted messages: everything one message means in one transaction, or a refusal before anything is written.
 
-Messages that wait together are written together, with a statement or two for each table. What decides about one is what
-it would have met had they come one after the other: each finds its account as those before it leave it.
+Messages that wait together are written together, with a statement or two for each table. The result is the same as one
+after the other: each message finds its account as those before it leave it.
 """
 
 from collections import Counter
@@ -16,15 +16,15 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store.accounts import ledger_line, write_ledger
-from appliance.store.batch import busy
 from appliance.store.body_parts import are_there, head_of, refer
+from appliance.store.faults import busy
 from appliance.store.queue import record
 from appliance.store.sql import Many, Row, run
 from appliance.store.stored_bytes import of_message, over_quota
 from appliance.times import DAY, SECOND
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
-# An expired key is as good as none, whether or not the janitor has come by.
+# An expired key counts as none, deleted or not.
 _MAY_SEND = Many(
     """
 WITH new (number, account_id, scope, key, now, day) AS (VALUES {rows})
@@ -183,7 +183,6 @@ class _Earlier:
     keys: dict[tuple[str, str], int] = field(default_factory=dict)  # until when
 
     def add(self, accepted: _Accepted) -> None:
-        """One more stands before all that follow."""
         new, standing, charged = accepted
         self.credits[new.account_id] += charged * new.credits
         self.bytes[new.account_id] += standing.size
@@ -191,7 +190,7 @@ class _Earlier:
             self.keys[new.idempotency.scope, new.idempotency.key] = new.idempotency.expires_at
 
     def change(self, standing: _Standing, new: NewMessage) -> None:
-        """Make of what was read what the message finds."""
+        """Apply what earlier messages of this transaction took."""
         standing.size = of_message(new)
         standing.stored_bytes += self.bytes[new.account_id]
         if standing.balance is not None:

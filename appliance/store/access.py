@@ -1,9 +1,12 @@
-"""In charge of who may send, in the store: From domains, SMTP credentials, API keys, and the callers they make."""
+"""Who may send: From domains, SMTP credentials and API keys of the accounts, and the callers they stand for.
+
+Of a secret only its SHA-256 is stored. An owner may have so many credentials; the operator is not limited.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import pybase64
@@ -11,11 +14,10 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
-from appliance.store.credential_limits import CREDENTIALS, KEYS
 from appliance.store.engine import Engine
 from appliance.store.sql import NEWEST, first, rows, run
 
-SECRET_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
+CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
 _ADD_DOMAIN = """
 INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
@@ -68,6 +70,43 @@ _USED = {
     "key": "UPDATE api_keys SET last_used_at = :at WHERE id = :name",
 }
 
+_WORKING = "SELECT count(*) FROM {table} WHERE account_id = :account_id AND revoked_at IS NULL"
+_FORGET = """
+DELETE FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL AND {name} NOT IN
+    (SELECT {name} FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL
+    ORDER BY revoked_at DESC, {name} DESC LIMIT :revoked)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialLimits:
+    """How many of either kind an owner may have at once, and how many revoked ones are kept to be shown.
+
+    Without the second, a program that makes and revokes all day would fill the lists without end.
+    """
+
+    working: int = 100
+    revoked: int = 1_000
+
+
+class _SecretTable(NamedTuple):
+    table: str
+    name: str  # the column that names one
+    words: str  # for people
+
+    def make_room(self, c: apsw.Connection, account_id: str, limits: CredentialLimits) -> None:
+        """Refuse one too many, in the transaction that would write it; delete those revoked longest ago."""
+        wanted = {"account_id": account_id, "revoked": limits.revoked}
+        ((working,),) = rows(c, _WORKING.format(table=self.table), wanted)
+        if working >= limits.working:
+            text = f"An account may have {limits.working} {self.words} at once. Revoke one first."
+            raise Refused(Code.CONFLICT, text)
+        run(c, _FORGET.format(table=self.table, name=self.name), wanted)
+
+
+_CREDENTIAL_TABLE = _SecretTable("smtp_credentials", "username", "SMTP credentials")
+_KEY_TABLE = _SecretTable("api_keys", "id", "API keys")
+
 
 def sha256(secret: str) -> bytes:
     """How our own 256-bit secrets are stored."""
@@ -83,7 +122,6 @@ def add_domain(c: apsw.Connection, outside: Outside, account_id: str, name: str,
 
 
 def add_credential(c: apsw.Connection, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:
-    """A new SMTP login: (username, password)."""
     username, password = outside.identifier("smtp"), _new_secret(outside, "")
     row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": outside.now()}
     run(c, _ADD_CREDENTIAL, row | {"name": name})
@@ -93,7 +131,6 @@ def add_credential(c: apsw.Connection, outside: Outside, account_id: str, name: 
 def add_key(
     c: apsw.Connection, outside: Outside, account_id: str, scope: Scope, *, test: bool, name: str = ""
 ) -> tuple[str, str]:
-    """A new API key: (id, key)."""
     key_id, key = outside.identifier("key"), _new_secret(outside, "ma_test_" if test else "ma_live_")
     row = {
         "id": key_id,
@@ -112,17 +149,16 @@ def add_key(
 def _new_secret(outside: Outside, prefix: str) -> str:
     """Text that no program takes for an option when it is given on a command line: one in 64 would begin like it."""
     while True:
-        secret = prefix + pybase64.urlsafe_b64encode(outside.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+        secret = prefix + pybase64.urlsafe_b64encode(outside.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
         if not secret.startswith("-"):
             return secret
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Domains, credentials and keys of the accounts."""
-
     engine: Engine
     outside: Outside
+    limits: CredentialLimits = CredentialLimits()
 
     # ---- domains
 
@@ -131,7 +167,6 @@ class Access:
         await self.engine.write(lambda c: add_domain(c, self.outside, account_id, name, usable=usable))
 
     def domains(self, account_id: str) -> list[Domain]:
-        """The registered domains of an account."""
         found = self.engine.read(lambda c: rows(c, _DOMAINS, {"account_id": account_id}))
         return [Domain(name, bool(usable), *times) for name, usable, *times in found]
 
@@ -142,13 +177,12 @@ class Access:
 
         def work(c: apsw.Connection) -> tuple[str, str]:
             if by_owner:
-                CREDENTIALS.make(c, account_id)
+                _CREDENTIAL_TABLE.make_room(c, account_id, self.limits)
             return add_credential(c, self.outside, account_id, name)
 
         return await self.engine.write(work)
 
     def credentials(self, account_id: str) -> list[SmtpCredential]:
-        """The SMTP logins of an account, revoked ones too."""
         return self._credentials("ORDER BY created_at", {"account_id": account_id})
 
     def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
@@ -157,7 +191,6 @@ class Access:
         return self._credentials("AND username < :before ORDER BY username DESC LIMIT :most", wanted)
 
     def credential(self, account_id: str, username: str) -> SmtpCredential:
-        """An SMTP login that is there."""
         (found,) = self._credentials("AND username = :username", {"account_id": account_id, "username": username})
         return found
 
@@ -165,7 +198,6 @@ class Access:
         return self.engine.read(lambda c: [SmtpCredential(*row) for row in rows(c, _CREDENTIALS + which, wanted)])
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
-        """Stop an SMTP login from working."""
         row = {"account_id": account_id, "username": username, "now": self.outside.now()}
         if not await self.engine.write(lambda c: rows(c, _REVOKE_CREDENTIAL, row)):
             raise Refused(Code.NOT_FOUND, f"this account has no SMTP credential {username!r}")
@@ -179,13 +211,12 @@ class Access:
 
         def work(c: apsw.Connection) -> tuple[str, str]:
             if by_owner:
-                KEYS.make(c, account_id)
+                _KEY_TABLE.make_room(c, account_id, self.limits)
             return add_key(c, self.outside, account_id, scope, test=test, name=name)
 
         return await self.engine.write(work)
 
     def keys(self, account_id: str | None = None) -> list[ApiKey]:
-        """The API keys of one account, or of all."""
         which = "" if account_id is None else "WHERE k.account_id = :account_id"
         return self._keys(f"{which} ORDER BY k.id", {"account_id": account_id})
 
@@ -196,7 +227,6 @@ class Access:
         return self._keys(which, wanted)
 
     def key(self, key_id: str) -> ApiKey:
-        """An API key that is there."""
         (found,) = self._keys("WHERE k.id = :id", {"id": key_id})
         return found
 
@@ -229,7 +259,6 @@ class Access:
         return self.engine.snapshot(lambda c: _caller_by_key(c, key))
 
     def caller_by_account(self, account_id: str) -> Caller | None:
-        """The caller a dashboard token of this account makes."""
         return self.engine.snapshot(lambda c: _caller_by_account(c, account_id))
 
 

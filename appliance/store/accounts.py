@@ -1,13 +1,17 @@
-"""In charge of accounts in the store: their balance and ledger, suspension, and the users who log in."""
+"""Accounts with their balance and ledger, suspension and daily cap, the users who log in, and the first account of all.
+
+Invariant: the lines of a ledger, in the order of their ids, add up to the balance.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, User
+from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.outside import Outside, identifier_from
+from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.engine import Engine, statement
 from appliance.store.sql import NEWEST, Many, Row, first, rows, run
 from appliance.times import DAY
@@ -75,7 +79,6 @@ def ledger_line(
     message_id: str | None = None,
     recipient_id: str | None = None,
 ) -> Row:
-    """A new line for the ledger, without its id."""
     return account_id, kind.value, amount, balance, message_id, recipient_id, outside.now()
 
 
@@ -116,8 +119,6 @@ def create_account(
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The accounts and their users."""
-
     engine: Engine
     outside: Outside
 
@@ -130,7 +131,6 @@ class Accounts:
         )
 
     def all(self) -> list[Account]:
-        """Every account, by name."""
         return self.engine.read(lambda c: [_account(row) for row in rows(c, _ACCOUNTS + "ORDER BY a.name", {})])
 
     def is_only_one(self) -> bool:
@@ -139,17 +139,14 @@ class Accounts:
         return row is None or row[0] < 2
 
     def page(self, after: str, most: int) -> list[Account]:
-        """Accounts by name, from the one after `after`."""
         wanted = {"after": after, "most": most}
         query = _ACCOUNTS + "WHERE a.name > :after ORDER BY a.name LIMIT :most"
         return [_account(row) for row in self.engine.read(lambda c: rows(c, query, wanted))]
 
     def named(self, name: str) -> Account:
-        """The account of that name."""
         return self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
 
     def find(self, account_id: str) -> Account:
-        """The account of that id."""
         return self._one("WHERE a.id = :value", account_id, "There is no account with this id.")
 
     def _one(self, where: str, value: str, otherwise: str) -> Account:
@@ -200,12 +197,10 @@ class Accounts:
             write_ledger(c, self.outside, [ledger_line(self.outside, account_id, LedgerKind.GRANT, -before, 0)])
 
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
-        """Suspend or resume sending."""
         change = {"account_id": account_id, "suspended": int(suspended)}
         await self.engine.write(statement(_SET_SUSPENDED, change))
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
-        """Set or lift the warm-up cap on recipients a day."""
         day = self.outside.now() // DAY
         change = {"account_id": account_id, "daily_cap": recipients}
         count = {"account_id": account_id, "day": day, "first_id": identifier_from("msg", day * DAY)}
@@ -224,15 +219,12 @@ class Accounts:
     # ---- users and their sessions
 
     def user_by_email(self, email: str) -> User | None:
-        """The user who logs in with that address."""
         return self._user("WHERE u.email = :value", email.lower())
 
     def user(self, user_id: str) -> User | None:
-        """The user of that id."""
         return self._user("WHERE u.id = :value", user_id)
 
     def user_of_session(self, session_id: str) -> User | None:
-        """The user of a session that has not ended."""
         return self._user(_OF_SESSION, session_id)
 
     def _user(self, where: str, value: str) -> User | None:
@@ -268,3 +260,51 @@ def _account(row: Row) -> Account:
 
 def _entry(row: Row) -> LedgerEntry:
     return LedgerEntry(row[0], LedgerKind(row[1]), *row[2:])
+
+
+# ---- the first account of an installation
+
+_ANY_ACCOUNT = "SELECT name FROM accounts ORDER BY created_at LIMIT 1"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAccount:
+    """An account with one of everything; its secrets are known only now."""
+
+    account: Account
+    domain: str
+    username: str
+    smtp_password: str = field(repr=False)
+    key_id: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStart:
+    engine: Engine
+    outside: Outside
+
+    def any_account(self) -> str | None:
+        """The name of the oldest account, None when there is none yet."""
+        return self.engine.read(_any_account)
+
+    async def create(self, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
+        """An account with a user, a domain, an SMTP credential and an API key; None when there is an account."""
+        return await self.engine.write(lambda c: _create(c, self.outside, name, email, password_hash, domain))
+
+
+def _any_account(c: apsw.Connection) -> str | None:
+    row = first(c, _ANY_ACCOUNT, {})
+    return None if row is None else str(row[0])
+
+
+def _create(
+    c: apsw.Connection, outside: Outside, name: str, email: str, password_hash: str, domain: str
+) -> FirstAccount | None:
+    if _any_account(c) is not None:
+        return None
+    account = create_account(c, outside, name, email, password_hash, Role.CUSTOMER, None)
+    add_domain(c, outside, account.id, domain, usable=True)
+    username, password = add_credential(c, outside, account.id)
+    key_id, key = add_key(c, outside, account.id, Scope.FULL, test=False)
+    return FirstAccount(account, domain, username, password, key_id, key)

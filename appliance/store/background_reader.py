@@ -1,7 +1,7 @@
-"""In charge of readings that take longer than a look-up by index: in a thread, on a connection of their own.
+"""Reads that take longer than a look-up by index: on a thread, with a connection of their own.
 
-Accounts that read at the same time get equal shares of the thread's time, and an account whose readings wait by the
-dozen is refused more (`appliance.workers.FairQueue`). The server's own readings are never refused.
+Accounts that read at the same time get equal shares of the thread's time, and an account whose reads wait by the dozen
+is refused more (`appliance.concurrency.workers`). The server's own reads are never refused.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Scanner:
         async with self._turns.take(owner):
             if self._inline:
                 return self._snapshot(work)
-            # Who is cancelled still waits for the thread: nobody else gets the connection while that has it.
+            # A cancelled reader still waits for the thread, which has the connection until it ends.
             return await trio.to_thread.run_sync(self._snapshot, work, limiter=self._thread)
 
     def _snapshot(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -46,6 +46,5 @@ class Scanner:
             self._connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._connection is not None:
             self._connection.close()

@@ -1,6 +1,6 @@
-"""In charge of one batch: jobs that share a transaction, so that one that fails leaves nothing behind.
+"""Runs the jobs of one batch in one transaction, for the engine: a job that fails leaves nothing behind.
 
-All of them are run, then committed together; afterwards each has its result, or why it was refused.
+All are run, then committed together; afterwards each has its result, or the reason why it was refused.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,8 @@ import apsw
 import outcome
 import trio
 
-from appliance.errors import Code, Refused
 from appliance.store.connection import BUSY_TIMEOUT
-from appliance.store.disk_faults import StorageFault, found_no_room
-
-
-class CommitUnknown(StorageFault):
-    """A commit failed in the disk's hands: the rows may or may not be there, so the process must not go on."""
-
+from appliance.store.faults import CommitUnknown, found_no_room, translated
 
 NO_RESULT: outcome.Outcome[Any] = outcome.Error(RuntimeError("this job was not run"))
 
@@ -42,7 +36,7 @@ Step = Callable[[apsw.Connection, list[Job]], None]
 def run_batch(connection: apsw.Connection, jobs: list[Job]) -> None:
     """Run every job in one transaction; afterwards each has its result. May wait for another process's lock.
 
-    Raises CommitUnknown when nobody can say whether the commit landed.
+    Raises CommitUnknown when the commit may or may not be on disk.
     """
     connection.set_busy_timeout(BUSY_TIMEOUT)
     try:
@@ -55,7 +49,6 @@ def run_batch(connection: apsw.Connection, jobs: list[Job]) -> None:
 
 
 def try_begin(connection: apsw.Connection) -> bool:
-    """Begin a transaction unless that would mean waiting."""
     connection.set_busy_timeout(0)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -100,7 +93,7 @@ def _perform_plainly(connection: apsw.Connection, jobs: list[Job]) -> bool:
 def _together(jobs: list[Job]) -> list[list[Job]]:
     """The jobs in their order, those with items for the same work where the first of them stands.
 
-    All of them still wait for their result, so nobody can have counted on another order. What is large goes by itself:
+    All of them still wait for their result, so no caller relies on another order. What is large goes by itself:
     SQLite copies what a statement is given, and that should not be a dozen large messages at once.
     """
     order: list[list[Job]] = []
@@ -155,35 +148,6 @@ def commit(connection: apsw.Connection, jobs: list[Job]) -> None:
         _fail(jobs, error)
 
 
-# Full, locked, failing or damaged, or no memory: nobody's request is at fault, and none of it is on disk.
-_STORAGE_ERRORS = (
-    MemoryError,
-    apsw.NoMemError,
-    apsw.BusyError,
-    apsw.FullError,
-    apsw.IOError,
-    apsw.LockedError,
-    apsw.CorruptError,
-    apsw.NotADBError,
-)
-
-
 def _fail(jobs: list[Job], error: Exception) -> None:
     for job in jobs:
         job.result = outcome.Error(translated(error))
-
-
-def translated(error: Exception) -> Exception:
-    """SQLite's own refusals in our words, for whoever asked; everything else as it is."""
-    if not isinstance(error, _STORAGE_ERRORS):
-        return error
-    refusal = busy()
-    refusal.__cause__ = error
-    return refusal
-
-
-def busy() -> Refused:
-    """What everybody is told whose write cannot be taken."""
-    return Refused(
-        Code.TEMPORARY_FAILURE, "The storage cannot take writes right now. Retry with the same key.", retry_after=2
-    )

@@ -22,16 +22,15 @@ import trio
 from appliance.errors import Refused
 from appliance.model.mail import NewMessage
 from appliance.store.engine import Engine
-from appliance.store.slices import Slice, timed
-from appliance.store.sql import Many, Row, changed, rows, run
+from appliance.store.sql import Many, Row, Slice, changed, rows, run, timed
 
 INLINE = 512 * 1024  # bytes of a message that is stored whole
 HEAD = 16 * 1024  # bytes of a larger one that are stored with its record
 PART = 128 * 1024  # bytes
-PAGE = 4_096  # bytes; what is deleted is weighed by how many pages that touches
+PAGE_BYTES = 4_096  # bytes; what is deleted is weighed by how many pages that touches
 FORGOTTEN_AT_ONCE = 8  # parts deleted in one transaction when their message was refused
-REST = 1.0  # times as long as a part has taken, until the next: the disk is others' as well
-LONGEST_REST = 0.02  # seconds
+PART_REST = 1.0  # times as long as a part has taken, until the next: the disk is others' as well
+LONGEST_PART_REST = 0.02  # seconds
 
 _LIST = "INSERT INTO loose_parts (message_id) VALUES (:id) ON CONFLICT DO NOTHING"
 _INSERT = "INSERT INTO message_body_parts (message_id, number, content) VALUES (:id, :number, :content)"
@@ -101,8 +100,6 @@ def whole(c: apsw.Connection, message_id: str, head: bytes, parts_size: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class BodyParts:
-    """The parts of all messages."""
-
     engine: Engine
     _in_hand: set[str] = field(default_factory=set)  # messages that are being accepted
 
@@ -127,7 +124,7 @@ class BodyParts:
             part = {"id": new.id, "number": number, "content": view[start : start + PART]}
             began = trio.current_time()
             await self.engine.write(partial(_insert, part=part), bulk=True)
-            await trio.sleep(min(REST * (trio.current_time() - began), LONGEST_REST))
+            await trio.sleep(min(PART_REST * (trio.current_time() - began), LONGEST_PART_REST))
 
     async def clear(self, budget: int) -> Slice:
         """Delete loose parts of one message, about so many pages of them."""
@@ -135,7 +132,7 @@ class BodyParts:
         message_id = next((found_id for (found_id,) in found if found_id not in self._in_hand), None)
         if message_id is None:
             return Slice(0, 0.0, more=False)
-        deleted, seconds = await self._delete(message_id, max(1, budget * PAGE // PART))
+        deleted, seconds = await self._delete(message_id, max(1, budget * PAGE_BYTES // PART))
         return Slice(deleted, seconds, more=True)
 
     async def _delete(self, message_id: str, most: int) -> tuple[int, float]:

@@ -1,12 +1,18 @@
-"""In charge of how the database file is opened: settings, permissions, integrity."""
+"""Opens the database file with its settings and permissions, and reserves space for the index of the log.
+
+SQLite grows that index (`-shm`) as the log grows, and only after a commit is in the log and synced. Without disk space
+for it then, it is unknown whether the commit counts, and the process would have to end where "no" was the right answer.
+So the space is taken beforehand.
+"""
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
 
-import appliance.store.disk_faults  # noqa: F401 - it has to listen before anything is opened
+import appliance.store.faults  # noqa: F401 - it has to listen before anything is opened
 
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
@@ -23,7 +29,7 @@ _SETTINGS = (
     # Savepoints journal every page they touch; in a temporary file that doubled the writes of a message.
     "PRAGMA temp_store = MEMORY",
 )
-# Lets the janitor give space back, a few pages at a time. It counts only before anything is in the file.
+# Lets retention give space back, a few pages at a time. It counts only before anything is in the file.
 SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
 _WRITER_SETTINGS = (
     "PRAGMA journal_mode = WAL",
@@ -45,7 +51,7 @@ apsw.initialize()
 
 
 def open_writer(path: Path) -> apsw.Connection:
-    """Open (or create) the database for writing, readable by nobody but its owner."""
+    """Open (or create) the database for writing, readable by its owner only."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives the log and its index the permissions of the main file, so creating that one 0600 settles all three.
     # Only when it is missing: closing a descriptor of a file drops every lock this process has on it (POSIX).
@@ -67,7 +73,7 @@ def open_reader(path: Path) -> apsw.Connection:
 
 
 def _apply(connection: apsw.Connection, setting: str) -> None:
-    """Set it. SQLite itself does not wait for somebody else who turns a new file to WAL at the same moment."""
+    """SQLite itself does not wait for another process that turns a new file to WAL at the same moment."""
     deadline = time.monotonic() + BUSY_TIMEOUT / 1_000
     while True:
         try:
@@ -77,3 +83,31 @@ def _apply(connection: apsw.Connection, setting: str) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+# ---- space for the index of the write-ahead log
+
+# 32 KiB for every 4,096 pages of the log: enough for 64 MiB of it, twice of what is there before a checkpoint.
+INDEX_BYTES = 4 * 32 * 1024
+
+
+class ReservedIndex:
+    """The space of an open database. On a disk that is full already there may be less.
+
+    To be closed after every connection to the database, because closing any descriptor of a file drops all locks that
+    this process has on it (POSIX).
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._descriptor: int | None = None
+        with suppress(OSError):
+            self._descriptor = os.open(f"{database}-shm", os.O_RDWR | os.O_CLOEXEC)
+            size = os.fstat(self._descriptor).st_size
+            # Only what lies beyond the end: what is before it, others may be writing.
+            if size < INDEX_BYTES and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._descriptor, size, INDEX_BYTES - size)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,23 +1,31 @@
-"""In charge of copies of a database that others write to meanwhile: one moment of it, whole, and nobody waits.
+"""Copies pages while others write: a whole database as of one moment, and the write-ahead log into its database.
 
-A copy is made page by page out of one read transaction, so what is committed meanwhile is not in it, and cannot make it
-begin anew. While it lasts the write-ahead log only grows; what has piled up there is copied home by us afterwards and
-not by the server's writer, whose senders would have to wait for it.
+A copy of a database is made page by page out of one read transaction, so later commits are not in it and cannot make it
+begin anew. While it lasts the log only grows; afterwards it is copied into the database here, and not by the server's
+writer, whose senders would have to wait for it.
+
+`Checkpoints` copies the log on a thread and a connection of its own. A commit that finds the log long would otherwise
+copy all of it, with two syncs, while every writer waits: 32 MiB took 50 to 150 ms. Here the writer copies only at
+`LONGEST_LOG_PAGES`, and finds most of them copied. It has to do it then, since only a copy without a writer beside it
+lets the log begin anew from its start.
 """
 
 import os
+import queue
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
 
-from appliance.store.connection import open_reader, open_writer
+from appliance.store.connection import CHECKPOINT_PAGES, open_reader, open_writer
 from appliance.store.embedded_db import new_inside
 
-STEP = 256  # pages, a MiB, between two words about progress
+COPY_STEP = 256  # pages, a MiB, between two words about progress
 
 _HOLD_THE_MOMENT = "SELECT count(*) FROM sqlite_master"
-_CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # waits for nobody, and nobody for it
+_CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # no writer and no reader waits for it
 
 Progress = Callable[[int, int], None]  # pages done, of so many
 
@@ -29,28 +37,26 @@ def copy_inside(path: Path, target: Path, begin: int, on_progress: Progress) -> 
 
 
 def copy_beside(path: Path, target: Path) -> None:
-    """Copy the database of `path` to a new file, synced."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     copy_inside(path, target, 0, lambda _done, _all: None)
     sync(target)
 
 
-def relieve(path: Path) -> None:
-    """Copy home what has piled up in the log, beside whoever writes."""
+def checkpoint_beside(path: Path) -> None:
+    """Copy the pages in the log into the database, beside its writer."""
     connection = open_writer(path)
     try:
-        copy_home(connection)
+        checkpoint(connection)
     finally:
         connection.close()
 
 
-def copy_home(connection: apsw.Connection) -> None:
-    """The same on a connection that is there; not the writer's own."""
+def checkpoint(connection: apsw.Connection) -> None:
+    """The same on an open connection, not the writer's own."""
     connection.execute(_CHECKPOINT).fetchall()
 
 
 def sync(path: Path) -> None:
-    """Have a file or a directory on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -65,8 +71,56 @@ def _copy(path: Path, copy: apsw.Connection, on_progress: Progress) -> None:
         source.execute(_HOLD_THE_MOMENT).fetchall()
         with copy.backup("main", source, "main") as backup:
             while not backup.done:
-                backup.step(STEP)
+                backup.step(COPY_STEP)
                 on_progress(backup.page_count - backup.remaining, backup.page_count)
         source.execute("COMMIT")
     finally:
         source.close()
+
+
+# ---- checkpoints beside the writer
+
+COPIED_AFTER_PAGES = 1_000  # pages that have come into the log since the last copy until the next: 4 MiB
+LONGEST_LOG_PAGES = CHECKPOINT_PAGES
+
+
+class Checkpoints:
+    """The copying, for one writer; `committed` is its hook."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._at = 0  # pages in the log when copying was last asked for
+        self._copying = False
+        self._thread: threading.Thread | None = None  # begun when first needed
+
+    def committed(self, connection: apsw.Connection, _: str, pages: int) -> int:
+        """After a commit, on the thread that made it: so many pages are in the log."""
+        if pages >= LONGEST_LOG_PAGES:
+            with suppress(apsw.Error):  # as in Space.settle: it all stays in the log
+                checkpoint(connection)
+            self._at = 0
+        elif pages < self._at:  # it began anew
+            self._at = 0
+        if pages - self._at >= COPIED_AFTER_PAGES and not self._copying:
+            self._at, self._copying = pages, True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="store-checkpoints")
+                self._thread.start()
+            self._asked.put(True)
+        return apsw.SQLITE_OK
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._asked.put(False)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        connection = None
+        while self._asked.get():
+            with suppress(apsw.Error):
+                connection = connection or open_writer(self._path)
+                checkpoint(connection)
+            self._copying = False
+        if connection is not None:
+            connection.close()

@@ -1,4 +1,4 @@
-"""In charge of databases that lie inside another file, from some byte of it on: a backup needs no second copy so."""
+"""Opens databases that lie inside another file, from some byte of it on: so a backup needs no second copy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

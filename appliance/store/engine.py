@@ -1,12 +1,12 @@
-"""In charge of transactions: group commit for writers, lock-free reads beside them.
+"""Runs transactions: group commit for writers, lock-free reads beside them.
 
 A writer hands over a plain function. All functions that wait are run in one transaction and committed together, with a
 sync; then every waiter is answered. So a hundred senders share one disk sync, and one that fails rolls back alone.
 Where many do the same, each hands over an item instead, and one function writes all that wait in a few statements.
 
 The functions run on the event loop's thread, back to back, and only the commit goes to a thread of its own: the sync is
-what takes long, while statements on another thread would fight the loop for the interpreter lock (measured: it takes a
-sixth off the loop's work, and the loop then waits for that long). What is not small, or has to wait for another
+what takes long, while statements on another thread would compete with the loop for the interpreter lock (measured: it
+takes a sixth off the loop's work, and the loop then waits for that long). What is not small, or has to wait for another
 process, does go to the thread.
 """
 
@@ -26,20 +26,17 @@ import trio
 from appliance.store.batch import (
     ALONE,
     NO_RESULT,
-    CommitUnknown,
     Job,
     Step,
-    busy,
     commit,
     perform,
     run_batch,
     try_begin,
 )
-from appliance.store.checkpoints import Checkpoints
-from appliance.store.connection import open_reader, open_writer
-from appliance.store.disk_faults import OnFault, StorageFault, heard_by
-from appliance.store.file_watch import LOOK_EVERY, FileWatch
-from appliance.store.wal_index import IndexRoom
+from appliance.store.connection import ReservedIndex, open_reader, open_writer
+from appliance.store.copying import Checkpoints
+from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy, heard_by
+from appliance.store.file_watch import CHECK_FILES_EVERY, FileWatch
 from appliance.telemetry.metrics import COMMIT_BATCH, COMMIT_SECONDS
 
 T = TypeVar("T")
@@ -48,7 +45,7 @@ Work = Callable[[apsw.Connection], T]
 # Writes several items; for each its result, or why it was refused, with nothing of it written.
 JointWork = Callable[[apsw.Connection, Sequence[Item]], Sequence[T | Exception]]
 
-BATCH = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
+JOBS_PER_COMMIT = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
 
 
 class Writer(Protocol):
@@ -81,7 +78,7 @@ def _not_any_more(_: object) -> trio.lowlevel.Abort:
 
 
 class GroupCommit:
-    """Whatever waits when the last commit has ended goes into the next one."""
+    """Everything that waits when the last commit has ended goes into the next one."""
 
     def __init__(self, path: Path, on_failure: OnFault) -> None:
         self._on_failure = on_failure  # called on the Trio thread
@@ -97,7 +94,7 @@ class GroupCommit:
         self._connection = open_writer(path)
         self._checkpoints = Checkpoints(path)
         self._connection.set_wal_hook(self._checkpoints.committed)
-        self._index_room = IndexRoom(path)
+        self._index = ReservedIndex(path)
         self._files = FileWatch(path)
         self._hearing = ExitStack()
         self._hearing.enter_context(heard_by(self._heard))
@@ -127,11 +124,10 @@ class GroupCommit:
         return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
 
     def _heard(self, fault: StorageFault) -> None:
-        """The disk failed somebody, on whichever thread."""
         self._trio.run_sync_soon(self._fail, fault)
 
     def _fail(self, fault: StorageFault) -> None:
-        """Take no more; only the first fault is told, for the others follow from it."""
+        """Refuse further writes; only the first fault is reported, for the others follow from it."""
         if self._broken is None:
             self._broken = fault
             self._on_failure(fault)
@@ -146,7 +142,7 @@ class GroupCommit:
             await trio.to_thread.run_sync(self._close_threads)
         self._hearing.close()
         self._connection.close()
-        self._index_room.close()
+        self._index.close()
 
     def _close_threads(self) -> None:
         self._thread.join()
@@ -155,7 +151,7 @@ class GroupCommit:
     # ---- on the event loop
 
     def _soon(self) -> None:
-        """Begin the next batch, but not at once: whoever is about to run may have something for the same commit."""
+        """Begin the next batch, but not at once: tasks about to run may have a write for the same commit."""
         self._trio.run_sync_soon(self._next_batch)
 
     def _next_batch(self) -> None:
@@ -173,7 +169,7 @@ class GroupCommit:
     def _perform(self, jobs: list[Job]) -> None:
         try:
             perform(self._connection, jobs)
-        except Exception as error:  # it could not even be rolled back; and nobody above would catch this
+        except Exception as error:  # it could not even be rolled back; and no caller would catch this
             failure = CommitUnknown(f"the disk failed during a transaction: {error}")
             failure.__cause__ = error
             self._answer(jobs, failure)
@@ -191,12 +187,12 @@ class GroupCommit:
         self._bulk_next = True
         jobs: list[Job] = []
         for waiting in (self._urgent, self._ordinary):
-            while waiting and len(jobs) < BATCH:
+            while waiting and len(jobs) < JOBS_PER_COMMIT:
                 jobs.append(waiting.popleft())
         return jobs
 
-    def _look(self) -> None:
-        """Look after the files while nobody writes: a commit does so by itself."""
+    def _check_files(self) -> None:
+        """Check the files while no write comes: a commit checks them by itself."""
         if self._idle and not self._closing and self._broken is None and not self._files.in_place():
             self._idle = False
             self._for_thread.put((self._rescue, []))
@@ -226,10 +222,10 @@ class GroupCommit:
     def _serve_next(self) -> bool:
         """Wait for a batch and write it, in a frame of its own: nothing of it is kept while the next is awaited."""
         try:
-            task = self._for_thread.get(timeout=LOOK_EVERY)
+            task = self._for_thread.get(timeout=CHECK_FILES_EVERY)
         except queue.Empty:
             with suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(self._look)
+                self._trio.run_sync_soon(self._check_files)
             return True
         if task is None:
             return False
@@ -240,7 +236,7 @@ class GroupCommit:
             step(self._connection, jobs)
         except StorageFault as error:
             failure = error
-        except Exception as error:  # a bug of ours must not leave everybody waiting for ever
+        except Exception as error:  # a bug of ours must not leave the waiters without an answer
             failure = CommitUnknown(repr(error))
             failure.__cause__ = error
         COMMIT_SECONDS.add(perf_counter() - began)
@@ -256,12 +252,10 @@ class Inline:
         self._connection = open_writer(path)
 
     async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
-        """Run and commit `work` at once."""
         result: T = await self._commit(work, ALONE, large)
         return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        """Write and commit the item at once."""
         result: T = await self._commit(work, item, large)
         return result
 
@@ -272,13 +266,10 @@ class Inline:
         return job.result.unwrap()
 
     async def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
 
 class Engine:
-    """One writer and one reader on the same file."""
-
     def __init__(self, path: Path, writer: Writer) -> None:
         self._writer = writer
         self._reader = open_reader(path)

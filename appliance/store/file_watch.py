@@ -1,10 +1,10 @@
 """Notices that files of an open database were deleted, replaced or moved, and saves what only open files still hold.
 
 SQLite goes on writing to files that have lost their names, and everything committed there is gone with the process. So
-the server looks before it acknowledges, unless it has just looked, and every second: at the directory, whose time
-changes with any name in it, and after a change, or a second, at each file. Once a file is not in its place nothing more
-is acknowledged, what was acknowledged before is brought to where a restart finds it, and the process ends. Only a kill
-or a power cut between the change and the next look can lose anything.
+the server checks before it acknowledges, unless it has just done so, and every second: the directory, whose time
+changes with any name in it, and after a change, or a second, each file. Once a file is not in its place nothing more is
+acknowledged, what was acknowledged before is brought to where a restart finds it, and the process ends. Only a kill or
+a power cut between the change and the next check can lose anything.
 """
 
 import os
@@ -16,11 +16,11 @@ import apsw
 
 from appliance.store.connection import BUSY_TIMEOUT
 from appliance.store.copying import sync
-from appliance.store.disk_faults import StorageFault
 from appliance.store.embedded_db import new_inside
+from appliance.store.faults import StorageFault
 
-LOOK_EVERY = 1.0  # seconds between two looks at the files; the directory's time has a granularity of its own
-MOMENT = 0.02  # seconds between two looks at the directory; one before every commit took 3 % of accepting
+CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of its own
+CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting
 RESCUED = ".rescued"  # what is behind a database's name when a copy of it had to be saved
 
 Identity = tuple[int, int]  # device and inode
@@ -50,19 +50,19 @@ class FileWatch:
         self._path, self._directory = path, str(path.parent)
         self._opened = self._names()
         self._changed_at = _changed_at(self._directory)
-        self._next_look = 0.0  # at the directory, by the monotonic clock
-        self._looked_at = time.monotonic()  # at the files
+        self._next_check = 0.0  # at the directory, by the monotonic clock
+        self._checked_at = time.monotonic()  # at the files
 
     def in_place(self) -> bool:
         """Whether every name still leads to the file that is open."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return True
-        self._next_look = now + MOMENT
+        self._next_check = now + CHECK_DIRECTORY_EVERY
         changed_at = _changed_at(self._directory)
-        if changed_at == self._changed_at and now < self._looked_at + LOOK_EVERY:
+        if changed_at == self._changed_at and now < self._checked_at + CHECK_FILES_EVERY:
             return True
-        self._changed_at, self._looked_at = changed_at, now
+        self._changed_at, self._checked_at = changed_at, now
         names = self._names()
         self._opened = _Names(*(before or after for before, after in zip(self._opened, names, strict=True)))
         return names == self._opened
@@ -79,7 +79,7 @@ class FileWatch:
         if now.database == self._opened.database and now.log == self._opened.log:
             _leave_alone(connection)  # the log is in its place, and a restart makes a new index from it
             return FilesMoved(f"{what} while the server ran; nothing is lost: start it again")
-        if self._can_copy_home(now) and _copied_home(connection):
+        if self._can_checkpoint(now) and _checkpointed(connection):
             return FilesMoved(f"{what} while the server ran; what it held was saved: start it again")
         _leave_alone(connection)
         return FilesMoved(f"{what} while the server ran; {self._save_copy(connection)}")
@@ -89,7 +89,7 @@ class FileWatch:
         names = [f"{self._path}{end}" for end, before, after in found if before != after]
         return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} deleted or replaced"
 
-    def _can_copy_home(self, now: _Names) -> bool:
+    def _can_checkpoint(self, now: _Names) -> bool:
         """Whether the log can be copied into the database: no other process may have begun a log or an index anew."""
         index_is_ours = now.shared in (self._opened.shared, None)
         return now.database == self._opened.database and index_is_ours and _size(Path(f"{self._path}-wal")) == 0
@@ -153,8 +153,7 @@ def _leave_alone(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
-def _copied_home(connection: apsw.Connection) -> bool:
-    """Have all of the log in the database, synced."""
+def _checkpointed(connection: apsw.Connection) -> bool:
     connection.set_busy_timeout(BUSY_TIMEOUT)  # for readers of an earlier state
     try:
         busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()[0]

@@ -1,53 +1,52 @@
-"""In charge of what this process is handing to servers at this moment: a cancel leaves it alone. PURE.
+"""Keeps cancelling and delivering the same recipient apart, in memory. No I/O.
 
-A cancelled recipient gets its credit back. If one could be cancelled while its server is taking the message, mail would
-arrive that is told as failed, and for nothing; whoever cancelled all mail at once would never pay.
+A cancelled recipient gets its credit back. Cancelled while its server is taking the message, it would be shown as
+failed, and free of charge, though it was delivered: so a cancel leaves recipients under delivery alone.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-RECALLED = 10_000  # messages; far more than are cancelled while a parcel is in hand unasked
+CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
 
 
-class OnTheWay:
-    """The recipients whose servers are being asked, and the messages that somebody has cancelled or is cancelling."""
+class UnderDelivery:
+    """The recipients in an SMTP transaction, and the messages that were or are being cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = CANCELLED_KEPT) -> None:
+        self._kept = kept
         self._recipients: set[str] = set()
         self._cancelling: Counter[str] = Counter()
-        self._recalled: dict[str, None] = {}
+        self._cancelled: dict[str, None] = {}
 
     # ---- for delivery
 
-    def was_recalled(self, message_id: str) -> bool:
-        """Whether what is known of a message may be out of date, because it was cancelled lately."""
-        return message_id in self._recalled
+    def was_cancelled(self, message_id: str) -> bool:
+        """Whether a message was cancelled lately, so that what is known of it may be out of date."""
+        return message_id in self._cancelled
 
     def is_being_cancelled(self, message_id: str) -> bool:
-        """Whether that is being decided just now: then nothing of it may set out."""
+        """Whether that is being decided now: then no attempt at it may begin."""
         return message_id in self._cancelling
 
-    def set_out(self, recipients: Iterable[str]) -> None:
-        """These are being delivered from now on."""
+    def begin(self, recipients: Iterable[str]) -> None:
         self._recipients.update(recipients)
 
-    def arrived(self, recipients: Iterable[str]) -> None:
-        """What came of these is on disk."""
+    def end(self, recipients: Iterable[str]) -> None:
         self._recipients.difference_update(recipients)
 
-    # ---- for who cancels
+    # ---- for cancelling
 
     def __contains__(self, recipient: object) -> bool:
         return recipient in self._recipients
 
     @contextmanager
     def cancelling(self, message_id: str) -> Iterator[None]:
-        """Let nothing of a message set out meanwhile, and nothing unasked afterwards."""
-        self._recalled[message_id] = None
-        if len(self._recalled) > RECALLED:
-            del self._recalled[next(iter(self._recalled))]
+        """No attempt at a message begins meanwhile, and afterwards none without a check."""
+        self._cancelled[message_id] = None
+        if len(self._cancelled) > self._kept:
+            del self._cancelled[next(iter(self._cancelled))]
         self._cancelling[message_id] += 1
         try:
             yield

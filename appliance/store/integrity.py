@@ -1,4 +1,4 @@
-"""In charge of examining a database file: is it whole, is it ours, of which schema, and what is in it."""
+"""Examines a database file, for `doctor`, backup and start: is it whole, is it ours, which schema, what is in it."""
 
 import time
 from collections.abc import Iterator
@@ -10,10 +10,11 @@ import apsw
 
 from appliance.store.connection import open_reader
 from appliance.store.embedded_db import open_inside
+from appliance.store.faults import Damaged
 from appliance.store.migrate import NewerDatabase, newest_known
 from appliance.store.sql import first, rows
 
-LOOK_EVERY = 100_000  # steps of SQLite's machine between two looks at the time
+CHECK_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
 FAULTS = 5  # told of those that are found; one is enough to refuse
 
 _INTEGRITY = f"PRAGMA integrity_check({FAULTS})"
@@ -22,7 +23,7 @@ _FOREIGN_KEYS = "PRAGMA foreign_key_check"
 _TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migrations'"
 _SCHEMA = "SELECT max(number) FROM migrations"
 _COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM messages)"
-# Those that sign. Others may be sealed under a key file that was lost since: nobody needs to open them any more.
+# Those that sign. Others may be sealed under a key file that was lost since, and are never opened again.
 _DKIM_KEYS = """
 SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
 JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1
@@ -33,14 +34,8 @@ _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.i
 KEYS_SINCE, WEBHOOKS_SINCE = 2, 3  # the steps that brought them
 
 
-class Damaged(Exception):
-    """The database is not whole, or none of ours; the text says in which way."""
-
-
 @dataclass(frozen=True, slots=True)
 class SealedKey:
-    """A signing key as it lies on disk."""
-
     account_id: str
     domain: str
     selector: str
@@ -49,8 +44,6 @@ class SealedKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredSecret:
-    """A webhook's signing secret as it lies on disk."""
-
     webhook_id: str
     account: str  # its name
     sealed: bytes
@@ -58,8 +51,6 @@ class StoredSecret:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a whole database holds."""
-
     schema: int
     accounts: int
     messages: int
@@ -67,19 +58,9 @@ class Contents:
     webhook_secrets: tuple[StoredSecret, ...] = ()
 
 
-def examine_file(path: Path) -> Contents:
-    """The contents of a database file; raises Damaged, or NewerDatabase."""
-    connection = open_reader(path)
-    try:
-        with _in_our_words():
-            return _examine(connection)
-    finally:
-        connection.close()
-
-
 def examine_inside(path: Path, begin: int, size: int) -> Contents:
-    """The same for a database in these bytes of another file."""
-    with _in_our_words(), open_inside(path, begin, size) as connection:
+    """The contents of the database in these bytes of a file; raises Damaged, or NewerDatabase."""
+    with _as_damaged(), open_inside(path, begin, size) as connection:
         return _examine(connection)
 
 
@@ -87,7 +68,7 @@ def has_secrets(path: Path) -> bool:
     """Whether a database, which may be in use, holds anything that only its key file opens."""
     connection = open_reader(path)
     try:
-        with _in_our_words():
+        with _as_damaged():
             keys, secrets = _sealed(connection, schema_of(connection))
             return bool(keys or secrets)
     finally:
@@ -96,50 +77,48 @@ def has_secrets(path: Path) -> bool:
 
 def schema_inside(path: Path, begin: int, size: int) -> int:
     """Only the schema of such a database, 0 for one without any."""
-    with _in_our_words(), open_inside(path, begin, size) as connection:
+    with _as_damaged(), open_inside(path, begin, size) as connection:
         return schema_of(connection)
 
 
 @dataclass(frozen=True, slots=True)
-class LookedOver:
-    """What a look of limited time says of a database that may be in use."""
-
+class QuickCheck:
     schema: int
     damage: str  # empty: none was found
-    finished: bool  # whether all of it was looked at
+    finished: bool  # whether all of it was checked
 
 
-def look_over(path: Path, seconds: float) -> LookedOver:
-    """Look for damage beside whoever uses the database, for this long at most."""
+def quick_check(path: Path, seconds: float, steps: int = CHECK_STEPS) -> QuickCheck:
+    """Check a database that may be in use, for this long at most."""
     schema, damage, finished = 0, "", True
     try:
         connection = open_reader(path)
         try:
             schema = schema_of(connection)
-            damage, finished = _look_for_damage(connection, seconds)
+            damage, finished = _find_damage(connection, seconds, steps)
         finally:
             connection.close()
     except apsw.Error as error:
         damage = f"cannot be read: {error}"
-    return LookedOver(schema, damage, finished)
+    return QuickCheck(schema, damage, finished)
 
 
-def look_over_at_start(connection: apsw.Connection, seconds: float) -> None:
-    """Raise Damaged if a look of limited time finds any damage: whoever is told at once has the younger backup."""
-    damage, _ = _look_for_damage(connection, seconds)
+def refuse_damaged(connection: apsw.Connection, seconds: float, steps: int = CHECK_STEPS) -> None:
+    """Raise Damaged if a check of limited time finds any: an operator told at once has the younger backup."""
+    damage, _ = _find_damage(connection, seconds, steps)
     if damage:
         raise Damaged(f"the database {damage}")
 
 
-def _look_for_damage(connection: apsw.Connection, seconds: float) -> tuple[str, bool]:
-    """What is found within this time, and whether all of it was looked at."""
+def _find_damage(connection: apsw.Connection, seconds: float, steps: int) -> tuple[str, bool]:
+    """The damage found within this time, and whether all was checked."""
     deadline = time.monotonic() + seconds
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, LOOK_EVERY)
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
     try:
         found = [" ".join(str(text).split()) for (text,) in connection.execute(_QUICK)]
     except apsw.InterruptError:
         return "", False
-    except apsw.CorruptError as error:  # some damage keeps even this look from its end
+    except apsw.CorruptError as error:  # some damage keeps even this check from its end
         return f"is damaged: {error}", True
     finally:
         connection.set_progress_handler(None)
@@ -148,7 +127,7 @@ def _look_for_damage(connection: apsw.Connection, seconds: float) -> tuple[str, 
 
 def check(connection: apsw.Connection) -> None:
     """Raise Damaged unless every page, index and reference is as it should be."""
-    with _in_our_words():
+    with _as_damaged():
         found = [" ".join(str(text).split()) for (text,) in connection.execute(_INTEGRITY)]
         if found != ["ok"]:
             raise Damaged(f"the database is damaged: {'; '.join(found)}")
@@ -182,8 +161,8 @@ def _sealed(connection: apsw.Connection, schema: int) -> tuple[tuple[SealedKey, 
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
-    """SQLite's own complaints about a file, as one of ours."""
+def _as_damaged() -> Iterator[None]:
+    """SQLite's own complaints about a file become Damaged."""
     try:
         yield
     except apsw.Error as error:

@@ -1,7 +1,7 @@
-"""In charge of each account's old papers: ledger lines of messages that are gone, old numbers, deleted templates.
+"""Folds each account's old ledger lines, and deletes its old statistics and what deleted templates have left.
 
-A ledger must add up for ever, so its lines are not deleted but folded: all that messages did to the balance within a
-day becomes one line, with the sum of them and the balance after the last. Grants stay as they are.
+Invariant: a ledger always adds up. So its lines are not deleted but folded: all that messages did to the balance within
+a day becomes one line, with the sum of them and the balance after the last. Grants stay as they are.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,14 @@ from appliance.model.mail import LedgerKind
 from appliance.outside import identifier_from
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.slices import Slice, timed
-from appliance.store.sql import Row, changed, first, gathered, rows, run
+from appliance.store.sql import Row, Slice, changed, first, gathered, rows, run, timed
 from appliance.store.stored_bytes import add, of_template
 from appliance.times import DAY, HOUR
 
-NUMBERS = 91 * DAY  # microseconds for which numbers are kept: those of 90 days can be asked for
-ACCOUNTS = 100  # looked at in one go
-LINES = 1_000  # of a ledger, likewise
-FIRST, END, LAST = "!", "~", "~~"  # before and after every line of an account, and after those of the last account
+STATISTICS_KEPT = 91 * DAY  # microseconds; the statistics of 90 days can be asked for
+ACCOUNTS_READ = 100  # in one go
+LINES_READ = 1_000  # of a ledger, likewise
+_FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after those of the last account
 
 _NEXT_ACCOUNT = "SELECT min(id) FROM accounts WHERE id > :after"
 FIND_LINES = """
@@ -85,55 +84,51 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What there is to do for one account, and where to go on afterwards."""
-
     account_id: str
     folds: list[Fold]
     after: str
 
 
 @dataclass(frozen=True, slots=True)
-class OldBooks:
-    """The old papers of the accounts, one account after the other."""
-
+class LedgerFolding:
     engine: Engine
     scanner: Scanner
 
-    async def tidy(self, after: str, before: int, now: int, budget: int) -> Slice:
-        """Tidy up some of what is from before a time. Where to go on is an account, and a line of its ledger."""
-        limits = {"before": before, "day": before // DAY, "hour": (now - NUMBERS) // HOUR}
-        found = await self.scanner.read(lambda c: _find(c, after, limits, max(2, min(LINES, budget))))
+    async def fold_old(self, after: str, before: int, now: int, budget: int) -> Slice:
+        """Fold and delete some of what is from before a time. The place to go on is an account and a ledger line."""
+        limits = {"before": before, "day": before // DAY, "hour": (now - STATISTICS_KEPT) // HOUR}
+        found = await self.scanner.read(lambda c: _find(c, after, limits, max(2, min(LINES_READ, budget))))
         if isinstance(found, str):
-            return Slice(0, 0.0, not found.endswith(f" {LAST}"), found)
+            return Slice(0, 0.0, not found.endswith(f" {_LAST}"), found)
         wanted = {"account_id": found.account_id, "most": budget, **limits}
-        deleted, seconds = await self.engine.write(timed(lambda c: _tidy(c, found.folds, wanted)), large=True)
+        deleted, seconds = await self.engine.write(timed(lambda c: _fold(c, found.folds, wanted)), large=True)
         return Slice(deleted, seconds, True, found.after)
 
 
 def _find(c: apsw.Connection, after: str, limits: dict[str, int], most: int) -> _Found | str:
     """What to do next; or nothing, and where to go on."""
     account_id, _, line = after.partition(" ")
-    for _ in range(ACCOUNTS):
-        if line in ("", END, LAST):
+    for _ in range(ACCOUNTS_READ):
+        if line in ("", _END, _LAST):
             ((following,),) = rows(c, _NEXT_ACCOUNT, {"after": account_id})
             if following is None:
-                return f"{account_id} {LAST}"
-            account_id, line = following, FIRST
+                return f"{account_id} {_LAST}"
+            account_id, line = following, _FIRST
         wanted: dict[str, Any] = {"account_id": account_id, **limits}
         if first(c, ANY_OLD, wanted) == (1,):
             return _Found(account_id, [], f"{account_id} {line}")
         wanted |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
         looked = gathered(c, FIND_LINES, _LINE, wanted)
-        folds, line = fold(looked), looked[-1][0] if len(looked) == most else END
+        folds, line = fold(looked), looked[-1][0] if len(looked) == most else _END
         if folds:
             # What follows may belong to the last of these.
             again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), wanted["after"])
-            return _Found(account_id, folds, f"{account_id} {line if line == END else again}")
+            return _Found(account_id, folds, f"{account_id} {line if line == _END else again}")
     return f"{account_id} {line}"
 
 
 def fold(lines: Sequence[Row]) -> list[Fold]:
-    """What becomes of these lines of one ledger: each run of one day, without grants, is one line. PURE."""
+    """The folds of these lines of one ledger: each run of one day, without grants, is one line. No I/O."""
     folds = []
     for (foldable, _), group in groupby(lines, _run_of):
         run_of_lines = list(group)
@@ -149,7 +144,7 @@ def _run_of(line: Row) -> tuple[bool, int]:
     return kind != LedgerKind.GRANT.value and not message_is_kept, created_at // DAY
 
 
-def _tidy(c: apsw.Connection, folds: Sequence[Fold], wanted: dict[str, Any]) -> int:
+def _fold(c: apsw.Connection, folds: Sequence[Fold], wanted: dict[str, Any]) -> int:
     if not folds:
         versions = rows(c, _OLD_VERSIONS, wanted)
         if versions:

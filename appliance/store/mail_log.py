@@ -1,8 +1,8 @@
-"""In charge of finding messages of an account, newest first, and of what a message's page shows.
+"""Finds messages of an account, newest first, for the dashboard's list and a message's page.
 
-Without a filter a page is a look-up by index. What failed and what was a test has an index of its own. Everything else
-is searched block by block, for a bounded time: a page then may hold few messages or none, and says where to go on.
-An index by recipient would make that faster, and every message dearer: its rows would land anywhere in a large table.
+Without a filter a page is a look-up by index. Failed and test messages have an index of their own. Everything else is
+searched block by block, for a bounded time: a page then may hold few messages or none, and says where to go on. An
+index by recipient would make that faster, and every message dearer: its rows would land anywhere in a large table.
 """
 
 import time
@@ -22,13 +22,13 @@ from appliance.store.engine import Engine
 from appliance.store.messages import read_mime
 from appliance.store.sql import NEWEST, first, gathered, rows
 
-BLOCK = 2_000  # messages searched between two looks at the clock: some milliseconds
+MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
 SHOWN_RECIPIENTS = 3  # of each message in a list
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
-# bounded by what is looked at, not by what is found.
+# bounded by what is read, not by what is found.
 _SEARCH = """
 SELECT id FROM (
     SELECT account_id, id, status, source, sender, tags FROM messages {among}
@@ -85,17 +85,17 @@ _messages = msgspec.json.Decoder(list[ListedMessage])
 
 @dataclass(frozen=True, slots=True)
 class MailLog:
-    """The messages of the accounts, as their owners look for them."""
-
     engine: Engine
     scanner: Scanner
     clock: Callable[[], float] = time.monotonic
+    block: int = MESSAGES_SEARCHED
+    few_waiting: int = FEW_WAITING
 
     async def page(
         self, account_id: str, wanted: MailFilter, before: str | None, most: int, *, off_loop: bool = False
     ) -> MailPage:
         """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
-        search = _Search(account_id, wanted, before or NEWEST, most)
+        search = _Search(account_id, wanted, before or NEWEST, most, block=self.block, few_waiting=self.few_waiting)
         if wanted == MailFilter() and not off_loop:
             return self.engine.snapshot(lambda c: search.run(c, inf, self.clock))
         seconds = inf if wanted == MailFilter() else SEARCH_TIME
@@ -106,7 +106,6 @@ class MailLog:
         return await self.scanner.read(lambda c: read_mime(c, message_id), account_id)
 
     def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
-        """What a message's page shows beside the message itself."""
         row = self.engine.read(lambda c: first(c, _FACTS, {"account_id": account_id, "id": message_id}))
         if row is None:
             return None
@@ -115,9 +114,12 @@ class MailLog:
 
 
 class _Search:
-    """One page's search: what is looked for, and how far it has come."""
+    """The search for one page, and how far it has come."""
 
-    def __init__(self, account_id: str, wanted: MailFilter, before: str, most: int) -> None:
+    def __init__(
+        self, account_id: str, wanted: MailFilter, before: str, most: int, *, block: int, few_waiting: int
+    ) -> None:
+        self._block_size, self._few_waiting = block, few_waiting
         self._wanted = wanted
         self._most = most
         self._bindings: dict[str, Any] = {"account_id": account_id, "before": before}
@@ -125,7 +127,6 @@ class _Search:
         self._among = self._searched()
 
     def _conditions(self) -> list[str]:
-        """What a message must fulfil, its values bound."""
         wanted, conditions = self._wanted, []
         for name, value, sql in (
             ("status", wanted.status and wanted.status.value, _OF_STATUS),
@@ -156,7 +157,7 @@ class _Search:
             return self._of_these(c, waiting)
         found: list[str] = []
         unfiltered = self._wanted == MailFilter()
-        block = self._most + 1 if unfiltered else BLOCK
+        block = self._most + 1 if unfiltered else self._block_size
         while True:
             found += self._block(c, block, self._most + 1 - len(found))
             if len(found) > self._most:
@@ -177,9 +178,9 @@ class _Search:
         """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
         ids: set[str] = set()
         for simulated in (0, 1):
-            wanted = {**self._bindings, "simulated": simulated, "most": FEW_WAITING}
+            wanted = {**self._bindings, "simulated": simulated, "most": self._few_waiting}
             found = rows(c, _WAITING, wanted)
-            if len(found) == FEW_WAITING:
+            if len(found) == self._few_waiting:
                 return None
             ids.update(message_id for (message_id,) in found)
         return sorted((each for each in ids if each < self._bindings["before"]), reverse=True)

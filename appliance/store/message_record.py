@@ -1,4 +1,4 @@
-"""In charge of reading back all that is known of one message: its recipients and everything that was tried for them."""
+"""Reads all that is known of one message: its recipients, and every attempt at each."""
 
 from dataclasses import dataclass
 
@@ -27,9 +27,7 @@ SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
-    """What became of messages, in full."""
-
+class MessageRecords:
     engine: Engine
     scanner: Scanner
 

@@ -1,11 +1,15 @@
-"""In charge of messages in the store: taking one in, and reading it back."""
+"""Accepts messages into the store, hands them to delivery, and reads them back.
+
+Invariant: a message is handed over only after its commit.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 import apsw
 
+from appliance.concurrency.wake import Wake
 from appliance.model.mail import (
     Billing,
     Message,
@@ -21,8 +25,9 @@ from appliance.store.accepting import accept, refusal_now
 from appliance.store.background_reader import Scanner
 from appliance.store.body_parts import INLINE, BodyParts, whole
 from appliance.store.engine import Engine
-from appliance.store.new_posts import Bell
+from appliance.store.new_mail import NewMail
 from appliance.store.sql import Row, first, rows
+from appliance.store.webhook_posts import NewPosts
 
 _REMEMBERED = """
 SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
@@ -45,8 +50,8 @@ FROM message_bodies WHERE message_id = :id
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 
-LARGE = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
-READ_AT_ONCE = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
+WRITTEN_ON_LOOP = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
+READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop
 
 
 class ToSend(NamedTuple):
@@ -59,28 +64,46 @@ class ToSend(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of all accounts."""
-
     engine: Engine
     outside: Outside
-    bell: Bell
     scanner: Scanner
     parts: BodyParts
+    _: KW_ONLY
+    new_posts: NewPosts
+    new_mail: NewMail  # for delivery
+    new_simulated_mail: Wake  # for its simulation
 
     async def accept(self, new: NewMessage) -> int | None:
-        """Write message, recipients, credits and idempotency row together; on disk when this returns.
+        """Write message, recipients, credits and idempotency row together, then hand the message to delivery.
 
-        What each recipient was charged; None when some were bounced at once, as suppressed, and are not to be tried.
+        On disk when this returns what each recipient was charged; None when some were bounced at once, as suppressed,
+        and are not to be tried.
         """
-        if len(new.mime) > INLINE:
-            charged = await self._accept_in_parts(new)
+        if new.simulated:
+            charged = await self._write(new)
+            self.new_simulated_mail.set()
         else:
-            charged = await self.engine.write_item(self._accept, new, large=len(new.mime) > LARGE)
+            charged = await self._write_and_offer(new)
         if charged is None:
-            self.bell.ring([new.account_id])  # its webhook may have to hear of those
+            self.new_posts.add([new.account_id])  # its webhook may have to hear of those
         return charged
 
-    async def _accept_in_parts(self, new: NewMessage) -> int | None:
+    async def _write_and_offer(self, new: NewMessage) -> int | None:
+        self.new_mail.expect(new.id)  # before the commit: a poll between it and the offer leaves the message alone
+        try:
+            charged = await self._write(new)
+        except BaseException:
+            self.new_mail.give_up(new.id)
+            raise
+        self.new_mail.offer(new, charged)
+        return charged
+
+    async def _write(self, new: NewMessage) -> int | None:
+        if len(new.mime) > INLINE:
+            return await self._write_in_parts(new)
+        return await self.engine.write_item(self._accept, new, large=len(new.mime) > WRITTEN_ON_LOOP)
+
+    async def _write_in_parts(self, new: NewMessage) -> int | None:
         refusal = self.engine.snapshot(lambda c: refusal_now(c, new))
         if refusal is not None:
             try:
@@ -94,7 +117,6 @@ class Messages:
         return accept(c, self.outside, news)
 
     def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
-        """The earlier send under this idempotency key, while it is valid."""
         wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.outside.now()}
         row = self.engine.read(lambda c: first(c, _REMEMBERED, wanted))
         return None if row is None else RememberedSend(*row)
@@ -105,7 +127,7 @@ class Messages:
 
     def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (found,) = self.engine.read(lambda c: rows(c, _TO_SEND, {"id": message_id, "most": READ_AT_ONCE}))
+        (found,) = self.engine.read(lambda c: rows(c, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))
         return ToSend(*found)
 
     async def content(self, message_id: str) -> bytes:
@@ -120,7 +142,6 @@ class Messages:
         return self.engine.snapshot(lambda c: read_mime(c, message_id))
 
     def newest_at(self) -> int | None:
-        """When the newest message was accepted, whosever it is."""
         ((newest,),) = self.engine.read(lambda c: rows(c, _NEWEST, {}))
         return None if newest is None else identifier_time(newest)
 

@@ -1,4 +1,4 @@
-"""In charge of bringing a database file to this version's schema, one numbered step at a time."""
+"""Brings a database file to this version's schema, one numbered step at a time, each with its record."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,6 @@ class Migration:
 
 
 def migrations() -> list[Migration]:
-    """Every step this version knows, in order."""
     found = []
     for entry in (resources.files("appliance.store") / "migrations").iterdir():
         if match := _NAME.fullmatch(entry.name):
@@ -46,7 +45,6 @@ def migrations() -> list[Migration]:
 
 
 def newest_known() -> int:
-    """The number of the last step this version knows."""
     return max((step.number for step in migrations()), default=0)
 
 

@@ -1,7 +1,8 @@
-"""In charge of the hand-over from the front door to delivery: new mail goes in memory, not by a search of the store.
+"""Hands accepted messages from the store to delivery in memory, so that delivery need not search the store for them.
 
-The store stays the truth. What is offered here is on disk already, and whatever finds no room is found there by the
-next look; so nothing depends on this but time.
+`Messages.accept` alone publishes here, after its commit; delivery takes. The database stays the truth: what finds no
+room here is found there by the next poll, so only time depends on this module. A message that is on its way through
+memory is `in` it from before its commit until it is taken, so that a poll in between leaves it alone.
 """
 
 from typing import NamedTuple
@@ -9,8 +10,8 @@ from typing import NamedTuple
 from appliance.concurrency.wake import Wake
 from appliance.model.mail import DueRecipient, NewMessage
 
-MESSAGES = 500  # that wait here at once
-BYTES = 8 * 1024 * 1024  # of them
+NEW_MAIL_MESSAGES = 500  # that wait here at once
+NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
 
 
 class Fresh(NamedTuple):
@@ -20,8 +21,8 @@ class Fresh(NamedTuple):
     charged: int
 
 
-class Inbox:
-    """New mail for delivery, and a bell: somebody may also just ring it, so that the store is looked at."""
+class NewMail:
+    """New mail for one reader, which may also be asked to poll the store."""
 
     def __init__(self) -> None:
         self._wake = Wake()
@@ -31,11 +32,11 @@ class Inbox:
         self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
 
     def __contains__(self, message_id: object) -> bool:
-        """Whether a message comes this way, so that whoever meets it in the store leaves it alone."""
+        """Whether a message comes this way: a poll of the store is to leave it alone."""
         return message_id in self._coming
 
     def expect(self, message_id: str) -> None:
-        """A message is being put on disk: it will be offered, or given up."""
+        """A message is being committed: it will be offered, or given up."""
         self._coming.add(message_id)
 
     def give_up(self, message_id: str) -> None:
@@ -45,7 +46,7 @@ class Inbox:
     def offer(self, message: NewMessage, charged: int | None) -> None:
         """Hand over a message that is on disk; `charged` is None when not all of its recipients are to be tried."""
         size = len(message.mime)
-        if charged is None or len(self._fresh) >= MESSAGES or self._bytes + size > BYTES:
+        if charged is None or len(self._fresh) >= NEW_MAIL_MESSAGES or self._bytes + size > NEW_MAIL_BYTES:
             self._rung = True
             self._coming.discard(message.id)
         else:
@@ -54,23 +55,22 @@ class Inbox:
         self._wake.set()
 
     def ring(self) -> None:
-        """There may be something in the store."""
+        """Ask the reader to poll the store."""
         self._rung = True
         self._wake.set()
 
     def take(self) -> list[Fresh]:
-        """What has been offered since the last time."""
         fresh, self._fresh, self._bytes = self._fresh, [], 0
         self._coming.difference_update([each.message.id for each in fresh])
         return fresh
 
     def was_rung(self) -> bool:
-        """Whether somebody rang since the last time."""
+        """Whether a poll was asked for since the last time."""
         rung, self._rung = self._rung, False
         return rung
 
     def stir(self) -> None:
-        """Let the waiter go on, without a look at the store."""
+        """Let the reader continue, without a poll."""
         self._wake.set()
 
     async def wait(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""In charge of what is known of provider pools across processes: holds, the server's last word, who goes where."""
+"""The state of provider pools across processes: holds, what the server last published, destinations, warm-up."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import apsw
@@ -10,11 +10,12 @@ import msgspec
 from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
+from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
 from appliance.outside import Outside
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
-from appliance.store.sql import first, rows, run
-from appliance.store.warmups import Warmups
+from appliance.store.sql import Many, first, rows, run
+from appliance.times import DAY
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
 
@@ -63,28 +64,76 @@ SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
 ) LIMIT 1
 """
 
+TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
+LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain
+
+_OF = """
+SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups WHERE pool = :pool AND source = :source
+"""
+_AT = """
+SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+WHERE pool = :pool AND hour_at >= :since ORDER BY source
+"""
+_LATE = """
+SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most
+"""
+_KEEP = Many(
+    """
+INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at) VALUES {rows}
+ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,
+    hour_at = excluded.hour_at, used = excluded.used, rested_at = excluded.rested_at
+""",
+    "(?, ?, ?, ?, ?, ?, ?, ?)",
+)
+
 
 @dataclass(frozen=True, slots=True)
-class Pools:
-    """Holds, states and destinations."""
+class WarmupStates:
+    engine: Engine
+    outside: Outside
 
+    def of(self, pool: str, source: str) -> WarmupPace | None:
+        row = self.engine.read(lambda c: first(c, _OF, {"pool": pool, "source": source}))
+        return None if row is None else WarmupPace(*row)
+
+    async def keep(self, paces: Iterable[WarmupPace]) -> None:
+        values = [astuple(pace) for pace in paces]
+        await self.engine.write(lambda c: _KEEP.run(c, values))
+
+    def told(self, settings: WarmupSettings, most: int) -> list[WarmupStatus]:
+        """The warm-ups under way: those that keep mail waiting first, then those with most mail in this hour."""
+        found = self._told(settings, _LATE, {"most": LOOKED_AT})
+        return sorted(found, key=lambda each: (each.next_at is None, -each.used, each.pool, each.source))[:most]
+
+    def told_of(self, settings: WarmupSettings, pool: str) -> list[WarmupStatus]:
+        return self._told(settings, _AT, {"pool": pool})
+
+    def _told(self, settings: WarmupSettings, sql: str, bindings: dict[str, Any]) -> list[WarmupStatus]:
+        if not settings.enabled:
+            return []
+        now = self.outside.now()
+        found = self.engine.read(lambda c: rows(c, sql, bindings | {"since": now - TOLD_FOR}))
+        return list(statuses(settings, (WarmupPace(*row) for row in found), now))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStates:
     engine: Engine
     outside: Outside
     scanner: Scanner
-    warmups: Warmups
+    warmups: WarmupStates
 
     def holds(self) -> dict[str, PoolHold]:
-        """The pools whose mail is held, by name."""
         found = [PoolHold(*row) for row in self.engine.read(lambda c: rows(c, _HOLDS, {}))]
         return {hold.pool: hold for hold in found}
 
     def paused(self) -> PoolHold | None:
-        """The hold of all mail, if there is one."""
         row = self.engine.read(lambda c: first(c, _PAUSE, {"pool": EVERY}))
         return None if row is None else PoolHold(*row)
 
     async def hold(self, pool: str, reason: str, probe_at: int | None = None) -> None:
-        """Hold a pool's mail until somebody releases it; with `probe_at`, until a probe from then on is delivered.
+        """Hold a pool's mail until it is released; with `probe_at`, until a probe from then on is delivered.
 
         A hold that is there keeps its reason.
         """
@@ -102,18 +151,16 @@ class Pools:
         return bool(await self.engine.write(lambda c: rows(c, query, {"pool": pool})))
 
     def names(self) -> list[str]:
-        """The pools that have been seen, or are held."""
         return [str(name) for (name,) in self.engine.read(lambda c: rows(c, _NAMES, {}))]
 
     def states(self) -> list[PoolState]:
-        """What the server last said of its pools."""
         found = self.engine.read(lambda c: rows(c, _STATES, {}))
         return [replace(PoolState(*row), slowed_accounts=_slowed_accounts(told)) for *row, told in found]
 
     async def say(
         self, states: Iterable[PoolState], destinations: dict[str, str], sessions: Iterable[OutgoingSession] = ()
     ) -> None:
-        """Write down how the pools stand, which sessions take long, and which pools domains were found to belong to."""
+        """Publish how the pools stand, which sessions take long, and which pools domains were found to belong to."""
         now = self.outside.now()
 
         def work(c: apsw.Connection) -> None:
@@ -159,7 +206,6 @@ class Pools:
         return [holds[pool] for pool in waiting]
 
     def destination(self, domain: str) -> str | None:
-        """The pool a domain's mail went through last."""
         row = self.engine.read(lambda c: first(c, _DESTINATION, {"domain": domain}))
         return None if row is None else str(row[0])
 

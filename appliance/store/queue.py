@@ -1,4 +1,11 @@
-"""In charge of recording results: attempt, recipient, message, credit, suppression, event and post together."""
+"""The queue of recipients: finds those that are due, and records the outcome of attempts.
+
+An outcome is attempt, recipient, message, credit, suppression, event and post in one transaction.
+
+A lane is one account's mail for one domain. Due mail is normally so little that one query by time reads all of it. When
+it does not fit, lanes are visited instead, each by index, so that neither an account nor a domain with a hundred
+thousand messages is read to its end before the next one's first is seen.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,10 +19,9 @@ from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatu
 from appliance.outside import Outside
 from appliance.store.accounts import ledger_line, write_ledger
 from appliance.store.engine import Engine
-from appliance.store.new_posts import Bell
 from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import suppress
-from appliance.store.webhook_posts import post_events
+from appliance.store.webhook_posts import NewPosts, post_events
 
 # What every query for due mail selects; each adds its own WHERE.
 SELECT_DUE = """
@@ -85,7 +91,6 @@ BILLING = {
 
 
 def billing_of(result: Outcome) -> Billing:
-    """What a result means for the recipient's credit."""
     return Billing.RELEASED if result.releases else BILLING[result.status]
 
 
@@ -106,11 +111,9 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Recipients that wait, by when they are due, and what became of them."""
-
     engine: Engine
     outside: Outside
-    bell: Bell
+    new_posts: NewPosts
 
     def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
         """Recipients whose time has come (at `since` or later), the longest waiting first."""
@@ -126,7 +129,7 @@ class Queue:
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Write results ahead of other writes: what a server has taken must not be sent twice."""
         if accounts := await self.engine.write_item(self._record, outcomes, urgent=True):
-            self.bell.ring(accounts)
+            self.new_posts.add(accounts)
 
     def _record(self, c: apsw.Connection, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
         return [record(c, self.outside, chain.from_iterable(several))] * len(several)
@@ -170,14 +173,13 @@ def _record_together(c: apsw.Connection, outside: Outside, outcomes: Sequence[Ou
     events = [_event_row(outside, result) for result in changed if result.status in EVENT_TYPES]
     _INSERT_EVENTS.run(c, events)
     for result in changed:
-        _write_what_is_rare(c, outside, result)
+        _write_rare(c, outside, result)
     last = {result.recipient.message_id: result for result in changed}
     _UPDATE_MESSAGES.run(c, [row for result in last.values() for row in _message_rows(c, result)])
     return post_events(c, outside, events)
 
 
 def _last_words(result: Outcome) -> tuple[int | None, str | None]:
-    """The code and the text to show of a recipient."""
     if result.attempts:
         return result.attempts[-1].smtp_code, result.attempts[-1].smtp_response
     if result.note is not None:
@@ -248,7 +250,7 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
     )
 
 
-def _write_what_is_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
+def _write_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
     """When a recipient has failed, a signature to keep, a credit that goes back, an address to suppress."""
     recipient = result.recipient
     if result.status is RecipientStatus.FAILED:
@@ -271,7 +273,7 @@ def _return_credit(c: apsw.Connection, outside: Outside, recipient: DueRecipient
 
 
 def _message_rows(c: apsw.Connection, last: Outcome) -> list[Row]:
-    """How a message stands after its last outcome; nothing while somebody still waits."""
+    """The state of a message after its last outcome; none while a recipient still waits."""
     recipient, counts = last.recipient, {last.status: 1}
     released = int(billing_of(last) is Billing.RELEASED)
     if recipient.recipient_count > 1:
@@ -282,3 +284,55 @@ def _message_rows(c: apsw.Connection, last: Outcome) -> list[Row]:
     if status is MessageStatus.QUEUED:
         return []
     return [(recipient.account_id, recipient.message_id, status.value, billing.value)]
+
+
+# ---- waiting mail by account and domain
+
+# SQLite has no skip scan over a partial index, so these walk it from one value to the next.
+_ACCOUNTS = """
+WITH RECURSIVE waiting (account_id) AS (
+    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(r.account_id) FROM recipients r
+        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id)
+    FROM waiting WHERE waiting.account_id IS NOT NULL
+)
+SELECT account_id FROM waiting WHERE account_id IS NOT NULL
+"""
+_DOMAINS = """
+WITH RECURSIVE waiting (domain) AS (
+    SELECT min(domain) FROM recipients
+    WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
+    UNION ALL
+    SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
+        AND r.account_id = :account_id AND r.domain > waiting.domain)
+    FROM waiting WHERE waiting.domain IS NOT NULL LIMIT :most
+)
+SELECT domain FROM waiting WHERE domain IS NOT NULL
+"""
+_LANE = (
+    SELECT_DUE
+    + """
+WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain AND r.next_attempt_at <= :now
+ORDER BY r.next_attempt_at LIMIT :most
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    engine: Engine
+    outside: Outside
+
+    def accounts(self) -> list[str]:
+        return [account_id for (account_id,) in self.engine.read(lambda c: rows(c, _ACCOUNTS, {}))]
+
+    def domains(self, account_id: str, after: str, most: int) -> list[str]:
+        """Domains this account has mail waiting for, in order, from the one after `after`."""
+        wanted = {"account_id": account_id, "after": after, "most": most}
+        return [domain for (domain,) in self.engine.read(lambda c: rows(c, _DOMAINS, wanted))]
+
+    def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
+        """The due recipients of one lane, the longest waiting first."""
+        wanted = {"account_id": account_id, "domain": domain, "now": self.outside.now(), "most": most}
+        return [due_recipient(row) for row in self.engine.read(lambda c: rows(c, _LANE, wanted))]

@@ -1,12 +1,14 @@
-"""In charge of what an operator sees and does of the queue: how much waits for whom, try it now, give it up.
+"""What an operator sees and does of the queue: how much waits for which pool, retry it now, cancel it.
 
 The queue may hold a million recipients. Sums are made in SQL over the index of lanes alone, which is read in its own
-order; and what touches many rows does so in slices, between which a running server gets its turn to write.
+order; and what changes many rows does so in slices, between which a running server gets its turn to write.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
@@ -16,14 +18,16 @@ from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.background_reader import Scanner
+from appliance.store.connection import open_reader
 from appliance.store.engine import Engine
-from appliance.store.in_flight import OnTheWay
-from appliance.store.new_posts import Bell
+from appliance.store.in_flight import UnderDelivery
 from appliance.store.queue import SELECT_DUE, due_recipient, record
+from appliance.store.space import usage
 from appliance.store.sql import Row, first, rows, run
+from appliance.store.webhook_posts import NewPosts
 
-SLICE = 1_000  # recipients made due in one transaction: some ten milliseconds
-LANES = 1_000  # looked for at a time
+MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds
+LANES_READ = 1_000  # looked for at a time
 CANCELLED_TOGETHER = 50  # messages in one transaction
 SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its recipients are given
 
@@ -96,15 +100,31 @@ _STILL_WAITING = SELECT_DUE + "WHERE r.message_id = :message_id AND r.next_attem
 
 @dataclass(frozen=True, slots=True)
 class QueueControl:
-    """The queue in the operator's hands."""
-
     engine: Engine
     outside: Outside
-    bell: Bell
+    new_posts: NewPosts
     scanner: Scanner
-    on_the_way: OnTheWay = field(default_factory=OnTheWay)
+    made_due_together: int = MADE_DUE_TOGETHER
+    lanes_read: int = LANES_READ
+    _under_delivery: UnderDelivery = field(default_factory=UnderDelivery)
 
     # ---- for the running server
+
+    def attempt_begins(self, recipients: Iterable[str]) -> None:
+        """These recipients cannot be cancelled from now on."""
+        self._under_delivery.begin(recipients)
+
+    def attempt_recorded(self, recipients: Iterable[str]) -> None:
+        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
+        self._under_delivery.end(recipients)
+
+    def was_cancelled(self, message_id: str) -> bool:
+        """Whether a message was cancelled lately, so that what is known of it may be out of date."""
+        return self._under_delivery.was_cancelled(message_id)
+
+    def is_being_cancelled(self, message_id: str) -> bool:
+        """Whether that is being decided now: then no attempt at it may begin."""
+        return self._under_delivery.is_being_cancelled(message_id)
 
     def version(self) -> int:
         """A number that changes when anything is written, also by another process."""
@@ -112,7 +132,6 @@ class QueueControl:
         return int(version)
 
     def waiting(self, message_id: str) -> frozenset[str]:
-        """The recipients of a message that are not final."""
         found = self.engine.read(lambda c: rows(c, _WAITING, {"message_id": message_id}))
         return frozenset(recipient_id for (recipient_id,) in found)
 
@@ -120,7 +139,7 @@ class QueueControl:
         """Make due what waits for a time beyond this one; how many recipients that were."""
         total, wanted = 0, {"simulated": int(simulated), "beyond": beyond}
         while self.engine.read(lambda c: first(c, _BEYOND, wanted)) is not None:
-            change = wanted | {"now": self.outside.now(), "most": SLICE}
+            change = wanted | {"now": self.outside.now(), "most": self.made_due_together}
             total += len(await self.engine.write(partial(rows, sql=_BRING_FORWARD, bindings=change)))
         return total
 
@@ -154,11 +173,9 @@ class QueueControl:
         return await self._retry(_TO_DOMAIN, domain, address)
 
     async def retry_message(self, message_id: str) -> int:
-        """The same for a message."""
         return await self.engine.write(lambda c: _retry_message(c, message_id, self.outside.now()))
 
     async def retry_recipient(self, recipient_id: str) -> int:
-        """The same for a recipient, by its id."""
         return await self.engine.write(lambda c: _retry_recipient(c, recipient_id, self.outside.now()))
 
     async def _retry(self, condition: str, wanted: str | None = None, address: str | None = None) -> int:
@@ -167,12 +184,12 @@ class QueueControl:
         while lanes := self._lanes(condition, {"wanted": wanted, "now": now}, after):
             after, done = lanes[-1], 0
             while done < len(lanes):
-                count, passed = await self.engine.write(_make_due(lanes[done:], address, now))
+                count, passed = await self.engine.write(_make_due(lanes[done:], address, now, self.made_due_together))
                 total, done = total + count, done + passed
         return total
 
     def _lanes(self, condition: str, bindings: dict[str, Any], after: "_Lane") -> "list[_Lane]":
-        bindings |= {"account_id": after.account_id, "domain": after.domain, "most": LANES}
+        bindings |= {"account_id": after.account_id, "domain": after.domain, "most": self.lanes_read}
         return [
             _Lane(*row) for row in self.engine.read(lambda c: rows(c, _LANES.format(condition=condition), bindings))
         ]
@@ -184,9 +201,9 @@ class QueueControl:
 
         Only if it is a message of that account, when one is named; and none that this process is delivering just now.
         """
-        with self.on_the_way.cancelling(message_id):
+        with self._under_delivery.cancelling(message_id):
             count, accounts = await self.engine.write(lambda c: self._cancel(c, message_id, reason, account_id))
-        self.bell.ring(accounts)
+        self.new_posts.add(accounts)
         return count
 
     async def cancel_older(self, before: int, reason: str) -> int:
@@ -197,7 +214,7 @@ class QueueControl:
             work = partial(self._cancel_some, wanted=wanted, reason=reason)
             while (done := await self.engine.write(work))[0]:
                 total += done[0]
-                self.bell.ring(done[1])
+                self.new_posts.add(done[1])
         return total
 
     def _cancel(self, c: apsw.Connection, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
@@ -205,7 +222,7 @@ class QueueControl:
         waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
         if not waiting:
             raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
-        left = [recipient for recipient in waiting if recipient.id not in self.on_the_way]
+        left = [recipient for recipient in waiting if recipient.id not in self._under_delivery]
         if not left:
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
@@ -243,18 +260,20 @@ class _Lane(NamedTuple):
     domain: str
 
 
-def _make_due(lanes: list[_Lane], address: str | None, now: int) -> Callable[[apsw.Connection], tuple[int, int]]:
+def _make_due(
+    lanes: list[_Lane], address: str | None, now: int, most: int
+) -> Callable[[apsw.Connection], tuple[int, int]]:
     """A function that makes one slice due; it returns how many recipients, and how many lanes have no more."""
 
     def work(c: apsw.Connection) -> tuple[int, int]:
         count = 0
         for passed, lane in enumerate(lanes):
-            wanted = {**lane._asdict(), "address": address, "now": now, "most": SLICE - count}
+            wanted = {**lane._asdict(), "address": address, "now": now, "most": most - count}
             found = rows(c, _LATER, wanted)
             for message_id, recipient_id in found:
                 run(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
             count += len(found)
-            if count == SLICE:
+            if count == most:
                 return count, passed
         return count, len(lanes)
 
@@ -295,3 +314,50 @@ def _must_exist(c: apsw.Connection, message_id: str, account_id: str | None = No
 
 def _cancelled(recipient: DueRecipient, reason: str, now: int) -> Outcome:
     return Outcome(recipient, RecipientStatus.FAILED, (), now, note=f"cancelled: {reason}", releases=True)
+
+
+# ---- how deep the queue is
+
+DEPTH_SECONDS = 1.0  # seconds; a million recipients take a tenth of that
+DEPTH_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
+
+_DEPTH = """
+SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
+FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL
+"""
+_HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many recipients wait, how long the first of those due has waited (seconds), and which pools are held.
+
+    Also how many bytes of the database file are free, since the file is open anyway.
+    """
+
+    due: int
+    deferred: int
+    overdue: float
+    held: tuple[str, ...]
+    free_bytes: int = 0
+
+
+def read_depth(path: Path, now: int, *, seconds: float = DEPTH_SECONDS, steps: int = DEPTH_STEPS) -> Depth | None:
+    """The queue as it is now; None when that could not be found out in time, or at all."""
+    try:
+        connection = open_reader(path)
+    except apsw.Error:
+        return None
+    try:
+        deadline = time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
+        found = [rows(connection, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
+        held = tuple(str(pool) for (pool,) in rows(connection, _HELD, {}))
+        used = usage(connection)
+    except apsw.Error:
+        return None
+    finally:
+        connection.close()
+    due, waiting = sum(row[0] for row in found), sum(row[1] for row in found)
+    first = min((row[2] for row in found if row[2] is not None), default=now)
+    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, held, used.free_pages * used.page_size)

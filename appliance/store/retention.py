@@ -1,11 +1,11 @@
-"""In charge of deleting old mail: the bytes of a message, later its record, and what was written on the side of it.
+"""Deletes what has served its time: contents of messages, later their records, events, expired keys and sessions.
 
-Ids sort by time, and what is old enough is soon gone: so the oldest rows of each table are those to be looked at, in
-the order of a key that is there anyway. No index is kept for this, which every message would have to pay for. What may
-not go yet is passed over, and met again when somebody walks through the table once more.
+Ids sort by time, and what is old enough is soon gone: so the oldest rows of each table are the candidates, in the order
+of a key that is there anyway. No index is kept for this, which every message would have to pay for. What may not go yet
+is passed over, and met again on the next walk through the table.
 
-Rows are looked for beside the writer, and the writer only deletes. In between a message can become final, but never
-the other way, and the writer asks again.
+Rows are found beside the writer, and the writer only deletes. In between a message can become final, but never the
+other way, and the writer checks again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,19 +13,17 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.outside import identifier_from
+from appliance.outside import Outside, identifier_from
 from appliance.store.background_reader import Scanner
-from appliance.store.body_parts import loosen
+from appliance.store.body_parts import PAGE_BYTES, loosen
 from appliance.store.engine import Engine
-from appliance.store.slices import Slice, timed
-from appliance.store.sql import Many, Row, gathered
+from appliance.store.sql import Many, Row, Slice, changed, gathered, rows, timed
 from appliance.store.statistics import counted_all_before
 from appliance.store.stored_bytes import bodies, give_back, of_record
 from appliance.times import HOUR, MINUTE
 
-LOOK = 1_000  # rows looked at beside the writer at once, at most
+ROWS_SCANNED = 1_000  # at once, beside the writer
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
-PAGE = 4_096  # bytes; what is deleted is weighed by how many pages that may touch
 RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
 
 # When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
@@ -66,15 +64,65 @@ RETURNING account_id, recipient_count
 )
 _DELETE_EVENTS = Many("DELETE FROM events WHERE id IN ({rows})", "?")
 
+_EXPIRED_KEYS = """
+DELETE FROM idempotency_keys WHERE (scope, key) IN
+    (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
+"""
+_EXPIRED_SESSIONS = """
+DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
+"""
+# A delivery that still waits for its next attempt is never too old.
+_OLD_DELIVERIES = """
+DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
+    (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
+    ORDER BY created_at LIMIT :most)
+"""
+# A deleted webhook's row goes last, once nothing is left that is found by it.
+_LOGS_OF_DELETED = """
+DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
+    (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
+    WHERE w.account_id IS NULL LIMIT :most)
+"""
+_DELETED = """
+DELETE FROM webhooks WHERE account_id IS NULL
+    AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.webhook_id = webhooks.id)
+"""
+
+_ANY = (
+    "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",
+    "SELECT EXISTS (SELECT 1 FROM sessions WHERE expires_at <= :now)",
+    "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
+    "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
+)
+_STEPS = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED)
+
 Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
 
 
 @dataclass(frozen=True, slots=True)
-class Clearing:
-    """Old mail of all accounts. Of large messages the parts stay, loose, for `BodyParts.clear`."""
+class Deletion:
+    """Deletes what is old of all accounts. Of large messages the parts stay, loose, for `BodyParts.clear`."""
 
     engine: Engine
     scanner: Scanner
+    outside: Outside
+    rows_scanned: int = ROWS_SCANNED
+
+    async def expired(self, webhook_logs: int, most: int) -> Slice:
+        """Delete expired idempotency keys and sessions, and webhook logs older than `webhook_logs` microseconds.
+
+        At most `most` rows of each kind.
+        """
+        now = self.outside.now()
+        wanted = {"now": now, "log_since": now - webhook_logs, "most": most}
+
+        def delete(c: apsw.Connection) -> int:
+            return sum(changed(c, query, wanted) for query in _STEPS)
+
+        if not self.engine.read(lambda c: any(rows(c, query, wanted)[0][0] for query in _ANY)):
+            return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
+        deleted, seconds = await self.engine.write(timed(delete), large=True)
+        return Slice(deleted, seconds, more=deleted > 0)
 
     def is_counted(self, before: int) -> bool:
         """Whether the numbers of all mail until then are known: only then may it be deleted."""
@@ -86,19 +134,19 @@ class Clearing:
         receipts_from = identifier_from("msg", max(0, now - RECEIPT))
 
         def find(c: apsw.Connection) -> Found:
-            most = min(LOOK, budget)
-            looked = gathered(
+            most = min(self.rows_scanned, budget)
+            scanned = gathered(
                 c, FIND_BODIES, "message_id, size, final_at", {"after": after, "limit": limit, "most": most}
             )
             old = [
                 (
                     message_id,
-                    1 + size // PAGE,
+                    1 + size // PAGE_BYTES,
                     is_final(final_at, final_before) and (size or message_id < receipts_from),
                 )
-                for message_id, size, final_at in looked
+                for message_id, size, final_at in scanned
             ]
-            return within(budget, old, after, more=len(looked) == most)
+            return within(budget, old, after, more=len(scanned) == most)
 
         def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
             final = _final(c, [message_id for (message_id, *_) in found])
@@ -115,27 +163,26 @@ class Clearing:
         limit = identifier_from("msg", final_before)
 
         def find(c: apsw.Connection) -> Found:
-            most = max(1, min(LOOK, budget // WEIGHT))
-            looked = gathered(
+            most = max(1, min(self.rows_scanned, budget // WEIGHT))
+            scanned = gathered(
                 c, FIND_MAIL, "message_id, weight, final_at, account_id", {"after": after, "limit": limit, "most": most}
             )
             old = [
                 (message_id, 2 + weight, is_final(final_at, final_before), account_id)
-                for message_id, weight, final_at, account_id in looked
+                for message_id, weight, final_at, account_id in scanned
             ]
-            return within(budget, old, after, more=len(looked) == most)
+            return within(budget, old, after, more=len(scanned) == most)
 
         return await self._slice(find, _delete_mail)
 
     async def events(self, after: str, before: int, budget: int) -> Slice:
-        """Delete the events of messages that are gone."""
         limit = identifier_from("evt", before)
 
         def find(c: apsw.Connection) -> Found:
-            most = min(LOOK, budget)
-            looked = gathered(c, FIND_EVENTS, "id, kept", {"after": after, "limit": limit, "most": most})
-            gone = [(event_id, 1, not kept) for event_id, kept in looked]
-            return within(budget, gone, after, more=len(looked) == most)
+            most = min(self.rows_scanned, budget)
+            scanned = gathered(c, FIND_EVENTS, "id, kept", {"after": after, "limit": limit, "most": most})
+            gone = [(event_id, 1, not kept) for event_id, kept in scanned]
+            return within(budget, gone, after, more=len(scanned) == most)
 
         def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
             return _DELETE_EVENTS.count(c, [(event_id,) for (event_id, *_) in found])
@@ -152,14 +199,14 @@ class Clearing:
         return Slice(deleted, seconds, more, after)
 
 
-def within(budget: int, looked: Iterable[Row], after: str, *, more: bool) -> Found:
+def within(budget: int, scanned: Iterable[Row], after: str, *, more: bool) -> Found:
     """Of rows that begin with an id, a weight and whether they may go: those that may, as many as weigh the budget.
 
-    `after` is the row before them, and `more` whether there are others behind them. PURE.
+    `after` is the row before them, and `more` whether there are others behind them. No I/O.
     """
     found: list[Row] = []
     weight = 0
-    for row in looked:
+    for row in scanned:
         if row[2]:
             if found and weight + row[1] > budget:
                 return found, after, True
@@ -170,12 +217,11 @@ def within(budget: int, looked: Iterable[Row], after: str, *, more: bool) -> Fou
 
 
 def is_final(final_at: int | None, before: int) -> bool:
-    """Whether a message was final by then."""
     return final_at is not None and final_at < before
 
 
 def _final(c: apsw.Connection, messages: Sequence[str]) -> list[Row]:
-    """Of these messages those that nobody waits for, asked in the transaction that deletes."""
+    """Those of these messages that are final, asked in the transaction that deletes."""
     wanted = [(message_id,) for message_id in messages]
     undelivered = set(_UNDELIVERED.run(c, wanted))
     return [row for row in wanted if row not in undelivered]

@@ -1,4 +1,4 @@
-"""In charge of logins that go on: begun, renewed one generation after the other, and ended."""
+"""Sessions of the dashboard: begun by a login, renewed one generation after the other, and ended."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
 from appliance.times import DAY
 
-LIFETIME = 7 * DAY  # a session lasts without being renewed
-MOST = 100  # sessions of one user; the one that was renewed longest ago makes room
+SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
+SESSIONS_PER_USER = 100  # sessions of one user; the one that was renewed longest ago makes room
 
 _COLUMNS = "id, user_id, generation, address, user_agent, created_at, renewed_at, expires_at"
 _BEGIN = f"""
@@ -43,7 +43,7 @@ _ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What came of a cookie: the session in its next generation; or none, and whether that ended one."""
+    """The result for a cookie: the session in its next generation; or none, and whether that ended one."""
 
     session: LoginSession | None
     reused: bool = False
@@ -51,8 +51,6 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The sessions of all users."""
-
     engine: Engine
     outside: Outside
 
@@ -63,13 +61,13 @@ class Sessions:
 
         def work(c: apsw.Connection) -> LoginSession | None:
             found = first(c, _BEGIN, {**row, **self._times()})
-            run(c, _MAKE_ROOM, {"user_id": user.id, "most": MOST})
+            run(c, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
             return None if found is None else LoginSession(*found)
 
         return await self.engine.write(work)
 
     async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
-        """Go on to the next generation. Whoever comes with an older one has a copy: then the session ends."""
+        """Go on to the next generation. A client with an older one has a copy: then the session ends."""
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
 
         def work(c: apsw.Connection) -> Renewal:
@@ -87,24 +85,20 @@ class Sessions:
         await self.engine.write(lambda c: run(c, _EXTEND, row))
 
     async def end(self, session_id: str, user_id: str) -> bool:
-        """End a session of this user; whether there was one."""
         row = {"id": session_id, "user_id": user_id}
         return await self.engine.write(lambda c: first(c, _END, row)) is not None
 
     async def end_all(self, user_id: str) -> int:
-        """End every session of a user; how many these were."""
         return len(await self.engine.write(lambda c: rows(c, _END_ALL, {"user_id": user_id})))
 
     def of(self, user_id: str) -> list[LoginSession]:
-        """The sessions of a user, the one that was renewed last first."""
         wanted = {"user_id": user_id, "now": self.outside.now()}
         return [LoginSession(*row) for row in self.engine.read(lambda c: rows(c, _OF_USER, wanted))]
 
     def addresses(self, user_id: str) -> list[str]:
-        """Where the user's sessions were used last."""
         wanted = {"user_id": user_id, "now": self.outside.now()}
         return [address for (address,) in self.engine.read(lambda c: rows(c, _ADDRESSES, wanted))]
 
     def _times(self) -> dict[str, int]:
         now = self.outside.now()
-        return {"now": now, "expires_at": now + LIFETIME}
+        return {"now": now, "expires_at": now + SESSION_LIFETIME}

@@ -1,7 +1,7 @@
-"""In charge of giving space back to the disk: pages that nothing is in any more go from the end of the file.
+"""Gives space back to the disk: free pages are taken from the end of the database file.
 
-New mail uses free pages again, so a little of them is no loss, and only a file with many is made shorter: a few pages
-at a time, by moving what is last into a gap.
+New mail uses free pages again, so a few of them are no loss, and only a file with many is made shorter: a few pages at
+a time, by moving what is last into a gap.
 """
 
 from contextlib import suppress
@@ -11,10 +11,9 @@ from pathlib import Path
 import apsw
 
 from appliance.store.connection import open_writer
-from appliance.store.copying import copy_home
+from appliance.store.copying import checkpoint
 from appliance.store.engine import Engine
-from appliance.store.slices import Slice, timed
-from appliance.store.sql import rows
+from appliance.store.sql import Slice, rows, timed
 
 FREE_SHARE = 0.2  # of the file that may be free, and
 FREE_BYTES = 64 * 1024 * 1024  # as much as this in any case, without anything being done about it
@@ -30,8 +29,6 @@ _GIVE_BACK = "PRAGMA incremental_vacuum({pages:d})"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much of the database file is in use."""
-
     page_size: int
     pages: int
     free_pages: int
@@ -48,21 +45,17 @@ class Usage:
 
 
 def usage(c: apsw.Connection) -> Usage:
-    """How much of the file is in use, as a step of a reading."""
     size, pages, free, mode = (int(rows(c, query, {})[0][0]) for query in (_PAGE_SIZE, _ALL, _FREE, _MODE))
     return Usage(size, pages, free, mode == _INCREMENTAL)
 
 
 class Space:
-    """The space that the database file takes."""
-
     def __init__(self, engine: Engine, path: Path) -> None:
         self._engine = engine
         self._path = path
         self._beside: apsw.Connection | None = None  # opened when first needed
 
     def usage(self) -> Usage:
-        """How much of the file is in use."""
         return self._engine.read(usage)
 
     async def give_back(self, pages: int) -> Slice:
@@ -77,16 +70,15 @@ class Space:
         return Slice(given, seconds, more=given > 0)
 
     def settle(self) -> None:
-        """Copy home what is in the log, beside the writer. It waits for the disk, and so belongs into a thread.
+        """Copy the log into the database, beside the writer. It waits for the disk: call it on a thread.
 
         Should the disk be full or fail, nothing is lost: it all stays in the log, and the writer answers for the rest.
         """
         with suppress(apsw.Error):
             if self._beside is None:
                 self._beside = open_writer(self._path)
-            copy_home(self._beside)
+            checkpoint(self._beside)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._beside is not None:
             self._beside.close()

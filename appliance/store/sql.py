@@ -1,8 +1,10 @@
-"""In charge of running single statements: typed rows out, nothing left half-read."""
+"""Runs single statements and times short transactions: typed rows out, nothing left half-read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
+from time import perf_counter
 from typing import Any
 
 import apsw
@@ -39,7 +41,6 @@ class Many:
         return found
 
     def count(self, connection: apsw.Connection, values: Sequence[Row]) -> int:
-        """The same; how many rows of the table it has changed."""
         before = connection.total_changes()
         self.run(connection, values)
         return connection.total_changes() - before
@@ -54,18 +55,15 @@ def _parts(values: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def run(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> None:
-    """Run a statement for its effect."""
     connection.execute(sql, bindings)
 
 
 def changed(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> int:
-    """How many rows a statement has changed."""
     connection.execute(sql, bindings)
     return connection.changes()
 
 
 def rows(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> list[Row]:
-    """All rows of a statement."""
     return connection.execute(sql, bindings).fetchall()
 
 
@@ -79,3 +77,27 @@ def gathered(connection: apsw.Connection, sql: str, columns: str, bindings: Mapp
     """These columns of all rows, sorted by the first, in one step: a thread takes the interpreter lock at every row."""
     ((found,),) = rows(connection, f"SELECT json_group_array(json_array({columns})) FROM ({sql})", bindings)  # noqa: S608
     return sorted(_gathered.decode(found), key=itemgetter(0))
+
+
+# ---- slices
+
+START = ""  # comes before every id: where a walk begins
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What was deleted in one transaction, how long that kept the writer, and how it goes on."""
+
+    deleted: int
+    seconds: float
+    more: bool  # at once
+    after: str = START  # the last row that was read
+
+
+def timed(work: Callable[[apsw.Connection], int]) -> Callable[[apsw.Connection], tuple[int, float]]:
+
+    def measured(c: apsw.Connection) -> tuple[int, float]:
+        began = perf_counter()
+        return work(c), perf_counter() - began
+
+    return measured

@@ -1,8 +1,8 @@
-"""In charge of numbers by the hour: how many recipients were sent to, what became of them, how long deliveries took.
+"""Statistics by the hour: recipients sent to, their outcomes, how long deliveries took.
 
 Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
-their ids, which sort by time; a reading adds what is younger than that. Both see every row once, because a row is
-counted only when no older one can still be on its way to the disk.
+their ids, which sort by time; a read adds what is younger than that. Both see every row once, because a row is counted
+only when no older one can still be on its way to the disk.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from appliance.times import HOUR
 # the transaction that writes them.
 MESSAGE_LAG = 60_000_000
 EVENT_LAG = 10_000_000
-SLICE = 1_000  # rows counted in one transaction: a few milliseconds, in the writer's thread
-TAIL = 100_000  # rows that a reading adds up by itself; more only wait while a long history is counted the first time
-POOLS = 50  # shown of an account's queue
+ROWS_COUNTED = 1_000  # rows counted in one transaction: a few milliseconds, in the writer's thread
+TAIL_ROWS = 100_000  # that a read adds up; more wait only while a long history is counted the first time
+POOLS_SHOWN = 50  # shown of an account's queue
 
 # A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
 BUCKET_GROWTH = 1.1
@@ -86,14 +86,11 @@ SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
 
 
 def bucket_milliseconds(bucket: int) -> float:
-    """The time in the middle of a bucket."""
     return float(BUCKET_GROWTH ** (bucket + 0.5)) if bucket else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One kind of rows to be counted."""
-
     kind: str
     prefix: str  # of their ids
     lag: int
@@ -107,18 +104,17 @@ _RESULTS = _Work("final", "evt", EVENT_LAG, _COUNT_FINAL, _FINAL_SLICE)
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The numbers of the accounts."""
-
     engine: Engine
     scanner: Scanner
     outside: Outside
+    rows_counted: int = ROWS_COUNTED  # in one transaction
 
     async def count(self) -> bool:
         """Count one slice of what is new; whether there is more to be counted at once."""
         now = self.outside.now()
         if not self.engine.read(lambda c: _is_any_new(c, now)):
             return False  # and nothing is written: a server at rest leaves its disk alone
-        return await self.engine.write(lambda c: _count(c, now), large=True)
+        return await self.engine.write(lambda c: _count(c, now, self.rows_counted), large=True)
 
     async def of(self, account_id: str, since: int) -> AccountStatistics:
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
@@ -148,16 +144,16 @@ def _limit(work: _Work, now: int) -> str:
     return identifier_from(work.prefix, now - work.lag)
 
 
-def _count(c: apsw.Connection, now: int) -> bool:
-    more = [_count_kind(c, work, now) for work in (_SENT, _RESULTS)]
+def _count(c: apsw.Connection, now: int, most: int) -> bool:
+    more = [_count_kind(c, work, now, most) for work in (_SENT, _RESULTS)]
     return any(more)
 
 
-def _count_kind(c: apsw.Connection, work: _Work, now: int) -> bool:
+def _count_kind(c: apsw.Connection, work: _Work, now: int, most: int) -> bool:
     after, limit = _counted(c, work.kind), _limit(work, now)
     if limit <= after:
         return False  # a clock that went back
-    end = _slice_end(c, work, after, now, SLICE)
+    end = _slice_end(c, work, after, now, most)
     until = end or limit
     run(c, work.count, {"after": after, "until": until})
     run(c, _SET_COUNTED, {"kind": work.kind, "id": until})
@@ -170,7 +166,7 @@ def _counted(c: apsw.Connection, kind: str) -> str:
 
 
 def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> AccountStatistics:
-    bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL}
+    bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
     by_hour = Counter({(hour, kind): count for hour, kind, count in rows(c, _COUNTS, bindings)})
     by_bucket: Counter[int] = Counter(dict(rows(c, _TIMES, bindings)))
     for work, tail in ((_SENT, _SENT_TAIL), (_RESULTS, _FINAL_TAIL)):
@@ -179,7 +175,7 @@ def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> AccountS
                 by_hour[hour, kind] += count
                 if kind == "delivered":
                     by_bucket[bucket] += count
-    waiting = rows(c, _WAITING, bindings | {"most": POOLS})
+    waiting = rows(c, _WAITING, bindings | {"most": POOLS_SHOWN})
     return AccountStatistics(
         by_hour, by_bucket, tuple(WaitingInPool(pool or None, n - later, later) for pool, n, later in waiting)
     )

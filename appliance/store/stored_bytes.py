@@ -21,7 +21,7 @@ TEMPLATE_VERSION = 512
 SUPPRESSION = 512
 
 EXACT = 10 * 2**20  # bytes; from here on a tenth of a MiB is less than a hundredth of it
-RETRY_AFTER = 600  # seconds; room is made slowly, as old messages are deleted
+QUOTA_RETRY_AFTER = 600  # seconds; room is made slowly, as old messages are deleted
 
 _ADD = "UPDATE accounts SET stored_bytes = stored_bytes + :count WHERE id = :account_id"
 _KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
@@ -41,12 +41,10 @@ def of_record(recipients: int) -> int:
 
 
 def of_message(new: NewMessage) -> int:
-    """What a new message counts."""
     return len(new.mime) + len(new.receipt or b"") + of_record(len(new.recipients))
 
 
 def of_template(subject: str | None, text: str | None, html: str | None) -> int:
-    """What a version of a template counts."""
     return TEMPLATE_VERSION + sum(len(part.encode()) for part in (subject, text, html) if part is not None)
 
 
@@ -63,7 +61,6 @@ def add(c: apsw.Connection, account_id: str, count: int) -> None:
 
 
 def give_back(c: apsw.Connection, freed: Mapping[str, int]) -> None:
-    """Accounts keep so many bytes less, as a step of a transaction."""
     for account_id, count in freed.items():
         add(c, account_id, -count)
 
@@ -77,12 +74,11 @@ def bodies(c: apsw.Connection, messages: Sequence[Row], *, receipts: bool) -> Co
 
 
 def over_quota(kept: int, limit: int) -> Refused:
-    """What an account is told that may keep no more."""
     return Refused(
         Code.RATE_LIMITED,
         f"This account keeps {readable(kept)} of messages and templates and may keep {readable(limit)}."
         " Room is made as the contents of old messages are deleted. Retry later.",
-        retry_after=RETRY_AFTER,
+        retry_after=QUOTA_RETRY_AFTER,
     )
 
 

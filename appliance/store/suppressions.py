@@ -1,4 +1,4 @@
-"""In charge of the suppression list in the store: the addresses an account no longer sends to."""
+"""The suppression lists: the addresses an account no longer sends to, in their key form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,8 +39,6 @@ def suppress(c: apsw.Connection, entry: Mapping[str, Any], may_store: int | None
 
 @dataclass(frozen=True, slots=True)
 class Suppressions:
-    """The suppression lists of the accounts; addresses come and go in their key form."""
-
     engine: Engine
     outside: Outside
 
@@ -53,12 +51,10 @@ class Suppressions:
         return Suppression(*await self.engine.write(lambda c: suppress(c, row, may_store)))
 
     def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
-        """The suppressed addresses in order, from the one after `after`."""
         wanted = {"account_id": account_id, "after": after, "most": most}
         return self.engine.read(lambda c: [Suppression(*row) for row in rows(c, _LIST, wanted)])
 
     async def remove(self, account_id: str, address: str) -> None:
-        """Let an address be sent to again."""
         row = {"account_id": account_id, "address": address}
 
         def work(c: apsw.Connection) -> bool:

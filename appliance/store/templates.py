@@ -1,4 +1,4 @@
-"""In charge of templates in the store: each save is a new version, and old versions stay while the template is in use.
+"""Templates: each save is a new version, and old versions stay while the template is in use.
 
 Of a deleted template only its alias and the number of its last version stay, until no message is left that names one.
 """
@@ -66,8 +66,6 @@ _DELETE_VERSIONS = "DELETE FROM template_versions WHERE account_id = :account_id
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """The templates of the accounts."""
-
     engine: Engine
     outside: Outside
 
@@ -86,7 +84,6 @@ class Templates:
         return await self.engine.write(lambda c: _save(c, row, self.outside.now(), may_store))
 
     def current(self, account_id: str, alias: str) -> StoredTemplate | None:
-        """The current version under an alias."""
         wanted = {"account_id": account_id, "alias": alias}
         row = self.engine.read(lambda c: first(c, _TEMPLATES + "AND t.alias = :alias", wanted))
         return None if row is None else StoredTemplate(*row)

@@ -1,6 +1,6 @@
-"""In charge of upgrades: a database in use is kept as it was, and takes its new steps on a copy first.
+"""Upgrades a database in use: it is kept as it was, and takes its new steps on a copy first.
 
-All of it happens under the write lock, so nothing can be accepted in between and be missing afterwards. What goes wrong
+All of it happens under the write lock, so nothing can be accepted in between and be missing afterwards. A failure
 leaves the database as it was.
 """
 
@@ -14,13 +14,14 @@ import apsw
 
 from appliance.store.connection import SHRINKABLE, open_writer
 from appliance.store.copying import copy_beside
-from appliance.store.integrity import Damaged, check, look_over_at_start
+from appliance.store.faults import Damaged
+from appliance.store.integrity import check, refuse_damaged
 from appliance.store.migrate import migrate
 from appliance.store.space import usage
 from appliance.system.instance_lock import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 
-START_LOOK = 1.0  # seconds a start may look for damage; a large database is not looked at to its end
+START_CHECK = 1.0  # seconds a start may search for damage; a large database is not checked to its end
 # The new form may be larger than memory, and than where temporary files are.
 _BESIDE_IT = ("PRAGMA temp_store = FILE", "PRAGMA temp_store_directory = '{directory}'")
 _SCHEMA = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
@@ -48,7 +49,7 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
         connection = open_writer(path)
         until_done.callback(connection.close)
         if is_server:
-            look_over_at_start(connection, START_LOOK)
+            refuse_damaged(connection, START_CHECK)
         migrate(connection, now, before)
         if upgraded:
             _make_shrinkable(connection, path)
@@ -96,7 +97,6 @@ def rehearse(path: Path, schema: int, now: int) -> None:
 
 
 def kept_file(path: Path, schema: int) -> Path:
-    """Where the old form of a database is kept."""
     return path.with_name(f"{path.name}.schema-{schema}")
 
 

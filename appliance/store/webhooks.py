@@ -1,4 +1,4 @@
-"""In charge of webhook settings in the store: where an account wants its events, with the secret that signs them."""
+"""The webhook of each account: where it wants its events, with the secret that signs them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ _INSERT = f"""
 INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
 VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}
 """  # noqa: S608 - likewise
-# Its log may be long: the row stays for the janitor to find that by, without its secret.
+# Its log may be long: the row stays for retention to find that by, without its secret.
 _DELETE = """
 UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
 WHERE account_id = :account_id RETURNING id
@@ -36,18 +36,14 @@ WHERE account_id = :account_id AND id = :id RETURNING id
 
 
 @dataclass(frozen=True, slots=True)
-class Webhooks:
-    """The webhooks of the accounts, at most one each."""
-
+class WebhookStore:
     engine: Engine
     outside: Outside
 
     def of(self, account_id: str) -> Webhook | None:
-        """The webhook of an account."""
         return self.engine.read(lambda c: webhook_of(c, account_id))
 
     def existing(self, account_id: str) -> Webhook:
-        """The same, refused when there is none."""
         return self.engine.read(lambda c: existing_webhook(c, account_id))
 
     def by_id(self, webhook_id: str) -> Webhook | None:
@@ -72,7 +68,6 @@ class Webhooks:
         return await self.engine.write(lambda c: _save(c, row))
 
     async def replace_secret(self, webhook: Webhook, secret: SealedSecret) -> None:
-        """Sign with this secret from now on."""
         row = {
             "account_id": webhook.account_id,
             "id": webhook.id,
@@ -101,7 +96,6 @@ def _save(c: apsw.Connection, row: dict[str, Any]) -> tuple[Webhook, bool]:
 
 
 def webhook_of(c: apsw.Connection, account_id: str) -> Webhook | None:
-    """The webhook of an account."""
     row = first(c, _OF_ACCOUNT, {"account_id": account_id})
     return None if row is None else _webhook(row)
 

@@ -22,7 +22,7 @@ import trio_asyncio
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
-from appliance.intake.services import Entrance
+from appliance.intake.services import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
@@ -107,7 +107,7 @@ async def listen(bind: Endpoint) -> list[SocketListener]:
 
 @dataclass(frozen=True, slots=True)
 class _Backend:
-    services: Entrance
+    services: IntakeServices
     admit: Callable[[Caller], bool]
 
     def caller(self, login: Login) -> Caller | None:
@@ -115,13 +115,13 @@ class _Backend:
 
     def check(self, caller: Caller) -> None:
         self.services.rate.take(caller.idempotency_scope)
-        self.services.door.check_open(caller)
+        self.services.intake.check_open(caller)
 
 
 class SubmissionServer:
     """What all connections share."""
 
-    def __init__(self, config: Config, outside: Outside, services: Entrance, certificate: Certificate) -> None:
+    def __init__(self, config: Config, outside: Outside, services: IntakeServices, certificate: Certificate) -> None:
         self._hostname = config.server.hostname
         self._settings = smtp = config.smtp
         self._outside = outside
@@ -196,23 +196,23 @@ class SubmissionServer:
         return True
 
     async def _submit(self, message: Submit) -> str:
-        door, caller = self._services.door, message.caller
+        intake, caller = self._services.intake, message.caller
         request_id = self._outside.identifier("req")
-        content = await door.workers.run(caller.account_id, of_size(message.size), message.content)
-        submitted = await door.submit(
+        content = await intake.workers.run(caller.account_id, of_size(message.size), message.content)
+        submitted = await intake.submit(
             caller, message.sender, message.recipients, content, request_id, secure=message.secure
         )
         return submitted.message_id
 
     async def _parse_recipient(self, action: ParseRecipient) -> Address:
         # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
-        return await self._services.door.workers.run(action.account_id, inf, commands.parse_recipient, action.text)
+        return await self._services.intake.workers.run(action.account_id, inf, commands.parse_recipient, action.text)
 
 
 async def serve(
     config: Config,
     outside: Outside,
-    services: Entrance,
+    services: IntakeServices,
     stopping: trio.Event,
     live: LiveSettings | None = None,
     *,

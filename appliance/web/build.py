@@ -5,8 +5,8 @@ from functools import partial
 import trio
 
 from appliance.config.settings import Config
-from appliance.intake.accept import FrontDoor
-from appliance.intake.services import Entrance
+from appliance.intake.accept import MessageIntake
+from appliance.intake.services import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.passwords import PasswordHasher
@@ -43,7 +43,7 @@ from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
 
 
-async def _check_ready(door: FrontDoor, store: Store) -> None:
+async def _check_ready(door: MessageIntake, store: Store) -> None:
     """Raise unless mail could be stored right now."""
     door.check_disk()
     await store.check_writable()
@@ -55,11 +55,11 @@ def build(
     store: Store,
     key: bytes,
     stopping: trio.Event,
-    entrance: Entrance,
+    entrance: IntakeServices,
     check_webhook_url: CheckUrl,
 ) -> Edge:
     """The ASGI application, ready to be served."""
-    door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
+    door, tokens = entrance.intake, Tokens(derive(key, "dashboard tokens"), outside)
     auth = Authenticator(store, outside, tokens, entrance.credentials, entrance.known)
     cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
     services, hashing = Services(store, outside, auth, stopping), PasswordHasher()

@@ -15,8 +15,8 @@ import trio
 
 from appliance.config.settings import HttpSettings
 from appliance.errors import Code, Refused
-from appliance.intake.accept import FrontDoor
-from appliance.intake.rate_limit import RequestRate
+from appliance.intake.accept import MessageIntake
+from appliance.intake.limits import RequestRate
 from appliance.message.cost import of_size
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
@@ -64,7 +64,7 @@ class Edge:
 
     def __init__(
         self,
-        door: FrontDoor,
+        door: MessageIntake,
         store: Store,
         outside: Outside,
         auth: Authenticator,

@@ -99,7 +99,7 @@ class Dispatcher:
                         self._queue_due()
                         if not self._pause.holds():
                             self._start_posts(posts)
-                        await self._posts.bell.wait(self._seconds_until_due())
+                        await self._posts.wait_for_new(self._seconds_until_due())
             finally:
                 self._recording.close()
 
@@ -139,7 +139,7 @@ class Dispatcher:
 
     def _queue_due(self) -> None:
         """Queue the lanes with new posts, and those whose next post has become due."""
-        for account_id in self._posts.bell.take():
+        for account_id in self._posts.take_new():
             webhook = self._store.webhooks.of(account_id)
             if webhook is not None:
                 for trigger in Trigger:
@@ -232,7 +232,7 @@ class Dispatcher:
                 break
             post, slot = self._start(queue)
         self._slots.add(queue)
-        self._posts.bell.stir()
+        self._posts.wake()
 
     async def _attempt(self, queue: ReceiverQueue, post: DuePost) -> PostResult | None:
         """The result of one attempt; None when there was none."""
@@ -276,7 +276,7 @@ class Dispatcher:
         queue.loaded.discard(result.post.id)
         if queue.more_due:
             self._slots.add(queue)
-        self._posts.bell.stir()
+        self._posts.wake()
 
 
 def _log_fields(result: PostResult) -> dict[str, str]:

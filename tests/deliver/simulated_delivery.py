@@ -34,7 +34,7 @@ from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.store.new_mail import Inbox
+from appliance.store.new_mail import NewMail
 from appliance.store.sql import rows
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx
@@ -228,7 +228,7 @@ async def stage(
                 limiters=limiters,
                 warmup=slowly,
             )
-            new_mail, routes = Inbox(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
+            new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
             scheduler = Scheduler(
                 store=store,
                 outside=outside,

@@ -15,7 +15,7 @@ from appliance.deliver.warmup import SourceWarmup
 from appliance.model.warmup import hourly_limit
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.store.new_mail import Inbox
+from appliance.store.new_mail import NewMail
 from tests.fakes.dns import ZoneResolver
 
 FILE = Path("/srv/config.toml")
@@ -157,7 +157,7 @@ async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        scheduler = build.build(made, outside, store, bytes(32), Inbox())
+        scheduler = build.build(made, outside, store, bytes(32), NewMail())
     assert scheduler.sessions == 7
     assert scheduler.limiters.proofs.pools.others == PoolLimits(1)
     assert scheduler.preparing.routes.router.relays.default == Relay("smart.example")
@@ -170,7 +170,7 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        scheduler = build.build(made, outside, store, bytes(32), Inbox())
+        scheduler = build.build(made, outside, store, bytes(32), NewMail())
     assert isinstance(scheduler.warmup, SourceWarmup)
     assert scheduler.deliverer.warmup is scheduler.warmup
     assert [hourly_limit(scheduler.warmup.settings, day) for day in range(4)] == [5, 10, 20, None]
@@ -182,5 +182,5 @@ async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) 
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         with pytest.raises(ConfigError) as refused:
-            build.build(made, outside, store, bytes(32), Inbox())
+            build.build(made, outside, store, bytes(32), NewMail())
     assert failures.explain(ExceptionGroup("a nursery", [refused.value]), made) == str(refused.value)

@@ -15,7 +15,7 @@ from appliance.deliver.providers import PoolLimits
 from appliance.deliver.scheduler import PENDING_OF_NEW, PENDING_PER_POOL, Intervals
 from appliance.errors import Code, Refused
 from appliance.store.pools import EVERY
-from appliance.store.pools import Pools as StoredPools
+from appliance.store.pools import PoolStates as StoredPools
 from appliance.store.queue import Queue
 from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, hang_up, wait_and_say

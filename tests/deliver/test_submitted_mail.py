@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from appliance.concurrency.wake import Wake
-from appliance.intake.accept import Deliveries, FrontDoor
+from appliance.intake.accept import MessageIntake
 from appliance.model.mail import Caller, CredentialKind
 from appliance.system.free_space import FreeSpace
 from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
@@ -28,9 +27,10 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
     account = played.accounts["demo"]
     caller = Caller(account, CredentialKind.SMTP, "smtp:demo", True, False, False, frozenset({"example.com"}))
     free = FreeSpace(tmp_path, 0, 0, played.outside)
-    deliveries = Deliveries(played.scheduler.new_mail, Wake())
-    door = FrontDoor(played.store, played.outside, deliveries, free, sandbox=False, hostname="mail.example.com")
-    return (await door.submit(caller, "bounce@example.com", ["ada@a.test"], data, "req_1")).message_id
+    door = MessageIntake(played.store, played.outside, free, sandbox=False, hostname="mail.example.com")
+    sent = await door.submit(caller, "bounce@example.com", ["ada@a.test"], data, "req_1")
+    played.scheduler.new_mail.ring()
+    return sent.message_id
 
 
 @pytest.mark.parametrize(

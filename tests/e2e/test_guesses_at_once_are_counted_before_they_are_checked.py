@@ -49,7 +49,7 @@ def can_bind(address: str) -> bool:
 
 
 def test_of_300_guesses_at_once_the_250th_does_not_get_in(running: Running) -> None:
-    """Guesses count when they arrive: so few are checked that the right one, far behind, is told to wait."""
+    """LoginThrottle count when they arrive: so few are checked that the right one, far behind, is told to wait."""
     account = add_account(running.data_dir, "guessed")
     addresses = [f"127.0.0.{number + 2}" for number in range(CLIENTS)]
     assert all(map(can_bind, addresses))

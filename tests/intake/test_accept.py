@@ -1,4 +1,4 @@
-"""In charge of the front door for whole messages: who may send them, what is stored, billed and handed to delivery."""
+"""Accepting whole messages: who may send them, what is stored, billed and handed to delivery."""
 
 import json
 from collections.abc import AsyncIterator
@@ -10,11 +10,10 @@ import msgspec
 import pytest
 import trio
 
-from appliance.concurrency.wake import Wake
 from appliance.deliver.due_mail import Envelope
 from appliance.errors import Code, Refused
 from appliance.intake import accept
-from appliance.intake.accept import Deliveries, FrontDoor, Submitted
+from appliance.intake.accept import MessageIntake, Submitted
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value
@@ -22,7 +21,7 @@ from appliance.message.request import decode
 from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.store.new_mail import Inbox, due_recipients
+from appliance.store.new_mail import due_recipients
 from appliance.system.free_space import FreeSpace
 from appliance.web.message_json import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
@@ -31,26 +30,22 @@ from tests.running_appliance import Provisioned, provision
 from tests.store.samples import DAY, Clock
 
 HOST = "mail.example.com"
-HUGE = 2**62  # bytes nobody has
+HUGE = 2**62  # bytes no disk has
 
 
 @dataclass
 class Hall:
-    """A front door on a real store, with what it hands to delivery."""
+    """Intake on a real store."""
 
     store: Store
     outside: Outside
     clock: Clock
     directory: Path
     account: Provisioned
-    inbox: Inbox
-    simulated: Wake
 
-    def door(self, *, sandbox: bool = False, min_free_disk: int = 0) -> FrontDoor:
-        """A front door."""
+    def door(self, *, sandbox: bool = False, min_free_disk: int = 0) -> MessageIntake:
         free = FreeSpace(self.directory, min_free_disk, 0, self.outside)
-        deliveries = Deliveries(self.inbox, self.simulated)
-        return FrontDoor(self.store, self.outside, deliveries, free, sandbox=sandbox, hostname=HOST)
+        return MessageIntake(self.store, self.outside, free, sandbox=sandbox, hostname=HOST)
 
     def caller(self) -> Caller:
         """Who the SMTP credential stands for, now."""
@@ -87,7 +82,7 @@ async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
     async with open_store(tmp_path / "data", outside, inline=True) as store:
         account = await provision(store, "demo", credit=10)
         await store.access.add_domain(account.account_id, "example.org", usable=True)
-        yield Hall(store, outside, clock, tmp_path, account, Inbox(), Wake())
+        yield Hall(store, outside, clock, tmp_path, account)
 
 
 async def refused(hall: Hall, *arguments: Any, **others: Any) -> Refused:
@@ -134,38 +129,38 @@ async def test_the_trace_says_when_there_was_no_tls(hall: Hall) -> None:
     assert b"with ESMTPA\r\n" in (hall.store.messages.mime(done.message_id) or b"")
 
 
-async def test_it_goes_to_delivery_through_the_inbox(hall: Hall) -> None:
+async def test_it_is_handed_to_delivery_in_memory(hall: Hall) -> None:
     """Delivery is handed the message as it is on disk."""
     done = await hall.submit()
-    (fresh,) = hall.inbox.take()
+    (fresh,) = hall.store.new_mail.take()
     assert (fresh.message.id, fresh.charged) == (done.message_id, 1)
     assert fresh.message.mime == hall.store.messages.mime(done.message_id)
     assert fresh.message.tags == ()
 
 
-async def test_nothing_is_expected_for_ever(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused, repeated, simulated or taken: looks into the store must not pass it by any longer."""
+async def test_no_message_stays_expected(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused, repeated, simulated or taken: polls of the store must find it again."""
     expected: list[str] = []
-    expect = hall.inbox.expect
+    expect = hall.store.new_mail.expect
 
     def note(message_id: str) -> None:
         expected.append(message_id)
         expect(message_id)
 
-    monkeypatch.setattr(hall.inbox, "expect", note)
+    monkeypatch.setattr(hall.store.new_mail, "expect", note)
     await refused(hall, None, *(f"user{number}@example.net" for number in range(11)))  # ten credits
     for _ in range(2):
         await hall.submit(message(b"Idempotency-Key: order-1"))
     await hall.submit(door=hall.door(sandbox=True))
-    assert [each in hall.inbox for each in expected] == [False, True, False, False]
-    hall.inbox.take()
-    assert not any(each in hall.inbox for each in expected)
+    assert [each in hall.store.new_mail for each in expected] == [False, True, False]  # the simulated one never was
+    hall.store.new_mail.take()
+    assert not any(each in hall.store.new_mail for each in expected)
 
 
 async def test_tags_are_kept_with_the_message(hall: Hall) -> None:
     """X-Service-Tag is read as tags, and stays in the message as over HTTP."""
     await hall.submit(message(b"X-Service-Tag: order, eu"))
-    (fresh,) = hall.inbox.take()
+    (fresh,) = hall.store.new_mail.take()
     assert fresh.message.tags == ("order", "eu")
     assert b"X-Service-Tag: order, eu\r\n" in fresh.message.mime
 
@@ -388,7 +383,7 @@ async def test_the_from_domain_signs_whatever_the_envelope_says(hall: Hall) -> N
         without=[b"From"], body="Grüße \r\n\r\n\r\n".encode(),
     )  # fmt: skip
     done = await hall.submit(data, sender="bounce@example.org")
-    (fresh,) = hall.inbox.take()
+    (fresh,) = hall.store.new_mail.take()
     stored = hall.store.queue.due(simulated=False, most=10)
     for due in (due_recipients(fresh), stored):
         assert (

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.intake.credentials import CACHED_FOR, Credentials
-from appliance.intake.login_throttle import Guesses
+from appliance.intake.login_throttle import LoginThrottle
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.access import sha256
@@ -19,13 +19,13 @@ async def test_a_change_is_seen_within_half_a_second(tmp_path: Path) -> None:
     outside = replace(Outside(), now=lambda: now[0])
     async with open_store(tmp_path, outside, inline=True) as store:
         account = await provision(store, "demo")
-        credentials = Credentials(store, outside, Guesses(outside))
+        credentials = Credentials(store, outside, LoginThrottle(outside))
         right, wrong = sha256(account.password), sha256("wrong")
         found = credentials.caller(account.username, right)
         assert found is not None
         assert found.account_id == account.account_id
         assert credentials.caller(account.username, wrong) is None
-        assert credentials.caller("nobody", right) is None
+        assert credentials.caller("unknown", right) is None
         assert credentials.caller("no\0body", right) is None
         await store.access.revoke_credential(account.account_id, account.username)
         assert credentials.look_up(account.username, right) is None
@@ -39,7 +39,7 @@ async def test_what_this_process_changes_is_seen_at_once(tmp_path: Path) -> None
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         account = await provision(store, "demo")
-        credentials = Credentials(store, outside, Guesses(outside))
+        credentials = Credentials(store, outside, LoginThrottle(outside))
         assert credentials.caller(account.username, sha256(account.password)) is not None
         await store.access.revoke_credential(account.account_id, account.username)
         credentials.forget()
@@ -47,12 +47,12 @@ async def test_what_this_process_changes_is_seen_at_once(tmp_path: Path) -> None
 
 
 async def test_a_use_is_noted_and_written_later(tmp_path: Path) -> None:
-    """The last use of a credential is on disk once the books are kept; a wrong password is no use."""
+    """The last use of a credential is on disk once uses are recorded; a wrong password is no use."""
     now = [START]
     outside = replace(Outside(), now=lambda: now[0])
     async with open_store(tmp_path, outside, inline=True) as store:
         account = await provision(store, "demo")
-        credentials = Credentials(store, outside, Guesses(outside))
+        credentials = Credentials(store, outside, LoginThrottle(outside))
 
         def last_used() -> int | None:
             (credential,) = store.access.credentials(account.account_id)

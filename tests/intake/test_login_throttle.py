@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.intake import login_throttle as guesses_module
-from appliance.intake.login_throttle import FIRST_WAIT, LONGEST_WAIT, PER_ACCOUNT, TURN_KEPT, TURNS, Guesses
+from appliance.intake.login_throttle import FIRST_WAIT, LONGEST_WAIT, PER_ACCOUNT, TURN_KEPT, TURNS, LoginThrottle
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
 from appliance.times import DAY, MINUTE, SECOND
@@ -34,9 +33,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def guesses(clock: Clock) -> Guesses:
+def guesses(clock: Clock) -> LoginThrottle:
     """No failure has been counted yet."""
-    return Guesses(Outside(now=clock))
+    return LoginThrottle(Outside(now=clock))
 
 
 def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
@@ -47,21 +46,21 @@ def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
     return refused.value.retry_after
 
 
-def wait_of(guesses: Guesses, account: str, address: str, known: tuple[str, ...] = ()) -> int:
+def wait_of(guesses: LoginThrottle, account: str, address: str, known: tuple[str, ...] = ()) -> int:
     """How many seconds a login is told to wait, which must be refused."""
     with pytest.raises(Refused) as refused:
         guesses.attempt(account, address, known)
     return seconds_to_wait(refused)
 
 
-def passes(guesses: Guesses, account: str, address: str, known: tuple[str, ...] = ()) -> None:
+def passes(guesses: LoginThrottle, account: str, address: str, known: tuple[str, ...] = ()) -> None:
     """A login is checked at once; it leaves no trace."""
     attempt = guesses.attempt(account, address, known)
     assert attempt.wait == 0
     attempt.withdrawn()
 
 
-def checked(guesses: Guesses, account: str, addresses: list[str]) -> int:
+def checked(guesses: LoginThrottle, account: str, addresses: list[str]) -> int:
     """How many of these logins, all of which arrive before any of them has been answered, are checked."""
     count = 0
     for address in addresses:
@@ -92,7 +91,7 @@ def address(number: int) -> str:
         ("192.0.2.1", "192.0.2.2", False),
     ],
 )
-def test_a_network_is_an_ipv4_address_or_an_ipv6_64(guesses: Guesses, one: str, other: str, same: bool) -> None:
+def test_a_network_is_an_ipv4_address_or_an_ipv6_64(guesses: LoginThrottle, one: str, other: str, same: bool) -> None:
     """A client with one address of a public /64 has them all; in private networks each machine counts for itself."""
     assert (client_network(one) == client_network(other)) is same
     for _ in range(10):
@@ -118,18 +117,18 @@ def test_a_site_is_an_ipv4_24_or_an_ipv6_48(one: str, other: str, same: bool) ->
 # ---- counted on arrival
 
 
-def test_of_300_logins_at_once_10_are_checked(guesses: Guesses) -> None:
+def test_of_300_logins_at_once_10_are_checked(guesses: LoginThrottle) -> None:
     """A login counts as failed before its password is hashed, so those that arrive together find each other's count."""
     assert checked(guesses, "account", [ATTACKER] * 300) == PER_ACCOUNT
 
 
-def test_of_300_logins_at_once_from_30_networks_few_are_checked(guesses: Guesses) -> None:
+def test_of_300_logins_at_once_from_30_networks_few_are_checked(guesses: LoginThrottle) -> None:
     """The count of the whole account holds for logins in flight as well: the rest would have its turn later."""
     assert checked(guesses, "account", [address(number % 30) for number in range(300)]) <= PER_ACCOUNT + 4
     assert checked(guesses, "other", [f"127.0.0.{number % 30 + 1}" for number in range(300)]) <= PER_ACCOUNT + 4
 
 
-def test_a_right_password_gives_its_count_back(guesses: Guesses) -> None:
+def test_a_right_password_gives_its_count_back(guesses: LoginThrottle) -> None:
     """A hundred logins that succeed, one after the other, leave nothing counted."""
     for _ in range(100):
         guesses.attempt("account", OWNER).succeeded()
@@ -137,7 +136,7 @@ def test_a_right_password_gives_its_count_back(guesses: Guesses) -> None:
     assert len(guesses._networks[OWNER]) == 1
 
 
-def test_a_success_gives_back_no_more_than_its_own(guesses: Guesses) -> None:
+def test_a_success_gives_back_no_more_than_its_own(guesses: LoginThrottle) -> None:
     """Logging in to an account of one's own does not make failures at others disappear."""
     for number in range(9):
         guesses.attempt(f"victim {number}", ATTACKER)
@@ -146,7 +145,7 @@ def test_a_success_gives_back_no_more_than_its_own(guesses: Guesses) -> None:
     assert wait_of(guesses, "the last victim", ATTACKER) == 60
 
 
-def test_a_login_that_was_not_checked_costs_nothing(guesses: Guesses) -> None:
+def test_a_login_that_was_not_checked_costs_nothing(guesses: LoginThrottle) -> None:
     """A server too busy to hash takes its count back."""
     for _ in range(100):
         guesses.attempt("account", OWNER).withdrawn()
@@ -156,7 +155,7 @@ def test_a_login_that_was_not_checked_costs_nothing(guesses: Guesses) -> None:
 # ---- by network
 
 
-def test_a_network_has_ten_failures_a_minute(guesses: Guesses, clock: Clock) -> None:
+def test_a_network_has_ten_failures_a_minute(guesses: LoginThrottle, clock: Clock) -> None:
     """The eleventh has to wait until the first is a minute old, and then goes through."""
     for number in range(10):
         guesses.attempt(f"account {number}", ATTACKER)
@@ -167,7 +166,7 @@ def test_a_network_has_ten_failures_a_minute(guesses: Guesses, clock: Clock) -> 
     passes(guesses, "account", ATTACKER)
 
 
-def test_a_network_has_fifty_failures_a_day(guesses: Guesses, clock: Clock) -> None:
+def test_a_network_has_fifty_failures_a_day(guesses: LoginThrottle, clock: Clock) -> None:
     """However slowly it goes on, a day later it may again."""
     for _ in range(50):
         assert guesses.wrong_secret(ATTACKER) is None
@@ -178,7 +177,7 @@ def test_a_network_has_fifty_failures_a_day(guesses: Guesses, clock: Clock) -> N
     passes(guesses, "account", ATTACKER)
 
 
-def test_other_networks_are_not_touched(guesses: Guesses) -> None:
+def test_other_networks_are_not_touched(guesses: LoginThrottle) -> None:
     """One network's failures are its own."""
     for _ in range(100):
         guesses.wrong_secret(ATTACKER)
@@ -187,14 +186,14 @@ def test_other_networks_are_not_touched(guesses: Guesses) -> None:
 
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"])
-def test_loopback_is_not_counted_by_network(guesses: Guesses, loopback: str) -> None:
+def test_loopback_is_not_counted_by_network(guesses: LoginThrottle, loopback: str) -> None:
     """Every application on the machine, and an undeclared proxy, would share that count."""
     for _ in range(100):
         assert guesses.wrong_secret(loopback) is None
     passes(guesses, "account", loopback)
 
 
-def test_a_known_network_logs_in_whatever_else_failed_there(guesses: Guesses) -> None:
+def test_a_known_network_logs_in_whatever_else_failed_there(guesses: LoginThrottle) -> None:
     """A program with a revoked key behind the owner's address does not keep the owner out."""
     for _ in range(100):
         guesses.wrong_secret(OWNER)
@@ -205,7 +204,7 @@ def test_a_known_network_logs_in_whatever_else_failed_there(guesses: Guesses) ->
 # ---- by account and network
 
 
-def test_a_network_waits_after_ten_failures_and_longer_with_each(guesses: Guesses, clock: Clock) -> None:
+def test_a_network_waits_after_ten_failures_and_longer_with_each(guesses: LoginThrottle, clock: Clock) -> None:
     """A minute first, doubled by each further failure, an hour at most."""
     waits = []
     for _ in range(PER_ACCOUNT - 1):
@@ -219,7 +218,7 @@ def test_a_network_waits_after_ten_failures_and_longer_with_each(guesses: Guesse
     passes(guesses, "account", "127.0.0.1")
 
 
-def test_slow_failures_are_nothing(guesses: Guesses, clock: Clock) -> None:
+def test_slow_failures_are_nothing(guesses: LoginThrottle, clock: Clock) -> None:
     """An owner who mistypes now and then never has to wait."""
     for _ in range(50):
         guesses.attempt("account", "127.0.0.1")
@@ -227,7 +226,7 @@ def test_slow_failures_are_nothing(guesses: Guesses, clock: Clock) -> None:
         passes(guesses, "account", "127.0.0.1")
 
 
-def test_one_address_that_guesses_all_day_keeps_nobody_else_out(guesses: Guesses, clock: Clock) -> None:
+def test_one_address_that_guesses_all_day_keeps_no_other_out(guesses: LoginThrottle, clock: Clock) -> None:
     """An owner logs in at once from an address that was never seen, however long one attacker has been at it."""
     for _ in range(24 * 60):
         checked(guesses, "account", [ATTACKER] * 5)
@@ -236,7 +235,7 @@ def test_one_address_that_guesses_all_day_keeps_nobody_else_out(guesses: Guesses
         clock.now += MINUTE
 
 
-def test_a_quiet_day_forgives(guesses: Guesses, clock: Clock) -> None:
+def test_a_quiet_day_forgives(guesses: LoginThrottle, clock: Clock) -> None:
     """Long after an attack one mistyped password is one mistyped password, not an hour's wait."""
     checked(guesses, "account", ["127.0.0.1"] * 15)
     clock.now += DAY
@@ -244,14 +243,14 @@ def test_a_quiet_day_forgives(guesses: Guesses, clock: Clock) -> None:
     passes(guesses, "account", "127.0.0.1")
 
 
-def test_other_accounts_are_not_touched(guesses: Guesses) -> None:
+def test_other_accounts_are_not_touched(guesses: LoginThrottle) -> None:
     """One account's failures are its own."""
     checked(guesses, "account", ["127.0.0.1"] * 15)
     passes(guesses, "another", "127.0.0.1")
 
 
 @pytest.mark.parametrize("network", [OWNER, "127.0.0.1", "2a01:4f8:1:2::1"])
-def test_a_known_network_has_ten_guesses_a_minute(guesses: Guesses, clock: Clock, network: str) -> None:
+def test_a_known_network_has_ten_guesses_a_minute(guesses: LoginThrottle, clock: Clock, network: str) -> None:
     """Behind an undeclared proxy attackers come from the owner's address: they get no free guesses by that."""
     for _ in range(10):
         guesses.attempt("account", network, (network,))
@@ -262,7 +261,7 @@ def test_a_known_network_has_ten_guesses_a_minute(guesses: Guesses, clock: Clock
     passes(guesses, "account", network, known=(network,))
 
 
-def test_a_login_makes_its_network_known(guesses: Guesses) -> None:
+def test_a_login_makes_its_network_known(guesses: LoginThrottle) -> None:
     """The whole /64 of a login that has succeeded passes under an attack from everywhere."""
     guesses.attempt("account", "2a01:4f8:1:2::1").succeeded()
     checked(guesses, "account", [address(number) for number in range(200)])
@@ -270,7 +269,7 @@ def test_a_login_makes_its_network_known(guesses: Guesses) -> None:
     wait_of(guesses, "account", ELSEWHERE)
 
 
-def test_a_login_forgives_its_own_network(guesses: Guesses) -> None:
+def test_a_login_forgives_its_own_network(guesses: LoginThrottle) -> None:
     """After the owner has come in, what was mistyped from there is forgotten."""
     first = guesses.attempt("account", "127.0.0.1")
     checked(guesses, "account", ["127.0.0.1"] * 15)
@@ -281,13 +280,13 @@ def test_a_login_forgives_its_own_network(guesses: Guesses) -> None:
 # ---- by account, from many networks
 
 
-def test_three_networks_slow_down_no_other(guesses: Guesses) -> None:
+def test_three_networks_slow_down_no_other(guesses: LoginThrottle) -> None:
     """Guessing counts as distributed from four networks on."""
     checked(guesses, "account", [address(number) for number in range(3)] * 50)
     passes(guesses, "account", OWNER)
 
 
-def test_under_distributed_guessing_logins_come_one_after_the_other(guesses: Guesses, clock: Clock) -> None:
+def test_under_distributed_guessing_logins_come_one_after_the_other(guesses: LoginThrottle, clock: Clock) -> None:
     """The first ten pass; then each has a turn, a second after the one before, doubling; a late one is told when."""
     for number in range(PER_ACCOUNT):
         assert guesses.attempt("account", address(number)).wait == 0
@@ -302,7 +301,7 @@ def test_under_distributed_guessing_logins_come_one_after_the_other(guesses: Gue
     assert guesses.attempt("account", address(PER_ACCOUNT + 3)).wait == 0
 
 
-def test_a_turn_is_kept_for_who_was_told_to_come_back(guesses: Guesses, clock: Clock) -> None:
+def test_a_turn_is_kept_for_who_was_told_to_come_back(guesses: LoginThrottle, clock: Clock) -> None:
     """An owner from a new network waits once, however many attackers come meanwhile, and then logs in."""
     checked(guesses, "account", [address(number) for number in range(50)])
     wait = wait_of(guesses, "account", OWNER)
@@ -313,16 +312,16 @@ def test_a_turn_is_kept_for_who_was_told_to_come_back(guesses: Guesses, clock: C
     assert guesses.attempt("account", OWNER).wait == 0
 
 
-def test_a_turn_not_taken_is_lost(guesses: Guesses, clock: Clock) -> None:
-    """A site that does not come for its turn does not keep it for ever."""
+def test_a_turn_not_taken_is_lost(guesses: LoginThrottle, clock: Clock) -> None:
+    """A site that does not come for its turn loses it."""
     checked(guesses, "account", [address(number) for number in range(200)])
     assert len(guesses._accounts["account"].turns) == TURNS
     clock.now += 100 * 30 * SECOND + TURN_KEPT + SECOND
     passes(guesses, "account", OWNER)
 
 
-def test_one_site_has_one_turn(guesses: Guesses) -> None:
-    """An attacker with a whole /48 does not take all turns: somebody from elsewhere has the next but one."""
+def test_one_site_has_one_turn(guesses: LoginThrottle) -> None:
+    """An attacker with a whole /48 does not take all turns: a client from elsewhere has the next but one."""
     for number in range(1000):
         checked(guesses, "account", [f"2a01:4f8:1:{number:x}::1"])
     assert len(guesses._accounts["account"].turns) == 1
@@ -332,9 +331,9 @@ def test_one_site_has_one_turn(guesses: Guesses) -> None:
 # ---- memory
 
 
-def test_only_so_much_is_remembered(guesses: Guesses, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_much_is_remembered(guesses: LoginThrottle) -> None:
     """A flood of networks and accounts pushes out the longest quiet, and never the one at work."""
-    monkeypatch.setattr(guesses_module, "REMEMBERED", 10)
+    guesses.remembered = 10
     for number in range(1000):
         checked(guesses, "account", [ATTACKER])
         guesses.wrong_secret(ATTACKER)
@@ -351,7 +350,7 @@ def test_only_so_much_is_remembered(guesses: Guesses, monkeypatch: pytest.Monkey
 # ---- a clock that was set
 
 
-def test_a_clock_set_back_locks_nobody_out(guesses: Guesses, clock: Clock) -> None:
+def test_a_clock_set_back_locks_no_user_out(guesses: LoginThrottle, clock: Clock) -> None:
     """Failures from the future are none: neither network nor pair nor account waits for two days."""
     checked(guesses, "demo", [ATTACKER] * 15)
     checked(guesses, "many", [address(number) for number in range(50)])
@@ -363,7 +362,7 @@ def test_a_clock_set_back_locks_nobody_out(guesses: Guesses, clock: Clock) -> No
     passes(guesses, "other", OWNER, known=(OWNER,))
 
 
-def test_after_a_clock_was_set_back_guesses_count_as_ever(guesses: Guesses, clock: Clock) -> None:
+def test_after_a_clock_was_set_back_guesses_count_as_ever(guesses: LoginThrottle, clock: Clock) -> None:
     """A client that goes on guessing waits like one that has just begun to."""
     checked(guesses, "demo", [ATTACKER] * 50)
     checked(guesses, "many", [address(number) for number in range(50)])
@@ -373,7 +372,7 @@ def test_after_a_clock_was_set_back_guesses_count_as_ever(guesses: Guesses, cloc
     assert checked(guesses, "many", [address(number) for number in range(50)]) <= PER_ACCOUNT + 4
 
 
-def test_a_clock_set_back_a_little_forgets_nothing(guesses: Guesses, clock: Clock) -> None:
+def test_a_clock_set_back_a_little_forgets_nothing(guesses: LoginThrottle, clock: Clock) -> None:
     """A correction by seconds helps no guesser."""
     for _ in range(10):
         guesses.wrong_secret(ATTACKER)

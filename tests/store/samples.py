@@ -159,3 +159,11 @@ class _File(apsw.VFSFile):
 def _raise(fault: type[apsw.Error] | None) -> None:
     if fault is not None:
         raise fault("simulated")
+
+
+WEBHOOK_LOG = 7 * DAY
+
+
+async def expire(store: Store, most: int = 500) -> int:
+    """Delete a slice of what has expired, with the log of webhooks kept for a week; how many rows that were."""
+    return (await store.deletion.expired(WEBHOOK_LOG, most)).deleted

@@ -1,22 +1,24 @@
-"""In charge of who may send: domains, credentials, keys, and the callers they make."""
+"""Who may send: domains, credentials, keys, and the callers they stand for."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
 import apsw
 import pytest
+import trio
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, CredentialKind, Scope
 from appliance.store import Store
-from appliance.store.access import sha256
+from appliance.store.access import CredentialLimits, sha256
 from tests.store.samples import HASH
 
 
 @pytest.fixture
 async def other(store: Store) -> Account:
-    """Somebody else."""
+    """Another account."""
     return await store.accounts.create("other", "other@example.org", HASH)
 
 
@@ -55,7 +57,7 @@ async def test_a_domain_may_belong_to_several_accounts(store: Store, account: Ac
 
 
 async def test_nothing_belongs_to_an_account_that_is_not_there(store: Store) -> None:
-    """The database itself refuses rows of nobody."""
+    """The database itself refuses rows without an account."""
     with pytest.raises(apsw.ConstraintError):
         await store.access.add_domain("acc_none", "a.example", usable=True)
 
@@ -88,8 +90,8 @@ async def test_no_password_looks_like_an_option(store: Store, account: Account) 
     assert password.startswith("AQEB")
 
 
-async def test_a_revoked_credential_is_nobody(store: Store, account: Account, other: Account) -> None:
-    """Its owner can revoke it, nobody else can, and it stays in the list with the time."""
+async def test_a_revoked_credential_has_no_caller(store: Store, account: Account, other: Account) -> None:
+    """Only its owner can revoke it, and it stays in the list with the time."""
     username, _ = await store.access.create_credential(account.id)
     with pytest.raises(Refused) as refused:
         await store.access.revoke_credential(other.id, username)
@@ -122,7 +124,7 @@ async def test_a_key_makes_a_caller(store: Store, account: Account, scope: Scope
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
-async def test_a_revoked_key_is_nobody(store: Store, account: Account, other: Account, by_itself: bool) -> None:
+async def test_a_revoked_key_has_no_caller(store: Store, account: Account, other: Account, by_itself: bool) -> None:
     """It is named by its id or by itself; another account cannot, and does not learn that it exists."""
     key_id, key = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
     name = key if by_itself else key_id
@@ -161,7 +163,7 @@ async def test_a_suspended_account_is_known_by_every_credential(store: Store, ac
 
 
 async def test_a_token_makes_a_caller_of_its_account(store: Store, account: Account) -> None:
-    """A dashboard user may send and read; an account that is not there makes nobody."""
+    """A dashboard user may send and read; an unknown account has no caller."""
     caller = store.access.caller_by_account(account.id)
     assert caller is not None
     assert (caller.kind, caller.idempotency_scope, caller.may_read) == (
@@ -230,3 +232,59 @@ def _steps(c: apsw.Connection, work: Callable[[], object]) -> int:
     work()
     c.set_progress_handler(None)
     return count
+
+
+async def new_secret(store: Store, account: Account, kind: str, *, by_owner: bool) -> tuple[str, str]:
+    """A new credential or key."""
+    if kind == "keys":
+        return await store.access.create_key(account.id, scope=Scope.SEND, test=False, by_owner=by_owner)
+    return await store.access.create_credential(account.id, by_owner=by_owner)
+
+
+def listed(store: Store, account: Account, kind: str) -> set[str]:
+    """The names of all that the store knows."""
+    if kind == "keys":
+        return {key.id for key in store.access.keys(account.id)}
+    return {each.username for each in store.access.credentials(account.id)}
+
+
+@pytest.mark.parametrize("kind", ["credentials", "keys"])
+async def test_an_owner_may_have_so_many_at_once(store: Store, account: Account, kind: str) -> None:
+    """Also when all are asked for in the same moment; the operator may always make one more."""
+    store = replace(store, access=replace(store.access, limits=CredentialLimits(working=3)))
+    made: list[str] = []
+
+    async def make(*, by_owner: bool = True) -> None:
+        with suppress(Refused):
+            made.append((await new_secret(store, account, kind, by_owner=by_owner))[0])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(make)
+    assert len(made) == 3
+    await make(by_owner=False)
+    assert len(made) == 4
+
+
+@pytest.mark.parametrize("kind", ["credentials", "keys"])
+async def test_the_longest_revoked_are_forgotten(store: Store, account: Account, other: Account, kind: str) -> None:
+    """So many revoked ones are shown beside those that work; another account's are left alone."""
+    store = replace(store, access=replace(store.access, limits=CredentialLimits(revoked=2)))
+
+    async def make(owner: Account) -> str:
+        return (await new_secret(store, owner, kind, by_owner=True))[0]
+
+    async def revoke(owner: Account, name: str) -> None:
+        if kind == "keys":
+            await store.access.revoke_key(name, owner.id)
+        else:
+            await store.access.revoke_credential(owner.id, name)
+
+    working = await make(account)
+    for owner in (other, account):
+        names = [await make(owner) for _ in range(4)]
+        for name in reversed(names):
+            await revoke(owner, name)
+    newest = await make(account)
+    assert listed(store, account, kind) == {working, names[0], names[1], newest}
+    assert len(listed(store, other, kind)) == 4

@@ -1,4 +1,4 @@
-"""In charge of accounts: balances that never lie, users, and what ends their tokens."""
+"""Accounts: balances that add up, users, and what ends their tokens."""
 
 from itertools import accumulate
 
@@ -52,11 +52,11 @@ async def test_accounts_are_listed_by_name(store: Store) -> None:
 
 
 async def test_what_is_not_there_is_not_found(store: Store) -> None:
-    """Names, logins and ids of nobody."""
+    """Names, logins and ids that do not exist."""
     with pytest.raises(Refused) as refused:
-        store.accounts.named("nobody")
+        store.accounts.named("unknown")
     assert refused.value.code is Code.NOT_FOUND
-    assert store.accounts.user_by_email("nobody@example.org") is None
+    assert store.accounts.user_by_email("unknown@example.org") is None
     assert store.accounts.user("usr_none") is None
 
 
@@ -191,7 +191,7 @@ async def test_a_password_is_changed_once_by_who_knew_it(store: Store, account: 
 
 
 async def test_the_first_account_is_made_once(store: Store) -> None:
-    """One of everything when there is nobody, nothing once there is somebody."""
+    """One of everything when there is no account, nothing once there is one."""
     first = await store.first_start.create(name="first", email="a@example.org", password_hash=HASH, domain="x.example")
     assert first is not None
     assert store.first_start.any_account() == "first"

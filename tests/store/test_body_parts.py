@@ -14,13 +14,13 @@ from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, KeyTaken, StorageFault, Store, open_store
 from appliance.store.accepting import accept
-from appliance.store.body_parts import HEAD, INLINE, PAGE, PART, PartsMissing
-from appliance.store.messages import READ_AT_ONCE
+from appliance.store.body_parts import HEAD, INLINE, PAGE_BYTES, PART, PartsMissing
+from appliance.store.messages import READ_ON_LOOP
 from tests.store.samples import DAY, HASH, Clock, Faults, Messages, record
 from tests.store.test_retention import DELIVERED, bodies, mail
 from tests.store.test_stored_bytes import counted, limited, recounted
 
-LARGE = 3 * 1024 * 1024 + 5
+WRITTEN_ON_LOOP = 3 * 1024 * 1024 + 5
 # Parts that neither a record refers to nor the list of loose ones has; records whose parts are not all there.
 LOST = """
 SELECT DISTINCT p.message_id FROM message_body_parts p
@@ -49,7 +49,7 @@ def parts(store: Store) -> tuple[int, int]:
     return int(str(in_all)), int(str(loose))
 
 
-def large(messages: Messages, size: int = LARGE, **fields: object) -> NewMessage:
+def large(messages: Messages, size: int = WRITTEN_ON_LOOP, **fields: object) -> NewMessage:
     """A message of so many bytes, no two parts of which are the same."""
     return replace(messages.new(), mime=random.Random(size).randbytes(size), **fields)
 
@@ -82,7 +82,7 @@ async def test_a_message_comes_back_as_it_was(store: Store, messages: Messages, 
     assert await store.messages.content(new.id) == new.mime
     assert await store.mail_log.mime(messages.account_id, new.id) == new.mime
     found = store.messages.to_send(new.id)
-    assert (found.mime, found.size) == (new.mime if size <= READ_AT_ONCE else None, size)
+    assert (found.mime, found.size) == (new.mime if size <= READ_ON_LOOP else None, size)
     facts = store.mail_log.facts(messages.account_id, new.id)
     assert facts is not None
     assert (facts.size, facts.body_kept) == (size, True)
@@ -93,11 +93,11 @@ async def test_a_body_from_before_is_read_whole(store: Store, messages: Messages
     """A message that an earlier version has stored in one row is read like all others."""
     new = messages.new()
     await store.messages.accept(new)
-    old = b"x" * LARGE
+    old = b"x" * WRITTEN_ON_LOOP
     await store.engine.write(
         lambda c: c.execute("UPDATE message_bodies SET mime = ? WHERE message_id = ?", (old, new.id)) and None
     )
-    assert store.messages.to_send(new.id) == (None, None, LARGE)
+    assert store.messages.to_send(new.id) == (None, None, WRITTEN_ON_LOOP)
     assert await store.messages.content(new.id) == await store.mail_log.mime(messages.account_id, new.id) == old
 
 
@@ -106,7 +106,7 @@ async def test_what_is_refused_writes_no_parts(store: Store, messages: Messages,
     await store.messages.accept(messages.new(key="taken"))
     before = store.space.usage().pages
     with pytest.raises(Refused) as refused:
-        await store.messages.accept(limited(large(messages), LARGE))
+        await store.messages.accept(limited(large(messages), WRITTEN_ON_LOOP))
     assert refused.value.code is Code.RATE_LIMITED
     with pytest.raises(KeyTaken):
         await store.messages.accept(large(messages, idempotency=messages.new(key="taken").idempotency))
@@ -229,7 +229,7 @@ async def test_what_is_being_accepted_is_not_cleared(store: Store, messages: Mes
                 (result,) = await store.engine.write(lambda c: accept(c, Outside(), [new]))
                 assert result == 1
     assert store.messages.mime(new.id) == new.mime
-    assert parts(store) == (-(-(LARGE - HEAD) // PART), 0)
+    assert parts(store) == (-(-(WRITTEN_ON_LOOP - HEAD) // PART), 0)
 
 
 @pytest.mark.parametrize("how", ["bodies", "receipts kept", "mail"])
@@ -250,7 +250,7 @@ async def test_retention_deletes_parts_in_steps(store: Store, messages: Messages
     assert parts(store) == (2 * count, 1)
     assert counted(store) == recounted(store)
     assert store.messages.mime(new.id) is None
-    first = await store.body_parts.clear(3 * PART // PAGE)
+    first = await store.body_parts.clear(3 * PART // PAGE_BYTES)
     assert (first.deleted, first.more, parts(store)) == (3, True, (2 * count - 3, 1))
     assert await cleared(store) >= count - 3
     assert parts(store) == (count, 0)

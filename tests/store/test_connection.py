@@ -1,10 +1,14 @@
-"""In charge of how the database is opened: what SQLite is told before."""
+"""Opening the database: its settings, and the space reserved for the index of the log."""
 
+import os
 from pathlib import Path
 
 import apsw
+import pytest
 
-from appliance.store.connection import open_writer
+from appliance.store.connection import INDEX_BYTES, ReservedIndex, open_reader, open_writer
+from appliance.store.engine import GroupCommit, statement
+from appliance.store.faults import StorageFault
 from appliance.store.sql import MOST_ROWS, Many
 
 COLUMNS = 12
@@ -25,7 +29,61 @@ def test_what_a_write_binds_has_room(tmp_path: Path) -> None:
 
 
 def test_sqlite_does_not_count_its_bytes(tmp_path: Path) -> None:
-    """Nobody asks for the sum, and keeping it takes a lock at every allocation."""
+    """The sum is never read, and keeping it takes a lock at every allocation."""
     connection = open_writer(tmp_path / "mail.db")
     assert apsw.memory_used() == 0
     connection.close()
+
+
+def descriptors() -> int:
+    """How many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def index_of(path: Path) -> Path:
+    """The file that the index is in."""
+    return path.with_name(f"{path.name}-shm")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database that was used."""
+    made = tmp_path / "notes.db"
+    connection = open_writer(made)
+    connection.execute("CREATE TABLE notes (text TEXT)").fetchall()
+    connection.close()
+    return made
+
+
+async def test_the_server_has_it_from_the_start(path: Path) -> None:
+    """What is written and read is as ever, and nothing stays open."""
+    before, failures = descriptors(), list[StorageFault]()
+    writer = GroupCommit(path, failures.append)
+    try:
+        assert index_of(path).stat().st_size == INDEX_BYTES
+        await writer.write(statement("INSERT INTO notes VALUES ('first')", {}))
+        reader = open_reader(path)
+        assert reader.execute("SELECT text FROM notes").fetchall() == [("first",)]
+        reader.close()
+    finally:
+        await writer.close()
+    assert failures == []
+    assert descriptors() == before
+
+
+def test_a_longer_index_is_left_alone(path: Path) -> None:
+    """A log that has grown beyond it needs what it has."""
+    connection = open_writer(path)
+    os.truncate(index_of(path), 2 * INDEX_BYTES)
+    room = ReservedIndex(path)
+    assert index_of(path).stat().st_size == 2 * INDEX_BYTES
+    connection.close()
+    room.close()
+
+
+def test_without_an_index_there_is_nothing_to_do(tmp_path: Path) -> None:
+    """Nor is one made."""
+    room = ReservedIndex(tmp_path / "notes.db")
+    room.close()
+    room.close()
+    assert list(tmp_path.iterdir()) == []

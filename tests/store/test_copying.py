@@ -1,16 +1,27 @@
-"""In charge of copies: one moment of a database that is being written to, and nobody waits for it."""
+"""Copies of a database: one moment of it while it is being written to, and no writer waits."""
 
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
 import pytest
+import trio
 
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.copying import STEP, copy_beside, copy_inside, relieve
+from appliance.store.copying import (
+    COPIED_AFTER_PAGES,
+    COPY_STEP,
+    LONGEST_LOG_PAGES,
+    checkpoint_beside,
+    copy_beside,
+    copy_inside,
+)
 from appliance.store.embedded_db import open_inside
-from appliance.store.integrity import Damaged, examine_inside
+from appliance.store.engine import Engine, GroupCommit
+from appliance.store.faults import Damaged
+from appliance.store.integrity import examine_inside
 from appliance.store.sql import rows
 
 ROW = 2_000  # bytes
@@ -23,7 +34,7 @@ def path(tmp_path: Path) -> Path:
     connection = open_writer(file)
     connection.execute("CREATE TABLE one (a INTEGER PRIMARY KEY, b BLOB); CREATE TABLE two (a INTEGER PRIMARY KEY)")
     connection.execute("BEGIN")
-    for number in range(4 * STEP):
+    for number in range(4 * COPY_STEP):
         add(connection, number)
     connection.execute("COMMIT")
     connection.close()
@@ -116,7 +127,7 @@ def test_what_has_piled_up_in_the_log_is_brought_home(path: Path) -> None:
     writer.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
     for number in range(10_000, 10_100):
         add(writer, number)
-    relieve(path)
+    checkpoint_beside(path)
     ((busy, in_log, brought_home),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     assert (busy, in_log) == (0, brought_home)
     writer.close()
@@ -128,3 +139,64 @@ def test_something_else_is_no_database_of_ours(path: Path) -> None:
         examine_inside(path, 0, path.stat().st_size)
     with pytest.raises(Damaged, match="not a database"):
         examine_inside(path, 10, path.stat().st_size - 10)
+
+
+PAGE = 4_096
+WITHIN = 10.0  # seconds
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Path:
+    """A database with one table."""
+    file = tmp_path / "data" / "blobs.db"
+    connection = open_writer(file)
+    connection.execute("CREATE TABLE blobs (content BLOB NOT NULL) STRICT")
+    connection.close()
+    return file
+
+
+@pytest.fixture
+async def engine(blobs: Path) -> AsyncIterator[Engine]:
+    """The engine of the real server."""
+    opened = Engine(blobs, GroupCommit(blobs, lambda fault: pytest.fail(str(fault))))
+    yield opened
+    await opened.close()
+
+
+def size(file: Path) -> int:
+    """Bytes of a file."""
+    return file.stat().st_size
+
+
+async def fill(engine: Engine, pages: int) -> None:
+    """Write about so many pages, in one commit for each hundred."""
+    for _ in range(pages // 100):
+        await engine.write(_add, bulk=True)
+
+
+def _add(c: apsw.Connection) -> None:
+    c.execute("INSERT INTO blobs (content) VALUES (zeroblob(?))", (100 * PAGE - 100,))
+
+
+async def test_a_short_log_is_left_alone(engine: Engine, blobs: Path) -> None:
+    """Few pages are not worth a sync of the database."""
+    before = size(blobs)
+    await fill(engine, COPIED_AFTER_PAGES // 2)
+    await trio.sleep(0.2)
+    assert size(blobs) == before
+
+
+async def test_a_long_one_is_copied_before_the_writer_has_to(engine: Engine, blobs: Path) -> None:
+    """Though it is not as long as would make the writer copy it, its pages come into the database."""
+    await fill(engine, COPIED_AFTER_PAGES + 200)
+    with trio.fail_after(WITHIN):
+        while size(blobs) < COPIED_AFTER_PAGES * PAGE:  # noqa: ASYNC110 - a file does not report that it grows
+            await trio.sleep(0.01)
+
+
+async def test_the_log_begins_anew(engine: Engine, blobs: Path) -> None:
+    """However much is written without a pause, the log takes little more than is allowed."""
+    await fill(engine, 3 * LONGEST_LOG_PAGES)
+    log = blobs.with_name(f"{blobs.name}-wal")
+    assert size(log) < 1.5 * LONGEST_LOG_PAGES * PAGE
+    assert size(blobs) > 1.5 * LONGEST_LOG_PAGES * PAGE

@@ -1,4 +1,4 @@
-"""In charge of transactions: what is shared, what fails alone, what cancellation and a failing disk may do."""
+"""Transactions: what is shared, what fails alone, what cancellation and a failing disk may do."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,10 +12,9 @@ import trio
 
 from appliance.errors import Code, Refused
 from appliance.store import batch as batch_module
-from appliance.store.batch import CommitUnknown
 from appliance.store.connection import open_writer
-from appliance.store.disk_faults import StorageFault
-from appliance.store.engine import BATCH, Engine, GroupCommit, Inline
+from appliance.store.engine import JOBS_PER_COMMIT, Engine, GroupCommit, Inline
+from appliance.store.faults import CommitUnknown, StorageFault
 from tests.store.samples import Faults
 
 WAIT = 200  # milliseconds for another process's lock, instead of seconds
@@ -120,7 +119,7 @@ async def test_writes_that_wait_share_a_commit(faults: Faults, notes_on_faulty_d
     async def add(text: str) -> None:
         results.append(await notes.add(text))
 
-    texts = [f"note {number}" for number in range(3 * BATCH)]
+    texts = [f"note {number}" for number in range(3 * JOBS_PER_COMMIT)]
     async with trio.open_nursery() as nursery:
         for text in texts:
             nursery.start_soon(add, text)
@@ -163,7 +162,7 @@ async def test_one_that_fails_rolls_back_alone(
 
 
 async def test_a_broken_rule_of_the_schema_fails_alone(notes: Notes) -> None:
-    """SQLite's own refusal of a row is raised to whoever wrote it, and to nobody else."""
+    """SQLite's own refusal of a row is raised to its writer only."""
     await notes.add("there")
 
     async def again() -> None:
@@ -214,7 +213,7 @@ async def test_large_writes_are_done_beside_the_event_loop(notes: Notes) -> None
 
 
 async def test_bulk_work_takes_turns_with_others(notes: Notes) -> None:
-    """It goes alone, and between two of it whatever else waits; neither waits for ever."""
+    """It goes alone, and between two of it whatever else waits; neither starves."""
 
     async def add(text: str, bulk: bool) -> None:
         await notes.engine.write(adding(text), bulk=bulk)
@@ -231,7 +230,7 @@ async def test_bulk_work_takes_turns_with_others(notes: Notes) -> None:
 
 
 async def test_reads_never_wait_for_the_writer(notes: Notes) -> None:
-    """While somebody writes, the last committed state is read."""
+    """During a write, the last committed state is read."""
     await notes.add("there")
     with notes.locked():
         assert notes.stored() == ["there"]
@@ -287,7 +286,7 @@ async def test_cancelled_after_it_was_handed_over_it_is_committed(notes: Notes) 
 
 
 async def test_closing_finishes_what_waits(path: Path) -> None:
-    """Whoever has handed something over when the engine is closed gets it written; nobody after that."""
+    """A write handed over before the engine is closed is written; one after that is refused."""
     failures: list[StorageFault] = []
     notes = Notes(path, Engine(path, GroupCommit(path, failures.append)), failures)
     results = []
@@ -296,15 +295,15 @@ async def test_closing_finishes_what_waits(path: Path) -> None:
         results.append(await notes.add(text))
 
     async with trio.open_nursery() as nursery:
-        for number in range(2 * BATCH):
+        for number in range(2 * JOBS_PER_COMMIT):
             nursery.start_soon(add, f"note {number}")
         await trio.testing.wait_all_tasks_blocked()
         await notes.engine.close()
-    assert len(results) == 2 * BATCH
+    assert len(results) == 2 * JOBS_PER_COMMIT
     with pytest.raises(Refused):
         await notes.add("too late")
     connection = open_writer(path)
-    assert connection.execute("SELECT count(*) FROM notes").fetchall() == [(2 * BATCH,)]
+    assert connection.execute("SELECT count(*) FROM notes").fetchall() == [(2 * JOBS_PER_COMMIT,)]
     connection.close()
 
 
@@ -318,7 +317,7 @@ def check_refusal(refused: Refused) -> None:
 
 
 @pytest.mark.parametrize("fault", ["on_sync", "on_write"])
-async def test_a_commit_that_nobody_knows_of_stops_everything(
+async def test_a_commit_of_unknown_result_stops_everything(
     faults: Faults, notes_on_faulty_disk: Notes, fault: str
 ) -> None:
     """After an I/O error in a commit nothing is acknowledged any more, and the process is told to end, once."""
@@ -333,10 +332,10 @@ async def test_a_commit_that_nobody_knows_of_stops_everything(
 
     with faults.raising(**{fault: apsw.IOError}):
         async with trio.open_nursery() as nursery:
-            for number in range(BATCH + 10):
+            for number in range(JOBS_PER_COMMIT + 10):
                 nursery.start_soon(add, f"note {number}")
     await add("after")
-    assert len(refusals) == BATCH + 11
+    assert len(refusals) == JOBS_PER_COMMIT + 11
     for refusal in refusals:
         check_refusal(refusal)
     assert len(notes.failures) == 1
@@ -345,7 +344,7 @@ async def test_a_commit_that_nobody_knows_of_stops_everything(
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_a_full_disk_refuses_and_recovers(faults: Faults, notes_on_faulty_disk: Notes, large: bool) -> None:
-    """Without room everybody is told to come back; with room again the next write goes through."""
+    """Without disk space every writer is told to retry; with room again the next write goes through."""
     notes = notes_on_faulty_disk
     with faults.raising(on_write=apsw.FullError):
         for text in ("first", "second"):
@@ -456,7 +455,7 @@ async def test_inline_commits_each_function_by_itself(path: Path) -> None:
     await notes.engine.close()
 
 
-async def test_inline_says_when_nobody_knows(faults: Faults, path: Path) -> None:
+async def test_inline_raises_when_a_commit_is_unknown(faults: Faults, path: Path) -> None:
     """A commit in the hands of a failing disk is raised as what it is."""
     notes = Notes(path, Engine(path, Inline(path)))
     with faults.raising(on_sync=apsw.IOError), pytest.raises(CommitUnknown):

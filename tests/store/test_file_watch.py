@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.file_watch import MOMENT, CopyWaits, FileWatch, refuse_waiting_copy
+from appliance.store.file_watch import CHECK_DIRECTORY_EVERY, CopyWaits, FileWatch, refuse_waiting_copy
 
 LOOKS = 1_000
 
@@ -45,7 +45,7 @@ def test_a_log_that_sqlite_makes_later_is_no_alarm(path: Path) -> None:
     connection.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY)")
     assert watch.in_place()
     Path(f"{path}-wal").unlink()
-    time.sleep(MOMENT)
+    time.sleep(CHECK_DIRECTORY_EVERY)
     assert not watch.in_place()
     connection.close()
 
@@ -55,9 +55,9 @@ def test_a_file_that_is_deleted_is_noticed_in_a_moment(path: Path, writer: apsw.
     """The directory's own time tells it, before a second has passed."""
     watch = FileWatch(path)
     assert watch.in_place()
-    time.sleep(MOMENT)  # longer than a tick of the system's clock for files
+    time.sleep(CHECK_DIRECTORY_EVERY)  # longer than a tick of the system's clock for files
     Path(f"{path}{end}").unlink()
-    time.sleep(MOMENT)
+    time.sleep(CHECK_DIRECTORY_EVERY)
     assert not watch.in_place()
     assert str(path) + end in str(watch.rescue(writer))
 
@@ -95,7 +95,7 @@ def test_other_files_in_the_directory_are_no_alarm(path: Path, writer: apsw.Conn
         (tmp_path / f"other{number}").touch()
         writer.execute("INSERT INTO notes (text) VALUES ('x')")
         open_reader(path).close()
-        time.sleep(MOMENT)
+        time.sleep(CHECK_DIRECTORY_EVERY)
         assert watch.in_place()
 
 

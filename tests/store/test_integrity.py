@@ -1,4 +1,4 @@
-"""In charge of a look at a database that may be in use: what it finds, and that it ends in time."""
+"""Checks of a database that may be in use: what they find, and that they end in time."""
 
 from pathlib import Path
 
@@ -6,9 +6,10 @@ import apsw
 import pytest
 
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, integrity, open_store
+from appliance.store import FILE_NAME, open_store
 from appliance.store.connection import open_writer
-from appliance.store.integrity import Damaged, LookedOver, look_over, look_over_at_start
+from appliance.store.faults import Damaged
+from appliance.store.integrity import QuickCheck, quick_check, refuse_damaged
 from appliance.store.migrate import newest_known
 from appliance.store.upgrade import bring_up_to_date
 
@@ -17,21 +18,20 @@ async def test_a_sound_database_in_use(tmp_path: Path) -> None:
     """Looked at beside the server."""
     async with open_store(tmp_path, Outside()) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
-        assert look_over(tmp_path / FILE_NAME, 10) == LookedOver(newest_known(), "", finished=True)
+        assert quick_check(tmp_path / FILE_NAME, 10) == QuickCheck(newest_known(), "", finished=True)
 
 
-async def test_a_look_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_ends_in_time(tmp_path: Path) -> None:
     """What was not looked at by then is neither called sound nor damaged."""
-    monkeypatch.setattr(integrity, "LOOK_EVERY", 1)
     async with open_store(tmp_path, Outside(), inline=True):
-        assert look_over(tmp_path / FILE_NAME, -1) == LookedOver(newest_known(), "", finished=False)
+        assert quick_check(tmp_path / FILE_NAME, -1, steps=1) == QuickCheck(newest_known(), "", finished=False)
 
 
 def test_what_is_no_database_is_told(tmp_path: Path) -> None:
     """And what is not there at all."""
     (tmp_path / FILE_NAME).write_bytes(b"nothing of the kind" * 100)
-    assert look_over(tmp_path / FILE_NAME, 10).damage.startswith("cannot be read: ")
-    assert look_over(tmp_path / "gone", 10).damage.startswith("cannot be read: ")
+    assert quick_check(tmp_path / FILE_NAME, 10).damage.startswith("cannot be read: ")
+    assert quick_check(tmp_path / "gone", 10).damage.startswith("cannot be read: ")
 
 
 async def damaged(tmp_path: Path) -> Path:
@@ -53,15 +53,14 @@ async def test_a_start_refuses_what_is_damaged(tmp_path: Path) -> None:
     bring_up_to_date(path, 0, is_server=False)
 
 
-async def test_a_look_at_the_start_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_at_the_start_ends_in_time(tmp_path: Path) -> None:
     """What was not looked at by then is not refused, and later statements may take as long as they need."""
     path = await damaged(tmp_path)
     connection = open_writer(path)
     try:
         with pytest.raises(Damaged, match="the database is damaged: "):
-            look_over_at_start(connection, 10)
-        monkeypatch.setattr(integrity, "LOOK_EVERY", 1)
-        look_over_at_start(connection, -1)
+            refuse_damaged(connection, 10)
+        refuse_damaged(connection, -1, steps=1)
         count = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT count(*) FROM n"
         assert connection.execute(count).fetchall() == [(1000,)]
     finally:

@@ -1,10 +1,10 @@
-"""In charge of the accounts' old papers: a ledger still adds up when its messages are gone, and all else stays."""
+"""Folding old ledger lines: a ledger still adds up when its messages are gone, and all else stays."""
 
 import pytest
 
 from appliance.model.mail import Account, LedgerEntry, LedgerKind, RecipientStatus
 from appliance.store import Store
-from appliance.store.ledger_folding import ANY_OLD, FIND_LINES, NUMBERS, fold
+from appliance.store.ledger_folding import ANY_OLD, FIND_LINES, STATISTICS_KEPT, fold
 from tests.store.samples import CREDITS, DAY, Clock, Messages, record
 from tests.store.test_retention import mail
 
@@ -15,7 +15,7 @@ async def tidy(store: Store, clock: Clock, budget: int = 50) -> int:
     """Tidy up all that is older than thirty days; how much went."""
     total, after, more = 0, "", True
     while more:
-        part = await store.old_books.tidy(after, clock.now - 30 * DAY, clock.now, budget)
+        part = await store.ledger_folding.fold_old(after, clock.now - 30 * DAY, clock.now, budget)
         total, after, more = total + part.deleted, part.after, part.more
     return total
 
@@ -108,7 +108,7 @@ def test_more_given_back_than_taken_is_a_release() -> None:
     assert fold([("led_1", "reserve", -1, 9, 0, None, 0), ("led_2", "grant", 5, 14, 1, None, 0)]) == []
 
 
-async def test_old_numbers_go_when_nobody_can_ask_for_them(
+async def test_old_statistics_go_when_they_can_no_longer_be_asked_for(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
     """Counts by the hour are kept for as long as they can be asked for, counts for the daily cap for a month."""
@@ -120,7 +120,7 @@ async def test_old_numbers_go_when_nobody_can_ask_for_them(
     await store.statistics.count()
     assert await tidy(store, clock) == 1  # the day's volume
     assert sum((await store.statistics.of(account.id, began - DAY)).by_hour.values()) == 2
-    clock.now = began + NUMBERS + DAY
+    clock.now = began + STATISTICS_KEPT + DAY
     assert await tidy(store, clock, 1) == 2
     assert sum((await store.statistics.of(account.id, began - DAY)).by_hour.values()) == 0
 

@@ -1,20 +1,19 @@
-"""In charge of searching messages: everything once, newest first, in blocks, and never for long."""
+"""Searching messages: everything once, newest first, in blocks, and within a bounded time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import Account, MessageStatus, RecipientStatus
 from appliance.store import Store, mail_log
-from appliance.store.mail_log import MailLog
 from tests.store.samples import Clock, Messages, record
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of three messages."""
-    monkeypatch.setattr(mail_log, "BLOCK", 3)
+def small_blocks(store: Store) -> Store:
+    """The store, searched in blocks of three messages."""
+    return replace(store, mail_log=replace(store.mail_log, block=3))
 
 
 async def accept(store: Store, messages: Messages, count: int, to: str = "b@example.net") -> list[str]:
@@ -38,7 +37,6 @@ async def search(store: Store, account: Account, wanted: MailFilter, most: int) 
             return found, pages
 
 
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 7])
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("wanted", [MailFilter(), MailFilter(sender="a@example.com")])
@@ -46,15 +44,16 @@ async def test_every_message_is_on_one_page(
     store: Store, messages: Messages, account: Account, count: int, most: int, wanted: MailFilter
 ) -> None:
     """Whatever falls on the edge of a block or of a page is found, once."""
+    store = small_blocks(store)
     ids = await accept(store, messages, count)
     found, pages = await search(store, account, wanted, most)
     assert found == ids
     assert pages == max(1, -(-count // most))
 
 
-@pytest.mark.usefixtures("small_blocks")
 async def test_a_search_without_time_goes_on_later(store: Store, messages: Messages, account: Account) -> None:
     """Every block is a page of its own, empty or not, and `next` leads to the end."""
+    store = small_blocks(store)
     needle = await accept(store, messages, 1, "needle@example.net")
     await accept(store, messages, 10)
 
@@ -64,7 +63,7 @@ async def test_a_search_without_time_goes_on_later(store: Store, messages: Messa
             at += 1_000
             yield at
 
-    slow = MailLog(store.mail_log.engine, store.mail_log.scanner, always_late().__next__)
+    slow = replace(store.mail_log, clock=always_late().__next__)
     wanted, before, found, pages = MailFilter(recipient="needle@example.net"), None, [], 0
     while True:
         page = await slow.page(account.id, wanted, before, 5)
@@ -78,16 +77,16 @@ async def test_a_search_without_time_goes_on_later(store: Store, messages: Messa
 
 @pytest.mark.parametrize("few", [1, 20_000])
 async def test_what_waits_is_found_either_way(
-    store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch, few: int
+    store: Store, messages: Messages, account: Account, clock: Clock, few: int
 ) -> None:
     """By the index of waiting mail when that is little, by a search when it is much: the same messages."""
-    monkeypatch.setattr(mail_log, "FEW_WAITING", few)
+    store = replace(store, mail_log=replace(store.mail_log, few_waiting=few))
     await accept(store, messages, 2)
     await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
     waiting = await accept(store, messages, 3)
     assert (await search(store, account, MailFilter(status=MessageStatus.QUEUED), 2))[0] == waiting
-    to_nobody = MailFilter(status=MessageStatus.QUEUED, recipient="nobody@example.net")
-    assert (await search(store, account, to_nobody, 2))[0] == []
+    to_none = MailFilter(status=MessageStatus.QUEUED, recipient="none@example.net")
+    assert (await search(store, account, to_none, 2))[0] == []
 
 
 async def test_rare_ones_have_an_index(store: Store) -> None:

@@ -1,17 +1,18 @@
-"""In charge of accepting: everything a message means is written together, or nothing of it."""
+"""Accepting a message: everything it means is written together, or nothing of it."""
 
 from pathlib import Path
 
 import pytest
 import trio
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store, open_store
 from appliance.store.accepting import SUPPRESSED_NOTE
-from appliance.store.messages import LARGE
+from appliance.store.messages import WRITTEN_ON_LOOP
 from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Messages
 
 
@@ -49,7 +50,7 @@ async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, 
 
 
 async def test_another_account_sees_nothing(store: Store, messages: Messages) -> None:
-    """A message of somebody else is as absent as one that never was."""
+    """A message of another account is as absent as one that never was."""
     new = messages.new()
     await store.messages.accept(new)
     other = await store.accounts.create("other", "other@example.org", HASH)
@@ -101,7 +102,7 @@ async def test_parallel_sends_share_the_last_credits(tmp_path: Path, clock: Cloc
 
         async with trio.open_nursery() as nursery:
             for number in range(50):
-                nursery.start_soon(send, 2 * LARGE if number % 10 == 0 else 100)
+                nursery.start_soon(send, 2 * WRITTEN_ON_LOOP if number % 10 == 0 else 100)
         assert sorted(results) == ["accepted"] * 10 + ["insufficient_credits"] * 40
         assert balance(store) == 0
         assert count(store, "messages") == 10
@@ -156,7 +157,7 @@ async def test_a_key_belongs_to_its_scope(store: Store, messages: Messages, acco
 
 
 async def test_an_expired_key_is_free_again(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """After 24 hours a key means nothing, whether or not the janitor has come by."""
+    """After 24 hours a key means nothing, deleted or not."""
     await store.messages.accept(messages.new(key="daily"))
     clock.now += DAY - SECOND
     with pytest.raises(KeyTaken):
@@ -234,7 +235,7 @@ async def test_the_refusal_of_a_cap_says_when_to_come_back(
 
 
 async def test_a_new_cap_counts_what_was_sent_before_it(store: Store, messages: Messages, account: Account) -> None:
-    """Today's volume is known although nobody counted it at the time; tests do not count."""
+    """Today's volume is known although it was not counted at the time; tests do not count."""
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
     await store.messages.accept(messages.new(test=True))
     await store.accounts.set_daily_cap(account.id, 3)
@@ -265,7 +266,7 @@ async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Me
 async def test_a_message_to_suppressed_recipients_only_has_failed(
     store: Store, messages: Messages, account: Account
 ) -> None:
-    """With nobody left to send to it is final and free when it is accepted."""
+    """With no recipient left it is final and free when it is accepted."""
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("gone@x.example")
     await store.messages.accept(new)
@@ -281,3 +282,58 @@ async def test_another_accounts_suppressions_do_not_count(store: Store, messages
     await store.suppressions.add(other.id, "b@example.net", "manual")
     await store.messages.accept(messages.new("b@example.net"))
     assert len(store.queue.due(simulated=True, most=10)) == 1
+
+
+# ---- the hand-over to delivery
+
+
+async def test_a_message_is_handed_to_delivery_after_its_commit(tmp_path: Path) -> None:
+    """From before it is on disk until it is taken a poll of the store leaves it alone; what is taken is on disk."""
+    outside = Outside()
+    async with open_store(tmp_path, outside) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+        new = Messages(outside, account.id).new(simulated=False)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.messages.accept, new)
+                while store.messages.read(account.id, new.id) is None:
+                    await trio.lowlevel.checkpoint()
+                assert new.id in store.new_mail
+        assert [(fresh.message, fresh.charged) for fresh in store.new_mail.take()] == [(new, 1)]
+        assert new.id not in store.new_mail
+        assert not store.new_mail.was_rung()
+
+
+async def test_what_is_not_accepted_is_not_handed_over(store: Store, messages: Messages) -> None:
+    """A refused message, or one whose key is taken, does not stay expected."""
+    poor = messages.new(*(f"user{number}@example.net" for number in range(CREDITS + 1)), simulated=False)
+    await refused(store, poor)
+    await store.messages.accept(messages.new(key="order-1", simulated=False))
+    again = messages.new(key="order-1", simulated=False)
+    with pytest.raises(KeyTaken):
+        await store.messages.accept(again)
+    assert len(store.new_mail.take()) == 1
+    assert poor.id not in store.new_mail
+    assert again.id not in store.new_mail
+
+
+async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(
+    store: Store, messages: Messages, account: Account
+) -> None:
+    """With a suppressed recipient delivery has to read from the store who is left."""
+    await store.suppressions.add(account.id, "b@example.net", "by hand")
+    await store.messages.accept(messages.new("b@example.net", "c@example.net", simulated=False))
+    assert store.new_mail.take() == []
+    assert store.new_mail.was_rung()
+
+
+async def test_simulated_mail_wakes_the_simulation_only(
+    store: Store, messages: Messages, autojump_clock: MockClock
+) -> None:
+    """Delivery to the world does not hear of it."""
+    await store.messages.accept(messages.new())
+    before = trio.current_time()
+    await store.new_simulated_mail.wait(50)
+    assert trio.current_time() == before
+    assert store.new_mail.take() == []
+    assert not store.new_mail.was_rung()

@@ -1,4 +1,4 @@
-"""The hand-over of new mail in memory: everything or a ring of the bell, never more than there is room for."""
+"""The hand-over of new mail in memory: everything or a poll of the store, never more than there is room for."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,80 +7,80 @@ import trio
 from trio.testing import MockClock
 
 from appliance.outside import Outside
-from appliance.store.new_mail import BYTES, MESSAGES, Fresh, Inbox, due_recipients
+from appliance.store.new_mail import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Fresh, NewMail, due_recipients
 from tests.deliver.simulated_delivery import message
 
 
 def test_what_is_offered_is_taken_once() -> None:
     """Messages come out in the order in which they went in, once, and no look at the store is asked for."""
-    inbox, outside = Inbox(), Outside()
+    new_mail, outside = NewMail(), Outside()
     sent = [message(outside, "acc", f"user{number}@a.test") for number in range(3)]
     for each in sent:
-        inbox.offer(each, 1)
-    assert inbox.take() == [Fresh(each, 1) for each in sent]
-    assert inbox.take() == []
-    assert not inbox.was_rung()
+        new_mail.offer(each, 1)
+    assert new_mail.take() == [Fresh(each, 1) for each in sent]
+    assert new_mail.take() == []
+    assert not new_mail.was_rung()
 
 
 def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
     """Those that bounced at once must not be tried, so the store is asked who is left."""
-    inbox = Inbox()
-    inbox.offer(message(Outside(), "acc", "ada@a.test", "bob@a.test"), None)
-    assert inbox.take() == []
-    assert inbox.was_rung()
-    assert not inbox.was_rung()
+    new_mail = NewMail()
+    new_mail.offer(message(Outside(), "acc", "ada@a.test", "bob@a.test"), None)
+    assert new_mail.take() == []
+    assert new_mail.was_rung()
+    assert not new_mail.was_rung()
 
 
 def test_there_is_room_for_so_many() -> None:
-    """One more than fits rings the bell instead; once they are taken there is room again."""
-    inbox, new = Inbox(), message(Outside(), "acc", "ada@a.test")
-    for _ in range(MESSAGES + 1):
-        inbox.offer(new, 1)
-    assert len(inbox.take()) == MESSAGES
-    assert inbox.was_rung()
-    inbox.offer(new, 1)
-    assert len(inbox.take()) == 1
+    """One more than fits asks for a poll instead; once they are taken there is room again."""
+    new_mail, new = NewMail(), message(Outside(), "acc", "ada@a.test")
+    for _ in range(NEW_MAIL_MESSAGES + 1):
+        new_mail.offer(new, 1)
+    assert len(new_mail.take()) == NEW_MAIL_MESSAGES
+    assert new_mail.was_rung()
+    new_mail.offer(new, 1)
+    assert len(new_mail.take()) == 1
 
 
 def test_there_is_room_for_so_many_bytes() -> None:
     """Large messages stay in the store, where they are on disk, and do not keep small ones out."""
-    inbox, outside = Inbox(), Outside()
-    large = message(outside, "acc", "ada@a.test", mime=b"x" * (BYTES // 2))
+    new_mail, outside = NewMail(), Outside()
+    large = message(outside, "acc", "ada@a.test", mime=b"x" * (NEW_MAIL_BYTES // 2))
     for _ in range(3):
-        inbox.offer(large, 1)
-    assert len(inbox.take()) == 2
-    assert inbox.was_rung()
+        new_mail.offer(large, 1)
+    assert len(new_mail.take()) == 2
+    assert new_mail.was_rung()
 
 
 def test_what_is_coming_is_known() -> None:
     """From before it is on disk until it is taken, given up, or left to the store."""
-    inbox, outside = Inbox(), Outside()
+    new_mail, outside = NewMail(), Outside()
     taken, left, refused = (message(outside, "acc", "ada@a.test") for _ in range(3))
     for each in (taken, left, refused):
-        assert each.id not in inbox
-        inbox.expect(each.id)
-        assert each.id in inbox
-    inbox.offer(taken, 1)
-    inbox.offer(left, None)
-    inbox.give_up(refused.id)
-    assert [each.id in inbox for each in (taken, left, refused)] == [True, False, False]
-    inbox.take()
-    assert taken.id not in inbox
+        assert each.id not in new_mail
+        new_mail.expect(each.id)
+        assert each.id in new_mail
+    new_mail.offer(taken, 1)
+    new_mail.offer(left, None)
+    new_mail.give_up(refused.id)
+    assert [each.id in new_mail for each in (taken, left, refused)] == [True, False, False]
+    new_mail.take()
+    assert taken.id not in new_mail
 
 
 async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
-    """By mail, by the bell and by a stir; the time is up only if none of them came."""
-    inbox = Inbox()
+    """By mail, by a request to poll and by `stir`; the time is up only if none of them came."""
+    new_mail = NewMail()
     new = message(Outside(), "acc", "ada@a.test")
-    wakes: list[Callable[[], None]] = [partial(inbox.offer, new, 1), inbox.ring, inbox.stir]
+    wakes: list[Callable[[], None]] = [partial(new_mail.offer, new, 1), new_mail.ring, new_mail.stir]
     for wake in wakes:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(inbox.wait, 50)
+            nursery.start_soon(new_mail.wait, 50)
             await trio.sleep(1)
             before = trio.current_time()
             wake()
         assert trio.current_time() == before
-    await inbox.wait(5)
+    await new_mail.wait(5)
     assert trio.current_time() == 8
 
 

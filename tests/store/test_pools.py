@@ -2,7 +2,12 @@
 
 import apsw
 
+from appliance.config.settings import WarmupSettings
+from appliance.model.warmup import WarmupPace, begin
+from appliance.store import Store
 from appliance.store.migrate import migrations
+from appliance.times import DAY
+from tests.store.samples import Clock
 
 PROBES = next(step for step in migrations() if step.name == "probes")
 
@@ -19,3 +24,40 @@ def test_holds_from_before_there_were_probes() -> None:
     connection.execute(PROBES.sql)
     found = connection.execute("SELECT pool, probe_at, probes FROM pool_holds ORDER BY pool").fetchall()
     assert found == [("example.net", None, 0), ("google", 901_000_000, 0)]
+
+
+ON = WarmupSettings(enabled=True)
+
+
+async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
+    """Each pool and source by itself, the last word counts."""
+    first = begin("google", "192.0.2.1", clock()).take(ON, clock(), 2)
+    other = begin("google", "2001:db8::1", clock())
+    await store.warmups.keep([first, other])
+    later = first.take(ON, clock() + DAY, 1)
+    await store.warmups.keep([later])
+    assert store.warmups.of("google", "192.0.2.1") == later
+    assert store.warmups.of("google", "2001:db8::1") == other
+    assert store.warmups.of("yahoo", "192.0.2.1") is None
+
+
+async def test_those_that_keep_mail_waiting_are_told_first(store: Store, clock: Clock) -> None:
+    """Then those with most mail in this hour; no more than wanted, and none unless warm-up is on."""
+    now = clock()
+    fast = WarmupPace("fast", "192.0.2.1", 10, now, 40, now, 40, now)
+    busy = WarmupPace("busy", "192.0.2.1", 10, now, 50, now, 50, now)
+    waits = begin("waits", "192.0.2.1", now).take(ON, now, 2)
+    await store.warmups.keep([fast, busy, waits])
+    assert [each.pool for each in store.warmups.told(ON, 10)] == ["waits", "busy", "fast"]
+    assert [each.pool for each in store.warmups.told(ON, 1)] == ["waits"]
+    assert [each.used for each in store.warmups.told_of(ON, "busy")] == [50]
+    assert store.warmups.told(WarmupSettings(), 10) == store.warmups.told_of(WarmupSettings(), "busy") == []
+
+
+async def test_addresses_that_send_no_more_are_not_told(store: Store, clock: Clock) -> None:
+    """After a week without mail the machine may not even have the address any more; but nothing is forgotten."""
+    now = clock()
+    old = begin("google", "192.0.2.1", now - 8 * DAY).take(ON, now - 8 * DAY, 2)
+    await store.warmups.keep([old])
+    assert store.warmups.told(ON, 10) == store.warmups.told_of(ON, "google") == []
+    assert store.warmups.of("google", "192.0.2.1") == old

@@ -1,4 +1,4 @@
-"""In charge of results: what an attempt means for the recipient, the message, the credit and the event, together."""
+"""Recording outcomes: what an attempt means for recipient, message, credit and event, together."""
 
 import json
 
@@ -255,7 +255,7 @@ STATUSES = st.lists(st.sampled_from(list(RecipientStatus)), min_size=1, max_size
 
 @given(STATUSES)
 def test_a_message_is_the_sum_of_its_recipients(statuses: list[RecipientStatus]) -> None:
-    """Queued while anybody waits; else delivered, partial or failed by how many were; free only if all bounced."""
+    """Queued while a recipient waits; else delivered, partial or failed by how many were; free only if all bounced."""
     counts = {status: statuses.count(status) for status in set(statuses)}
     status, billing = message_result(counts)
     if {QUEUED, DEFERRED} & set(statuses):

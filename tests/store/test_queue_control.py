@@ -1,7 +1,8 @@
 """What an operator sees and does of the queue, on a real database."""
 
+import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,9 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.outside import Outside
-from appliance.store import Store, open_store, queue_control
-from appliance.store import in_flight as on_the_way_module
+from appliance.store import FILE_NAME, Store, open_store, queue_control
+from appliance.store.in_flight import UnderDelivery
+from appliance.store.queue_control import Depth, read_depth
 from appliance.store.sql import rows
 from appliance.times import SECOND
 from tests import stored_mail
@@ -31,7 +33,7 @@ class Clock:
 
 
 @dataclass
-class House:
+class Backend:
     """A store with one account of 100 credits."""
 
     store: Store
@@ -64,28 +66,28 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def backend(tmp_path: Path) -> AsyncIterator[Backend]:
     """A store on a clock of its own."""
     clock = Clock()
     outside = Outside(now=clock)
     async with open_store(tmp_path, outside, inline=True) as store:
-        yield House(store, outside, clock, await stored_mail.account(store))
+        yield Backend(store, outside, clock, await stored_mail.account(store))
 
 
 # ---- how much waits
 
 
-async def test_the_summary_adds_up_pools_and_their_domains(house: House) -> None:
+async def test_the_summary_adds_up_pools_and_their_domains(backend: Backend) -> None:
     """Mail is counted by pool and domain over all accounts: what is due, what is deferred, the oldest, the next try."""
-    other = await stored_mail.account(house.store, "other")
-    await house.store.pools.say([], {"one.example": "google", "two.example": "google", "net.example": "net.example"})
-    first = await house.accept("a@one.example", "b@one.example")
-    await house.accept("a@two.example")
-    await house.accept("c@one.example", account=other)
-    await house.accept("d@new.example")
-    tried = await house.deferred("e@two.example")
-    await house.accept("sandbox@one.example", simulated=True)
-    found = house.store.queue_control.summary(10, 10)
+    other = await stored_mail.account(backend.store, "other")
+    await backend.store.pools.say([], {"one.example": "google", "two.example": "google", "net.example": "net.example"})
+    first = await backend.accept("a@one.example", "b@one.example")
+    await backend.accept("a@two.example")
+    await backend.accept("c@one.example", account=other)
+    await backend.accept("d@new.example")
+    tried = await backend.deferred("e@two.example")
+    await backend.accept("sandbox@one.example", simulated=True)
+    found = backend.store.queue_control.summary(10, 10)
     assert [(each.pool, each.domain, each.due, each.deferred) for each in found] == [
         ("google", None, 4, 1),
         ("google", "one.example", 3, 0),
@@ -100,30 +102,30 @@ async def test_the_summary_adds_up_pools_and_their_domains(house: House) -> None
     assert two.next_attempt_at == pytest.approx(tried.created_at + 300 * SECOND, abs=100)
 
 
-async def test_the_summary_is_bounded(house: House) -> None:
+async def test_the_summary_is_bounded(backend: Backend) -> None:
     """However many pools and domains there are, only as many as asked for come back, the largest first."""
-    await house.store.pools.say([], {f"d{number}.example": f"pool{number % 3}" for number in range(9)})
+    await backend.store.pools.say([], {f"d{number}.example": f"pool{number % 3}" for number in range(9)})
     for number in range(9):
-        await house.accept(*(f"u{each}@d{number}.example" for each in range(number + 1)))
-    found = house.store.queue_control.summary(2, 1)
+        await backend.accept(*(f"u{each}@d{number}.example" for each in range(number + 1)))
+    found = backend.store.queue_control.summary(2, 1)
     assert [(each.pool, each.domain, each.due) for each in found] == [
         ("pool2", None, 18),
         ("pool2", "d8.example", 9),
         ("pool1", None, 15),
         ("pool1", "d7.example", 8),
     ]
-    assert house.store.queue_control.summary(2, 0) == [each for each in found if each.domain is None]
+    assert backend.store.queue_control.summary(2, 0) == [each for each in found if each.domain is None]
 
 
-async def test_an_empty_queue_has_an_empty_summary(house: House) -> None:
+async def test_an_empty_queue_has_an_empty_summary(backend: Backend) -> None:
     """Nothing waits: nothing is shown."""
-    assert house.store.queue_control.summary(10, 10) == []
+    assert backend.store.queue_control.summary(10, 10) == []
 
 
-async def test_the_summary_reads_only_the_index(house: House) -> None:
+async def test_the_summary_reads_only_the_index(backend: Backend) -> None:
     """With a million recipients no row may be touched: the index of lanes holds all that is summed up."""
     wanted = {"now": 0, "pools": 1, "domains": 1}
-    plan = house.store.engine.read(lambda c: rows(c, f"EXPLAIN QUERY PLAN {queue_control._SUMMARY}", wanted))
+    plan = backend.store.engine.read(lambda c: rows(c, f"EXPLAIN QUERY PLAN {queue_control._SUMMARY}", wanted))
     assert [row[3] for row in plan if " recipients " in row[3]] == [
         "SEARCH recipients USING COVERING INDEX recipients_lanes (simulated=?)"
     ]
@@ -132,15 +134,15 @@ async def test_the_summary_reads_only_the_index(house: House) -> None:
 # ---- try it now
 
 
-async def test_a_retry_makes_due_and_uses_no_attempt(house: House) -> None:
+async def test_a_retry_makes_due_and_uses_no_attempt(backend: Backend) -> None:
     """Deferred recipients are due at once, with as many attempts left as before; those that were due stay first."""
-    message = await house.deferred("a@one.example")
-    assert house.due(message) == []
-    assert await house.store.queue_control.retry_all() == 1
-    assert house.due(message) == ["a@one.example"]
-    (recipient,) = house.read(message).recipients
+    message = await backend.deferred("a@one.example")
+    assert backend.due(message) == []
+    assert await backend.store.queue_control.retry_all() == 1
+    assert backend.due(message) == ["a@one.example"]
+    (recipient,) = backend.read(message).recipients
     assert (recipient.status, recipient.attempt_count) == (RecipientStatus.DEFERRED, 1)
-    assert await house.store.queue_control.retry_all() == 0
+    assert await backend.store.queue_control.retry_all() == 0
 
 
 @pytest.mark.parametrize(
@@ -154,11 +156,11 @@ async def test_a_retry_makes_due_and_uses_no_attempt(house: House) -> None:
         ("all", {"a@one.example", "b@two.example", "c@three.example"}),
     ],
 )
-async def test_a_retry_takes_what_it_names(house: House, how: str, expected: set[str]) -> None:
+async def test_a_retry_takes_what_it_names(backend: Backend, how: str, expected: set[str]) -> None:
     """By pool, domain, address, message or recipient: only that becomes due."""
-    control = house.store.queue_control
-    await house.store.pools.say([], {"one.example": "google", "two.example": "google", "three.example": "other"})
-    first, second = await house.deferred("a@one.example"), await house.deferred("b@two.example", "c@three.example")
+    control = backend.store.queue_control
+    await backend.store.pools.say([], {"one.example": "google", "two.example": "google", "three.example": "other"})
+    first, second = await backend.deferred("a@one.example"), await backend.deferred("b@two.example", "c@three.example")
     retries = {
         "pool": lambda: control.retry_pool("google"),
         "domain": lambda: control.retry_domain("one.example"),
@@ -168,39 +170,38 @@ async def test_a_retry_takes_what_it_names(house: House, how: str, expected: set
         "all": control.retry_all,
     }
     assert await retries[how]() == len(expected)
-    assert {*house.due(first), *house.due(second)} == expected
+    assert {*backend.due(first), *backend.due(second)} == expected
 
 
-async def test_a_retry_of_an_address_leaves_its_neighbours(house: House) -> None:
+async def test_a_retry_of_an_address_leaves_its_neighbours(backend: Backend) -> None:
     """Another address of the same domain stays where it is."""
-    message = await house.deferred("a@one.example", "b@one.example")
-    assert await house.store.queue_control.retry_domain("one.example", "b@one.example") == 1
-    assert house.due(message) == ["b@one.example"]
+    message = await backend.deferred("a@one.example", "b@one.example")
+    assert await backend.store.queue_control.retry_domain("one.example", "b@one.example") == 1
+    assert backend.due(message) == ["b@one.example"]
 
 
-async def test_a_large_retry_goes_in_slices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_retry_goes_in_slices(backend: Backend) -> None:
     """Many recipients in many lanes are all found, whatever the size of a slice and of a page of lanes."""
-    monkeypatch.setattr(queue_control, "SLICE", 3)
-    monkeypatch.setattr(queue_control, "LANES", 2)
-    other = await stored_mail.account(house.store, "other")
+    control = replace(backend.store.queue_control, made_due_together=3, lanes_read=2)
+    other = await stored_mail.account(backend.store, "other")
     for number in range(5):
-        await house.deferred(*(f"u{each}@d{number}.example" for each in range(7)))
-        await house.deferred(f"x@d{number}.example", account=other)
-    assert await house.store.queue_control.retry_all() == 40
-    assert len(house.store.queue.due(simulated=False, most=100)) == 40
+        await backend.deferred(*(f"u{each}@d{number}.example" for each in range(7)))
+        await backend.deferred(f"x@d{number}.example", account=other)
+    assert await control.retry_all() == 40
+    assert len(backend.store.queue.due(simulated=False, most=100)) == 40
 
 
 @pytest.mark.parametrize("recipient", ["rcp_0", "rcp_xyz", "nonsense", "rcp_" + "f" * 32])
-async def test_an_unknown_recipient_is_refused(house: House, recipient: str) -> None:
-    """An id that nobody has is said to be nobody's."""
+async def test_an_unknown_recipient_is_refused(backend: Backend, recipient: str) -> None:
+    """An id that does not exist is not found."""
     with pytest.raises(Refused) as refused:
-        await house.store.queue_control.retry_recipient(recipient)
+        await backend.store.queue_control.retry_recipient(recipient)
     assert refused.value.code is Code.NOT_FOUND
 
 
-async def test_an_unknown_message_is_refused(house: House) -> None:
+async def test_an_unknown_message_is_refused(backend: Backend) -> None:
     """A message that is not there can be neither retried nor cancelled."""
-    for verb in (house.store.queue_control.retry_message, lambda each: house.store.queue_control.cancel(each, "")):
+    for verb in (backend.store.queue_control.retry_message, lambda each: backend.store.queue_control.cancel(each, "")):
         with pytest.raises(Refused) as refused:
             await verb("msg_0")
         assert refused.value.code is Code.NOT_FOUND
@@ -209,132 +210,180 @@ async def test_an_unknown_message_is_refused(house: House) -> None:
 # ---- give it up
 
 
-async def test_a_cancelled_message_fails_and_its_credits_return(house: House) -> None:
+async def test_a_cancelled_message_fails_and_its_credits_return(backend: Backend) -> None:
     """What waits fails with the reason, its credit released with a line in the ledger, and an event says so."""
-    message = await house.deferred("a@one.example", "b@one.example")
-    assert await house.store.queue_control.cancel(message.id, "given up by the operator") == 2
-    found = house.read(message)
+    message = await backend.deferred("a@one.example", "b@one.example")
+    assert await backend.store.queue_control.cancel(message.id, "given up by the operator") == 2
+    found = backend.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
     for recipient in found.recipients:
         assert (recipient.status, recipient.billing_status) == (RecipientStatus.FAILED, Billing.RELEASED)
         assert recipient.last_smtp_code is None
         assert recipient.last_smtp_response == "cancelled: given up by the operator"
         assert recipient.attempt_count == 1
-    assert house.store.accounts.named("acme").credits == 100
-    assert [entry.kind for entry in house.store.accounts.ledger(house.account)][:2] == [LedgerKind.RELEASE] * 2
-    events = house.store.engine.read(lambda c: rows(c, "SELECT type, body FROM events", {}))
+    assert backend.store.accounts.named("acme").credits == 100
+    assert [entry.kind for entry in backend.store.accounts.ledger(backend.account)][:2] == [LedgerKind.RELEASE] * 2
+    events = backend.store.engine.read(lambda c: rows(c, "SELECT type, body FROM events", {}))
     assert [kind for kind, _ in events] == ["email.failed"] * 2
     assert msgspec.json.decode(events[0][1])["data"]["smtp_response"] == "cancelled: given up by the operator"
 
 
-async def test_what_is_final_stays_when_the_rest_is_cancelled(house: House) -> None:
+async def test_what_is_final_stays_when_the_rest_is_cancelled(backend: Backend) -> None:
     """A delivered recipient stays delivered, so the message is partial and settled."""
-    message = await house.accept("a@one.example", "b@one.example")
+    message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
-        house.store, house.outside, stored_mail.due(house.store, message)[0], RecipientStatus.DELIVERED, 250
+        backend.store, backend.outside, stored_mail.due(backend.store, message)[0], RecipientStatus.DELIVERED, 250
     )
-    assert await house.store.queue_control.cancel(message.id, "enough") == 1
-    found = house.read(message)
+    assert await backend.store.queue_control.cancel(message.id, "enough") == 1
+    found = backend.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.PARTIAL, Billing.SETTLED)
-    assert house.store.accounts.named("acme").credits == 99
+    assert backend.store.accounts.named("acme").credits == 99
 
 
-async def test_bounced_and_cancelled_together_are_released(house: House) -> None:
+async def test_bounced_and_cancelled_together_are_released(backend: Backend) -> None:
     """A message whose recipients all gave their credit back is released, for whatever reason each did."""
-    message = await house.accept("a@one.example", "b@one.example")
+    message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
-        house.store, house.outside, stored_mail.due(house.store, message)[0], RecipientStatus.BOUNCED, 550
+        backend.store, backend.outside, stored_mail.due(backend.store, message)[0], RecipientStatus.BOUNCED, 550
     )
-    await house.store.queue_control.cancel(message.id, "enough")
-    found = house.read(message)
+    await backend.store.queue_control.cancel(message.id, "enough")
+    found = backend.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
 
 
-async def test_a_failed_recipient_is_settled_unless_cancelled(house: House) -> None:
+async def test_a_failed_recipient_is_settled_unless_cancelled(backend: Backend) -> None:
     """Attempts used up cost their credit, as ever."""
-    message = await house.accept("a@one.example")
+    message = await backend.accept("a@one.example")
     await stored_mail.finish(
-        house.store, house.outside, stored_mail.due(house.store, message)[0], RecipientStatus.FAILED, 451
+        backend.store, backend.outside, stored_mail.due(backend.store, message)[0], RecipientStatus.FAILED, 451
     )
-    assert house.read(message).billing_status is Billing.SETTLED
+    assert backend.read(message).billing_status is Billing.SETTLED
     with pytest.raises(Refused) as refused:
-        await house.store.queue_control.cancel(message.id, "too late")
+        await backend.store.queue_control.cancel(message.id, "too late")
     assert refused.value.code is Code.CONFLICT
-    assert house.store.accounts.named("acme").credits == 99
+    assert backend.store.accounts.named("acme").credits == 99
 
 
-async def test_what_is_on_its_way_is_not_cancelled(house: House) -> None:
+async def test_what_is_on_its_way_is_not_cancelled(backend: Backend) -> None:
     """A recipient whose server is being asked keeps its credit reserved until the answer is on disk."""
-    message = await house.deferred("a@one.example", "b@one.example")
+    message = await backend.deferred("a@one.example", "b@one.example")
     going, waiting = message.recipients
-    control = house.store.queue_control
-    control.on_the_way.set_out([going.id])
+    control = backend.store.queue_control
+    control.attempt_begins([going.id])
     assert await control.cancel(message.id, "enough") == 1
     assert control.waiting(message.id) == {going.id}
     with pytest.raises(Refused) as refused:
         await control.cancel(message.id, "enough")
     assert refused.value.code is Code.CONFLICT
     assert "being handed to a server" in refused.value.text
-    assert house.store.accounts.named("acme").credits == 99
-    control.on_the_way.arrived([going.id, waiting.id])
+    assert backend.store.accounts.named("acme").credits == 99
+    control.attempt_recorded([going.id, waiting.id])
     assert await control.cancel(message.id, "enough") == 1
 
 
-async def test_nothing_sets_out_while_its_cancel_is_being_written(house: House) -> None:
-    """Delivery is told in time, also when the cancel comes to nothing, and asks the store afterwards."""
-    message = await house.accept("a@one.example")
-    on_the_way = house.store.queue_control.on_the_way
-    assert not on_the_way.was_recalled(message.id)
-    with on_the_way.cancelling(message.id):
-        with pytest.raises(Refused), on_the_way.cancelling(message.id):
+def test_no_attempt_begins_while_its_cancel_is_being_written() -> None:
+    """Delivery is told in time, also when the cancel fails, and checks the store afterwards."""
+    under_delivery = UnderDelivery()
+    assert not under_delivery.was_cancelled("one")
+    with under_delivery.cancelling("one"):
+        with pytest.raises(Refused), under_delivery.cancelling("one"):
             raise Refused(Code.TEMPORARY_FAILURE, "the storage is busy")
-        assert on_the_way.is_being_cancelled(message.id)
-    assert not on_the_way.is_being_cancelled(message.id)
-    assert on_the_way.was_recalled(message.id)
+        assert under_delivery.is_being_cancelled("one")
+    assert not under_delivery.is_being_cancelled("one")
+    assert under_delivery.was_cancelled("one")
 
 
-async def test_only_so_many_cancels_are_remembered(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest is forgotten: nothing that was in hand then is in hand unasked by now."""
-    monkeypatch.setattr(on_the_way_module, "RECALLED", 2)
-    on_the_way = house.store.queue_control.on_the_way
+async def test_delivery_is_told_of_a_cancel(backend: Backend) -> None:
+    """What delivery knows of a cancelled message may be out of date; nothing is being decided any more."""
+    message = await backend.accept("a@one.example")
+    control = backend.store.queue_control
+    assert not control.was_cancelled(message.id)
+    await control.cancel(message.id, "enough")
+    assert control.was_cancelled(message.id)
+    assert not control.is_being_cancelled(message.id)
+
+
+def test_only_so_many_cancels_are_remembered() -> None:
+    """The oldest is forgotten: no envelope that was pending then is still pending unchecked."""
+    under_delivery = UnderDelivery(kept=2)
     for message_id in ("one", "two", "three"):
-        with on_the_way.cancelling(message_id):
+        with under_delivery.cancelling(message_id):
             pass
-    assert [on_the_way.was_recalled(message_id) for message_id in ("one", "two", "three")] == [False, True, True]
+    assert [under_delivery.was_cancelled(message_id) for message_id in ("one", "two", "three")] == [False, True, True]
 
 
-async def test_an_answer_after_the_cancel_changes_nothing(house: House) -> None:
+async def test_an_answer_after_the_cancel_changes_nothing(backend: Backend) -> None:
     """A delivery that was under way is recorded no more: one event a recipient, and the credit returned once."""
-    message = await house.accept("a@one.example")
-    (recipient,) = stored_mail.due(house.store, message)
-    await house.store.queue_control.cancel(message.id, "enough")
-    await stored_mail.finish(house.store, house.outside, recipient, RecipientStatus.BOUNCED, 550)
-    assert house.read(message).recipients[0].status is RecipientStatus.FAILED
-    assert house.store.accounts.named("acme").credits == 100
+    message = await backend.accept("a@one.example")
+    (recipient,) = stored_mail.due(backend.store, message)
+    await backend.store.queue_control.cancel(message.id, "enough")
+    await stored_mail.finish(backend.store, backend.outside, recipient, RecipientStatus.BOUNCED, 550)
+    assert backend.read(message).recipients[0].status is RecipientStatus.FAILED
+    assert backend.store.accounts.named("acme").credits == 100
 
 
 # ---- for the running server
 
 
-async def test_the_waiting_of_a_message_are_told(house: House) -> None:
-    """The recipients that are not final, and nobody once the message is."""
-    message = await house.deferred("a@one.example", "b@one.example")
-    assert house.store.queue_control.waiting(message.id) == {each.id for each in message.recipients}
-    await house.store.queue_control.cancel(message.id, "enough")
-    assert house.store.queue_control.waiting(message.id) == frozenset()
+async def test_the_waiting_of_a_message_are_told(backend: Backend) -> None:
+    """The recipients that are not final, and none once the message is."""
+    message = await backend.deferred("a@one.example", "b@one.example")
+    assert backend.store.queue_control.waiting(message.id) == {each.id for each in message.recipients}
+    await backend.store.queue_control.cancel(message.id, "enough")
+    assert backend.store.queue_control.waiting(message.id) == frozenset()
 
 
-async def test_the_version_tells_of_other_processes(house: House, tmp_path: Path) -> None:
-    """It stays while nobody writes, and changes when another opener of the file does."""
-    version = house.store.queue_control.version()
-    assert house.store.queue_control.version() == version
-    async with open_store(tmp_path, house.outside, inline=True) as other:
-        assert house.store.queue_control.version() == version
+async def test_the_version_tells_of_other_processes(backend: Backend, tmp_path: Path) -> None:
+    """It stays without a write, and changes when another opener of the file does."""
+    version = backend.store.queue_control.version()
+    assert backend.store.queue_control.version() == version
+    async with open_store(tmp_path, backend.outside, inline=True) as other:
+        assert backend.store.queue_control.version() == version
         await other.pools.hold("google", "because")
-    assert house.store.queue_control.version() != version
+    assert backend.store.queue_control.version() != version
 
 
 def test_a_summary_row_is_either_a_pool_or_a_domain() -> None:
     """The model says so by its empty fields."""
     row = queue_control._waiting_mail(("", "new.example", 3, 1, "msg_" + "0" * 32, None))
     assert row == WaitingMail(None, "new.example", 2, 1, 0, None)
+
+
+OUTSIDE = Outside()
+
+
+async def test_an_empty_queue(tmp_path: Path) -> None:
+    """Nothing waits, nothing is overdue, nothing is held."""
+    async with open_store(tmp_path, OUTSIDE, inline=True):
+        assert read_depth(tmp_path / FILE_NAME, OUTSIDE.now()) == Depth(0, 0, 0, ())
+
+
+async def test_what_waits_is_counted_simulated_or_not(tmp_path: Path) -> None:
+    """Due and deferred apart, and the wait of the first that is due."""
+    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
+        account = await stored_mail.account(store)
+        await stored_mail.defer(
+            store, OUTSIDE, await stored_mail.accept(store, OUTSIDE, account, "a@example.net"), seconds=1_000
+        )
+        first = await stored_mail.accept(store, OUTSIDE, account, "b@example.net", "c@example.net")
+        await stored_mail.accept(store, OUTSIDE, account, "d@example.net", simulated=True)
+        found = read_depth(tmp_path / FILE_NAME, first.created_at + 60_000_000)
+    assert found is not None
+    assert (found.due, found.deferred) == (3, 1)
+    assert found.overdue == pytest.approx(60, abs=1)
+
+
+async def test_time_that_runs_out_gives_nothing(tmp_path: Path) -> None:
+    """A count that takes longer than its limit is given up."""
+    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
+        account = await stored_mail.account(store)
+        await stored_mail.accept(store, OUTSIDE, account, *(f"a{number}@example.net" for number in range(50)))
+        began = time.monotonic()
+        assert read_depth(tmp_path / FILE_NAME, OUTSIDE.now(), seconds=-1, steps=10) is None
+        assert time.monotonic() - began < 1
+
+
+def test_no_database_gives_nothing(tmp_path: Path) -> None:
+    """Nor does it create one."""
+    assert read_depth(tmp_path / FILE_NAME, 0) is None
+    assert not (tmp_path / FILE_NAME).exists()

@@ -1,15 +1,16 @@
-"""In charge of old mail: it goes when it has been final for long enough, whole, by index, and never undelivered."""
+"""Retention: old mail goes when it has been final for long enough, whole, by index, and never undelivered."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from appliance.model.mail import Account, Outcome, RecipientStatus
 from appliance.store import Store
-from appliance.store import retention as clearing_module
 from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL, within
-from appliance.store.slices import START, Slice
-from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, outcome, record
+from appliance.store.sessions import SESSION_LIFETIME
+from appliance.store.sql import START, Slice
+from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, expire, outcome, record
 
 HOUR = 3600 * SECOND
 DELIVERED, BOUNCED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED
@@ -42,7 +43,7 @@ async def bodies(store: Store, clock: Clock, age: int = DAY, after: str = START)
     """Delete all bodies of that age; how many went."""
     total, more = 0, True
     while more:
-        part = await store.clearing.bodies(after, clock.now - age, clock.now, 50)
+        part = await store.deletion.bodies(after, clock.now - age, clock.now, 50)
         total, after, more = total + part.deleted, part.after, part.more
     return total
 
@@ -51,13 +52,13 @@ async def mail(store: Store, clock: Clock, age: int = 30 * DAY) -> int:
     """Delete all messages of that age, and their events; how many messages went."""
     while await store.statistics.count():
         pass
-    assert store.clearing.is_counted(clock.now - age)
+    assert store.deletion.is_counted(clock.now - age)
     total = 0
-    for walk in (store.clearing.mail, store.clearing.events):
+    for walk in (store.deletion.mail, store.deletion.events):
         after, more = START, True
         while more:
             part = await walk(after, clock.now - age, 50)
-            total, after, more = total + (part.deleted if walk == store.clearing.mail else 0), part.after, part.more
+            total, after, more = total + (part.deleted if walk == store.deletion.mail else 0), part.after, part.more
     return total
 
 
@@ -155,9 +156,9 @@ async def test_what_is_not_counted_yet_is_not_deleted(store: Store, messages: Me
     await store.messages.accept(messages.new())
     await record(store, clock, [DELIVERED])
     clock.now += 31 * DAY
-    assert store.clearing.is_counted(clock.now - 30 * DAY) is False
+    assert store.deletion.is_counted(clock.now - 30 * DAY) is False
     await store.statistics.count()
-    assert store.clearing.is_counted(clock.now - 30 * DAY) is True
+    assert store.deletion.is_counted(clock.now - 30 * DAY) is True
 
 
 async def test_the_numbers_stay_when_the_messages_go(
@@ -227,16 +228,14 @@ async def test_a_slice_is_no_more_than_was_asked_for(store: Store, messages: Mes
     seen: list[int] = []
     after, more = START, True
     while more:
-        part: Slice = await store.clearing.bodies(after, clock.now - DAY, clock.now, 2)
+        part: Slice = await store.deletion.bodies(after, clock.now - DAY, clock.now, 2)
         seen, after, more = [*seen, part.deleted], part.after, part.more
     assert seen == [2, 1, 1, 1, 1]
 
 
-async def test_what_may_not_go_is_passed_over(
-    store: Store, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_may_not_go_is_passed_over(store: Store, messages: Messages, clock: Clock) -> None:
     """Undelivered mail, however much of it is old, does not hide what comes after it."""
-    monkeypatch.setattr(clearing_module, "LOOK", 2)
+    store = replace(store, deletion=replace(store.deletion, rows_scanned=2))
     for _ in range(5):
         await store.messages.accept(messages.new("waits@example.net"))
     await store.queue.record(
@@ -269,3 +268,47 @@ async def test_what_is_old_is_found_by_index(store: Store, query: str) -> None:
     ]
     assert any(step.startswith("SEARCH") for step in plan)
     assert not [step for step in plan if "SCAN" in step or "TEMP B-TREE" in step]
+
+
+async def test_expired_keys_go_and_their_messages_stay(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """After a day a key is forgotten, a younger one is not, and no message is touched."""
+    old = messages.new(key="old")
+    await store.messages.accept(old)
+    clock.now += DAY // 2
+    young = messages.new(key="young")
+    await store.messages.accept(young)
+    assert await expire(store) == 0
+    clock.now += DAY // 2 + SECOND
+    assert await expire(store) == 1
+    assert await expire(store) == 0
+    assert store.messages.remembered(account.id, "key:1", "young") is not None
+    for message in (old, young):
+        assert store.messages.read(account.id, message.id) is not None
+        assert store.messages.mime(message.id) is not None
+
+
+async def test_sessions_go_when_they_are_not_renewed(store: Store, account: Account, clock: Clock) -> None:
+    """A session is kept until it expires, counted from its last renewal."""
+    user = store.accounts.user_by_email(account.email)
+    assert user is not None
+    old, young = [await store.sessions.begin(user, "192.0.2.1", "curl") for _ in range(2)]
+    assert old is not None
+    assert young is not None
+    clock.now += SESSION_LIFETIME // 2
+    await store.sessions.extend(young.id)
+    assert await expire(store) == 0
+    clock.now += SESSION_LIFETIME // 2 + SECOND
+    assert [each.id for each in store.sessions.of(user.id)] == [young.id]
+    assert await expire(store) == 1
+    assert store.accounts.user_of_session(old.id) is None
+    assert store.accounts.user_of_session(young.id) == user
+
+
+async def test_much_is_swept_in_slices(store: Store, messages: Messages, clock: Clock) -> None:
+    """One sweep never takes more than a slice; called again until it says 0, all is gone."""
+    for number in range(25):
+        await store.messages.accept(messages.new(key=f"key-{number}"))
+    clock.now += DAY + SECOND
+    assert [await expire(store, 10) for _ in range(4)] == [10, 10, 5, 0]

@@ -1,11 +1,11 @@
-"""In charge of sessions: one generation after the other, and an end for whoever comes with an old one."""
+"""Sessions: one generation after the other; an old generation that is used again ends the session."""
 
 import pytest
 
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Account, User
 from appliance.store import Store
-from appliance.store.sessions import LIFETIME, MOST
+from appliance.store.sessions import SESSION_LIFETIME, SESSIONS_PER_USER
 from tests.store.samples import Clock
 
 WHERE = ("192.0.2.1", "curl")
@@ -29,17 +29,17 @@ async def begin(store: Store, user: User) -> LoginSession:
 async def test_each_renewal_is_the_next_generation(store: Store, user: User, clock: Clock) -> None:
     """A session goes on under the same id, for as long as it was at first, from where it was used last."""
     begun = await begin(store, user)
-    clock.now += LIFETIME - 1_000_000
+    clock.now += SESSION_LIFETIME - 1_000_000
     renewal = await store.sessions.renew(begun.id, 0, "192.0.2.2", "wget")
     assert renewal.session is not None
     assert (renewal.session.id, renewal.session.generation) == (begun.id, 1)
     assert (renewal.session.address, renewal.session.user_agent) == ("192.0.2.2", "wget")
-    assert renewal.session.expires_at - renewal.session.renewed_at == LIFETIME
+    assert renewal.session.expires_at - renewal.session.renewed_at == SESSION_LIFETIME
     assert store.sessions.of(user.id) == [renewal.session]
 
 
 async def test_an_old_generation_ends_the_session(store: Store, user: User) -> None:
-    """Whoever comes with it has a copy; afterwards the newest generation is no good either."""
+    """A client with it has a copy; afterwards the newest generation is no good either."""
     begun, other = await begin(store, user), await begin(store, user)
     await store.sessions.renew(begun.id, 0, *WHERE)
     reused = await store.sessions.renew(begun.id, 0, *WHERE)
@@ -58,17 +58,17 @@ async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> Non
 
 
 async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock) -> None:
-    """It is neither shown nor renewed, and makes no user, before the janitor comes by."""
+    """It is neither shown nor renewed, and makes no user, before it is deleted."""
     begun = await begin(store, user)
     assert store.accounts.user_of_session(begun.id) == user
-    clock.now += LIFETIME
+    clock.now += SESSION_LIFETIME
     assert (await store.sessions.renew(begun.id, 0, *WHERE)).session is None
     assert store.sessions.of(user.id) == []
     assert store.accounts.user_of_session(begun.id) is None
 
 
 async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:
-    """Somebody else's is as absent as one that never was."""
+    """Another user's is as absent as one that never was."""
     begun = await begin(store, user)
     assert not await store.sessions.end(begun.id, "usr_other")
     assert await store.sessions.end(begun.id, user.id)
@@ -92,10 +92,10 @@ async def test_no_session_begins_under_an_old_password(store: Store, user: User)
 
 async def test_the_one_renewed_longest_ago_makes_room(store: Store, user: User) -> None:
     """A user has a hundred sessions at most."""
-    begun = [await begin(store, user) for _ in range(MOST)]
+    begun = [await begin(store, user) for _ in range(SESSIONS_PER_USER)]
     await store.sessions.renew(begun[0].id, 0, *WHERE)
     newest = await begin(store, user)
     left = {each.id for each in store.sessions.of(user.id)}
-    assert len(left) == MOST
+    assert len(left) == SESSIONS_PER_USER
     assert {newest.id, begun[0].id} <= left
     assert begun[1].id not in left

@@ -1,4 +1,4 @@
-"""In charge of space that is given back: many free pages make the file shorter, few are kept for what comes."""
+"""Space given back to the disk: many free pages make the file shorter, few are kept for new mail."""
 
 import os
 from pathlib import Path

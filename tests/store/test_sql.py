@@ -1,4 +1,4 @@
-"""In charge of statements over many rows: however many there are, all of them are written and all answered."""
+"""Statements over many rows: however many there are, all of them are written and all answered."""
 
 import apsw
 import pytest

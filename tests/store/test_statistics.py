@@ -1,10 +1,10 @@
-"""In charge of the numbers: everything is counted once, whether it was added up already or not."""
+"""Statistics: everything is counted once, whether it was added up already or not."""
 
-import pytest
+from dataclasses import replace
 
 from appliance.model.dashboard import AccountStatistics
 from appliance.model.mail import Account, RecipientStatus
-from appliance.store import Store, statistics
+from appliance.store import Store
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR
 from tests.store.samples import SECOND, Clock, Messages, record
@@ -32,10 +32,10 @@ async def send(store: Store, messages: Messages, clock: Clock, *results: Recipie
 
 
 async def test_nothing_is_counted_twice_or_left_out(
-    store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
     """However the counting and the sending take turns, the numbers are those of what was sent."""
-    monkeypatch.setattr(statistics, "SLICE", 2)
+    counting = replace(store.statistics, rows_counted=2)
     sent = 0
     for _ in range(6):
         await send(store, messages, clock, DELIVERED, DELIVERED, BOUNCED, FAILED)
@@ -43,10 +43,10 @@ async def test_nothing_is_counted_twice_or_left_out(
         wanted = {"sent": sent, "delivered": sent // 2, "bounced": sent // 4, "failed": sent // 4}
         assert totals(await store.statistics.of(account.id, 0)) == wanted
         clock.now += 25 * SECOND
-        await store.statistics.count()
+        await counting.count()
         assert totals(await store.statistics.of(account.id, 0)) == wanted
     clock.now += HOUR
-    while await store.statistics.count():
+    while await counting.count():
         pass
     numbers = await store.statistics.of(account.id, 0)
     assert totals(numbers) == {"sent": 24, "delivered": 12, "bounced": 6, "failed": 6}
@@ -132,7 +132,7 @@ async def test_a_clock_that_went_back_counts_nothing_twice(
 async def test_a_server_at_rest_writes_nothing(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Without anything new there is no commit, however often the books are kept."""
+    """Without anything new there is no commit, however often statistics are counted."""
     await send(store, messages, clock, DELIVERED)
     clock.now += 61 * SECOND
     await store.statistics.count()

@@ -14,8 +14,15 @@ from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store, stored_bytes
 from appliance.store.accepting import accept
-from appliance.store.slices import START
-from appliance.store.stored_bytes import MESSAGE, RECIPIENT, RETRY_AFTER, SUPPRESSION, TEMPLATE_VERSION, of_message
+from appliance.store.sql import START
+from appliance.store.stored_bytes import (
+    MESSAGE,
+    QUOTA_RETRY_AFTER,
+    RECIPIENT,
+    SUPPRESSION,
+    TEMPLATE_VERSION,
+    of_message,
+)
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
 from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail
@@ -54,10 +61,10 @@ async def test_a_message_counts_its_bytes_and_its_rows(store: Store, messages: M
 
 
 async def tidied(store: Store, clock: Clock, age: int) -> None:
-    """Delete all that old_books deletes of that age."""
+    """Delete all that ledger folding deletes of that age."""
     after, more = START, True
     while more:
-        part = await store.old_books.tidy(after, clock.now - age, clock.now, 50)
+        part = await store.ledger_folding.fold_old(after, clock.now - age, clock.now, 50)
         after, more = part.after, part.more
 
 
@@ -140,7 +147,7 @@ async def test_a_full_account_is_refused_and_others_are_not(
         figures = f"keeps {size:,} bytes of messages and templates and may keep {size:,} bytes"
         with pytest.raises(Refused, match=figures) as refused:
             await store.messages.accept(limited(messages.new(size=0, test=test), size))
-        assert (refused.value.code, refused.value.retry_after) == (Code.RATE_LIMITED, RETRY_AFTER)
+        assert (refused.value.code, refused.value.retry_after) == (Code.RATE_LIMITED, QUOTA_RETRY_AFTER)
     assert counted(store) == {account.id: size}
     assert store.accounts.named("demo").credits == 99
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)

@@ -1,4 +1,4 @@
-"""In charge of the suppression list: an address is on it once, with its first reason, for one account."""
+"""The suppression list: an address is on it once, with its first reason, for one account."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""In charge of templates: each save is a version, and a delete leaves only their number."""
+"""Templates: each save is a version, and a delete leaves only their number."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""In charge of upgrades: the old database is kept, a copy takes the steps first, and a failure changes nothing."""
+"""Upgrades: the old database is kept, a copy takes the steps first, and a failure changes nothing."""
 
 import shutil
 import sys

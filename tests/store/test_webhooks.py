@@ -1,4 +1,4 @@
-"""In charge of webhook settings: one for an account, its secret sealed, gone for good when it is deleted."""
+"""Webhook settings: one for an account, its secret sealed, gone for good when it is deleted."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from appliance.model.mail import Account, RecipientStatus
 from appliance.model.webhooks import EventType, SealedSecret
 from appliance.store import Store
 from tests.store.hooks import SECRET, URL, events, results, save
-from tests.store.samples import HASH, SECOND, Clock, Messages
+from tests.store.samples import HASH, SECOND, Clock, Messages, expire
 
 
 async def test_the_first_save_makes_it_and_the_next_changes_it(store: Store, account: Account, clock: Clock) -> None:
@@ -53,7 +53,7 @@ async def test_a_deleted_one_is_gone(store: Store, account: Account, messages: M
     assert store.webhook_history.page(account.id, None, None, 10) == []
 
 
-async def test_the_janitor_takes_the_log_of_a_deleted_one(
+async def test_retention_deletes_the_log_of_a_deleted_one(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
     """First what waited for it and what is done, then the row itself; another account's stays."""
@@ -63,7 +63,7 @@ async def test_the_janitor_takes_the_log_of_a_deleted_one(
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
     await results(store, Messages(messages.outside, other.id), clock, RecipientStatus.DELIVERED)
     await store.webhooks.delete(account.id)
-    assert await store.janitor.sweep() == 4  # three posts and the webhook
-    assert await store.janitor.sweep() == 0
+    assert await expire(store) == 4  # three posts and the webhook
+    assert await expire(store) == 0
     assert [lane for lane, _, _ in store.webhook_posts.lanes()] == [events(kept)]
     assert store.webhooks.of(other.id) == kept

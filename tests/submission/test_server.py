@@ -19,9 +19,9 @@ from appliance.config import load
 from appliance.config.values import Endpoint
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import Credentials
-from appliance.intake.login_throttle import Guesses
-from appliance.intake.rate_limit import RequestRate
-from appliance.intake.services import Entrance
+from appliance.intake.limits import RequestRate
+from appliance.intake.login_throttle import LoginThrottle
+from appliance.intake.services import IntakeServices
 from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import open_store
@@ -138,8 +138,8 @@ async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
     settings = load.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
     async with open_store(tmp_path, outside, inline=True) as store, trio.open_nursery() as nursery:
         account = await provision(store, "demo")
-        guesses = Guesses(outside)
-        services = Entrance(
+        guesses = LoginThrottle(outside)
+        services = IntakeServices(
             intake,  # type: ignore[arg-type]  # as much of it as is used
             Credentials(store, outside, guesses),
             guesses,

@@ -7,7 +7,7 @@ from quart import Blueprint, Response, request
 
 from appliance.config.settings import Config
 from appliance.errors import Code
-from appliance.intake.quota import Quota
+from appliance.intake.limits import Quota
 from appliance.model.mail import LedgerEntry, LedgerKind, Role
 from appliance.times import rfc3339
 from appliance.web.answer import Time

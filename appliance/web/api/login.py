@@ -8,7 +8,7 @@ from msgspec import Meta
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
-from appliance.intake.login_throttle import FAILURE_DELAY, Attempt, Guesses
+from appliance.intake.login_throttle import FAILURE_DELAY, LoginAttempt, LoginThrottle
 from appliance.keys.passwords import (
     MAX_PASSWORD_BYTES,
     MIN_PASSWORD_CHARACTERS,
@@ -97,7 +97,7 @@ def user_agent() -> str:
 
 
 def blueprint(
-    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses, hashing: PasswordHasher
+    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: LoginThrottle, hashing: PasswordHasher
 ) -> Blueprint:
     """The routes."""
     routes = Blueprint("session", __name__)
@@ -115,12 +115,12 @@ def blueprint(
         response.headers["Set-Cookie"] = given
         return response
 
-    def attempted(email: str, user: User | None) -> Attempt:
+    def attempted(email: str, user: User | None) -> LoginAttempt:
         """Count the request as a wrong login, or refuse it, before any work is done for it."""
         known = sessions.addresses(user.id if user else "")
         return guesses.attempt(email, client_address(), known)
 
-    async def is_right(attempt: Attempt, password: str, user: User | None) -> bool:
+    async def is_right(attempt: LoginAttempt, password: str, user: User | None) -> bool:
         """Whether that is the user's password; it takes as long when there is no such user."""
         await trio.sleep(attempt.wait)
         try:

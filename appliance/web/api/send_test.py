@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import Blueprint, Response
 
 from appliance.errors import Code, Refused
-from appliance.intake.accept import FrontDoor
+from appliance.intake.accept import MessageIntake
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
@@ -67,7 +67,7 @@ class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
 BODY = msgspec.json.Decoder(TestMailRequest)
 
 
-def blueprint(services: Services, door: FrontDoor) -> Blueprint:
+def blueprint(services: Services, door: MessageIntake) -> Blueprint:
     """The routes."""
     routes = Blueprint("test_mail", __name__)
     last: dict[str, int] = {}  # by account: when its last test was sent

@@ -7,7 +7,7 @@ from msgspec import Meta
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused, invalid
-from appliance.intake.quota import Quota
+from appliance.intake.limits import Quota
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.message.schema import Mailbox

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
-from appliance.intake.quota import Quota
+from appliance.intake.limits import Quota
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders

@@ -8,7 +8,7 @@ from quart import Blueprint, Response, request
 
 from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.errors import Code
-from appliance.intake.rate_limit import RequestRate
+from appliance.intake.limits import RequestRate
 from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
 from appliance.times import rfc3339
 from appliance.web.answer import Time

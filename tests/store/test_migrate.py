@@ -1,4 +1,4 @@
-"""In charge of the schema: migrations lead to schema.sql, step by step, each with its record, and never backwards."""
+"""Migrations lead to schema.sql, step by step, each with its record, and never backwards."""
 
 import os
 import stat
@@ -138,7 +138,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_nobody_else_can_read_what_is_stored(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_what_is_stored(tmp_path: Path) -> None:
     """Directory, database, log, index and key belong to their owner alone, whatever the umask says."""
     data_dir = tmp_path / "data"
     before = os.umask(0)

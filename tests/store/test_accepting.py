@@ -1,4 +1,4 @@
-"""In charge of what is written together: it ends as if it had come one by one, whatever the batch is made of."""
+"""Writing many messages in one batch ends as if they had come one by one, whatever the batch is made of."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -17,8 +17,8 @@ from appliance.outside import Outside
 from appliance.store import KeyTaken, Store, open_store
 from appliance.store.accepting import accept
 from appliance.store.connection import open_writer
-from appliance.store.engine import BATCH, Engine, GroupCommit, Inline
-from appliance.store.messages import LARGE
+from appliance.store.engine import JOBS_PER_COMMIT, Engine, GroupCommit, Inline
+from appliance.store.messages import WRITTEN_ON_LOOP
 from appliance.store.migrate import migrate
 from appliance.store.queue import SELECT_DUE, due_recipient, record
 from tests.store.samples import CREDITS, HASH, Clock, Messages, outcome
@@ -82,10 +82,10 @@ def stored(engine: Engine) -> list[int]:
 async def test_items_that_wait_are_written_together(path: Path) -> None:
     """Of many items at once, all come to their work in a few calls, and each refusal goes to its own."""
     engine, numbers = Engine(path, GroupCommit(path, lambda _: None)), Numbers()
-    results = await write_all(engine, numbers, [-3, *range(20, 20 + BATCH), -2])
+    results = await write_all(engine, numbers, [-3, *range(20, 20 + JOBS_PER_COMMIT), -2])
     assert len(numbers.calls) <= 3
     assert {number for number, result in results.items() if result == "ValueError"} == {-3, -2}
-    assert stored(engine) == list(range(20, 20 + BATCH))
+    assert stored(engine) == list(range(20, 20 + JOBS_PER_COMMIT))
     await engine.close()
 
 
@@ -153,7 +153,7 @@ async def test_credits_are_counted_through_the_batch(tmp_path: Path, clock: Cloc
         assert set(refused) == {Code.INSUFFICIENT_CREDITS}
 
 
-async def test_a_message_to_nobodys_account_fails_alone(tmp_path: Path, clock: Clock) -> None:
+async def test_a_message_to_an_unknown_account_fails_alone(tmp_path: Path, clock: Clock) -> None:
     """Its neighbours in the batch are accepted."""
     async with open_store(tmp_path / "data", Outside(now=clock)) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
@@ -164,7 +164,7 @@ async def test_a_message_to_nobodys_account_fails_alone(tmp_path: Path, clock: C
 
         async def fail() -> None:
             with pytest.raises(LookupError):
-                await store.messages.accept(replace(messages.new(), account_id="acc_nobody"))
+                await store.messages.accept(replace(messages.new(), account_id="acc_unknown"))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send, messages.new())
@@ -183,7 +183,7 @@ async def test_unusual_text_is_stored_as_it_is(store: Store, messages: Messages,
 
 
 async def test_text_that_cannot_be_stored_fails_alone(tmp_path: Path, clock: Clock) -> None:
-    """A lone surrogate is nobody's problem but its own message's."""
+    """A lone surrogate fails its own message only."""
     async with open_store(tmp_path / "data", Outside(now=clock)) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
         messages, results = Messages(Outside(now=clock), account.id), []
@@ -219,7 +219,7 @@ TABLES = {
 
 
 def rows_of(connection: apsw.Connection, tables: dict[str, str]) -> dict[str, list[tuple[object, ...]]]:
-    """What the tables hold, apart from ids that nobody outside knows."""
+    """What the tables hold, apart from internal ids."""
     return {
         table: sorted(connection.execute(f"SELECT {columns} FROM {table}").fetchall(), key=repr)
         for table, columns in tables.items()
@@ -237,7 +237,7 @@ def ledger_adds_up(connection: apsw.Connection) -> bool:
     return True
 
 
-def house() -> apsw.Connection:
+def database() -> apsw.Connection:
     """Accounts with few credits, without a limit, with a daily cap, and suspended; the first and third suppress one."""
     connection = apsw.Connection(":memory:")
     migrate(connection, 0)
@@ -289,7 +289,7 @@ def both(work: Callable[[apsw.Connection, bool], object]) -> tuple[apsw.Connecti
     """The same work on two new databases, once with all together and once one by one."""
     connections = []
     for together in (True, False):
-        connection = house()
+        connection = database()
         work(connection, together)
         connections.append(connection)
     return connections[0], connections[1]
@@ -300,7 +300,7 @@ def news_of(sends: list[Send], clock: Clock) -> list[NewMessage]:
     news = []
     for account, addresses, key, test in sends:
         messages = Messages(Outside(now=clock), f"acc_{account}")
-        size = 2 * LARGE if key == "two" else 10
+        size = 2 * WRITTEN_ON_LOOP if key == "two" else 10
         news.append(messages.new(*sorted(addresses), key=key, test=test, size=size))
     return news
 
@@ -310,7 +310,7 @@ def news_of(sends: list[Send], clock: Clock) -> list[NewMessage]:
 def test_messages_together_break_no_rule(sends: list[Send]) -> None:
     """No credit and no key is used twice, no refused message leaves a trace, no accepted one misses a row."""
     clock = Clock()
-    connection = house()
+    connection = database()
     news = news_of(sends, clock)
     results = accept(connection, Outside(now=clock), news)
     written = {new.id for new, result in zip(news, results, strict=True) if not isinstance(result, Exception)}
@@ -334,7 +334,7 @@ def test_messages_together_break_no_rule(sends: list[Send]) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SENDS)
 def test_simple_messages_end_as_one_by_one(sends: list[Send]) -> None:
-    """Of accounts without caps and with nobody suppressed, every answer and every row is the same either way."""
+    """Of accounts without caps and with no address suppressed, every answer and every row is the same either way."""
     simple: list[Send] = []
     for account, addresses, key, test in sends:
         if account != 2:

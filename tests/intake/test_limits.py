@@ -1,15 +1,18 @@
-"""In charge of rates: a credential has its share each second and a burst of two, and is told when there is room."""
+"""The limits of intake: requests a second of each credential, and the bytes an account may keep."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.config.values import MIB, Share
 from appliance.errors import Code, Refused
-from appliance.intake import rate_limit as rates_module
-from appliance.intake.rate_limit import RequestRate
+from appliance.intake.limits import LEAST_SHARE, SHARE_KEPT, Quota, RequestRate, share_of
 from appliance.outside import Outside
+from appliance.system.free_space import FreeSpace
 from appliance.times import SECOND
 
 
@@ -95,7 +98,7 @@ def test_a_burst_of_its_own_and_a_slow_rate() -> None:
 
 
 def test_a_clock_that_jumps_back_lends_nothing_and_takes_nothing() -> None:
-    """Two days back and forth leave everybody with what they had, at most a burst."""
+    """Two days back and forth leave each credential with what it had, at most a burst."""
     clock = Clock()
     rate = RequestRate(10, Outside(now=clock))
     assert taken(rate, "key:1", 15) == 15
@@ -105,10 +108,9 @@ def test_a_clock_that_jumps_back_lends_nothing_and_takes_nothing() -> None:
     assert taken(rate, "key:1", 100) == 10
 
 
-def test_only_so_many_credentials_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_credentials_are_remembered() -> None:
     """The longest unused go first; one that is in use stays limited."""
-    monkeypatch.setattr(rates_module, "BUCKETS", 10)
-    rate = RequestRate(10, Outside(now=Clock()))
+    rate = RequestRate(10, Outside(now=Clock()), remembered=10)
     taken(rate, "busy", 100)
     for number in range(1000):
         rate.take(f"key:{number}")
@@ -126,3 +128,52 @@ def test_no_pattern_gets_more_than_its_share(pattern: list[tuple[int, int]], per
         waited += pause
         passed += taken(rate, "key:1", tries)
         assert passed <= 2 * per_second + waited * per_second / SECOND + 1e-6
+
+
+GIB = 1024 * MIB
+
+
+def quota(directory: Path, setting: Share, *, min_bytes: int = 0, min_percent: int = 0, now: list[int]) -> Quota:
+    """A quota for a database in this directory."""
+    return Quota(setting, FreeSpace(directory, min_bytes, min_percent, Outside(now=lambda: now[0])))
+
+
+def test_a_size_is_that_size_and_0_none(tmp_path: Path) -> None:
+    """Neither asks the file system."""
+    nowhere = tmp_path / "nowhere"
+    assert quota(nowhere, Share(bytes=5 * GIB), now=[0]).bytes() == 5 * GIB
+    assert quota(nowhere, Share(), now=[0]).bytes() is None
+
+
+@pytest.mark.parametrize(("fillable", "expected"), [(100 * GIB, 25 * GIB), (1, LEAST_SHARE), (-5 * GIB, LEAST_SHARE)])
+def test_a_share_is_of_what_mail_may_fill(fillable: int, expected: int) -> None:
+    """On a disk that is nearly full already an account still has the least there is."""
+    assert share_of(25, fillable) == expected
+
+
+def test_what_the_database_takes_counts_as_free(tmp_path: Path) -> None:
+    """An account's own mail does not make its quota smaller, and the watermark is not for it."""
+    facts = os.statvfs(tmp_path)
+    free = facts.f_bavail * facts.f_frsize
+    empty = quota(tmp_path, Share(percent=50), now=[0]).bytes()
+    assert empty == pytest.approx(free // 2, rel=0.05)
+    with (tmp_path / "appliance.db").open("wb") as database:
+        database.truncate(100 * GIB)  # a hole: nothing is written
+    full = quota(tmp_path, Share(percent=50), now=[0]).bytes()
+    assert full == pytest.approx(free // 2 + 50 * GIB, rel=0.05)
+    below = quota(tmp_path, Share(percent=50), min_bytes=60 * GIB, now=[0]).bytes()
+    assert below == pytest.approx(free // 2 + 20 * GIB, rel=0.05)
+
+
+def test_it_looks_now_and_then_and_after_a_reload(tmp_path: Path) -> None:
+    """Most messages cost no system call; another setting counts at once."""
+    now = [1_000_000_000]
+    limit = quota(tmp_path, Share(percent=50), now=now)
+    first = limit.bytes()
+    with (tmp_path / "appliance.db").open("wb") as database:
+        database.truncate(100 * GIB)
+    assert limit.bytes() == first
+    now[0] += SHARE_KEPT
+    assert limit.bytes() != first
+    limit.adopt(Share(bytes=7))
+    assert limit.bytes() == 7

@@ -1,4 +1,4 @@
-"""In charge of hearing what SQLite says of the disk: failed syncs and damaged pages, and nothing that is no fault."""
+"""Faults SQLite reports in its log: failed syncs and damaged pages, and nothing that is no fault."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,8 @@ import trio.testing
 
 from appliance.errors import Code, Refused
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.disk_faults import PagesDamaged, StorageFault, Unsynced, heard_by
 from appliance.store.engine import GroupCommit, statement
+from appliance.store.faults import PagesDamaged, StorageFault, Unsynced, heard_by
 
 UNSYNCED = "os_unix.c:44012: (5) full_fsync(/data/appliance.db-wal) - "
 
@@ -28,7 +28,7 @@ def test_a_failed_sync_is_told_in_plain_words() -> None:
 
 @pytest.mark.parametrize("code", [apsw.SQLITE_CONSTRAINT, apsw.SQLITE_FULL, apsw.SQLITE_BUSY, apsw.SQLITE_IOERR_WRITE])
 def test_other_words_are_no_fault(code: int) -> None:
-    """A full disk is refused and waited for, a constraint is somebody's mistake, a write is judged where it is made."""
+    """A full disk is refused, a constraint is the statement's mistake, a write is judged where it is made."""
     heard: list[StorageFault] = []
     with heard_by(heard.append):
         apsw.log(code, "something")
@@ -55,7 +55,7 @@ def test_damaged_pages_are_heard_of(tmp_path: Path) -> None:
 
 
 async def test_a_fault_that_is_heard_ends_all_writing(tmp_path: Path) -> None:
-    """Also one that no commit of ours has met: it is told once, and whoever writes then is refused."""
+    """Also one that no commit of ours has met: it is told once, and later writes are refused."""
     failures: list[StorageFault] = []
     writer = GroupCommit(tmp_path / "notes.db", failures.append)
     try:
@@ -69,5 +69,5 @@ async def test_a_fault_that_is_heard_ends_all_writing(tmp_path: Path) -> None:
         assert refused.value.code is Code.TEMPORARY_FAILURE
     finally:
         await writer.close()
-    apsw.log(apsw.SQLITE_IOERR_FSYNC, UNSYNCED)  # nobody listens any more
+    apsw.log(apsw.SQLITE_IOERR_FSYNC, UNSYNCED)  # no listener any more
     assert len(failures) == 1

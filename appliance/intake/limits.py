@@ -1,0 +1,93 @@
+"""The two limits of intake: how fast a credential may call, and how many bytes an account may keep.
+
+`Quota` is `limits.stored_bytes_per_account`. A share is one of all that mail may fill: what is free on the database's
+file system, with what the database takes already, down to the watermark below which all mail is refused. So one account
+alone never brings the disk to the watermark.
+"""
+
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from appliance.config.values import MIB, Share
+from appliance.errors import Code, Refused
+from appliance.outside import Outside
+from appliance.system.free_space import FreeSpace
+
+BUCKETS = 10_000  # credentials remembered; the longest unused go first, and those are full again anyway
+SHARE_KEPT = 10_000_000  # microseconds; computing the share takes three system calls
+DATABASE_FILES = ("appliance.db", "appliance.db-wal")  # what counts as free, though it is not
+LEAST_SHARE = 64 * MIB  # on a disk that small the watermark has to do
+
+
+@dataclass(slots=True)
+class RequestRate:
+    """Requests a second for each credential, as a token bucket each; 0 turns it off."""
+
+    per_second: float
+    outside: Outside
+    burst: float | None = None  # at once; None: twice the rate
+    refusal: str = "This credential may call {rate:g} times a second. Slow down and retry."
+    remembered: int = BUCKETS
+    _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens left, when that was true
+
+    def take(self, credential: str) -> None:
+        """Count one request, or refuse it and say when there is room again."""
+        if self.per_second == 0:
+            return
+        now, burst = self.outside.now(), 2.0 * self.per_second if self.burst is None else self.burst
+        tokens, then = self._buckets.pop(credential, (burst, now))
+        tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * self.per_second)
+        allowed = tokens >= 1
+        self._buckets[credential] = (tokens - 1 if allowed else tokens, now)
+        if len(self._buckets) > self.remembered:
+            del self._buckets[next(iter(self._buckets))]
+        if not allowed:
+            raise Refused(
+                Code.RATE_LIMITED,
+                self.refusal.format(rate=self.per_second),
+                retry_after=math.ceil((1 - tokens) / self.per_second),
+            )
+
+
+@dataclass(slots=True)
+class Quota:
+    """The quota of every account."""
+
+    setting: Share
+    free_space: FreeSpace
+    _computed_at: int = field(default=-SHARE_KEPT)
+    _share: int = 0
+
+    def bytes(self) -> int | None:
+        """What an account may keep now; None: any amount."""
+        if not self.setting.percent:
+            return self.setting.bytes or None
+        now = self.free_space.outside.now()
+        if not 0 <= now - self._computed_at < SHARE_KEPT:
+            self._computed_at = now
+            self._share = share_of(self.setting.percent, self._fillable())
+        return self._share
+
+    def adopt(self, setting: Share) -> None:
+        """Work by this setting from now on."""
+        self.setting, self._computed_at = setting, -SHARE_KEPT
+
+    def _fillable(self) -> int:
+        facts, space = os.statvfs(self.free_space.directory), self.free_space
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        watermark = max(space.min_bytes, int(total * space.min_percent) // 100) if space.min_bytes else 0
+        return free + sum(_size(space.directory / name) for name in DATABASE_FILES) - watermark
+
+
+def share_of(percent: int, fillable: int) -> int:
+    """So much of what mail may fill. No I/O."""
+    return max(LEAST_SHARE, fillable * percent // 100)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
