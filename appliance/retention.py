@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.config.load import Retention
+from appliance.concurrency.wake import SLEEP_LIMIT
+from appliance.config.settings import RetentionSettings
 from appliance.errors import Refused
-from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.slices import START, Slice
 from appliance.system.free_space import FreeSpace
@@ -68,7 +69,7 @@ class _Chore:
 class Janitor:
     """Keeps what the settings say, and no longer."""
 
-    def __init__(self, store: Store, outside: Outside, kept: Retention, free_space: FreeSpace) -> None:
+    def __init__(self, store: Store, outside: Outside, kept: RetentionSettings, free_space: FreeSpace) -> None:
         self._store, self._outside, self._free_space = store, outside, free_space
         self._bodies, self._metadata, self._logs = (
             round(seconds * 1_000_000) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)

@@ -10,17 +10,19 @@ from pathlib import Path
 import trio
 
 from appliance.acme import service as acme
-from appliance.config.load import Config, ConfigError, load
+from appliance.concurrency.wake import Wake
+from appliance.config.load import Config, load
 from appliance.config.reload import LiveSettings
+from appliance.config.settings import ConfigError
 from appliance.deliver import build, sandbox
 from appliance.errors import Refused
 from appliance.intake import services
 from appliance.intake.accept import Deliveries
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.keys.keyfile import load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.retention import Janitor
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
@@ -32,7 +34,7 @@ from appliance.system import memory
 from appliance.system.instance_lock import only_server
 from appliance.system.sd_notify import ServiceManager, service_manager
 from appliance.telemetry.log import get_logger, set_level
-from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.web import build as site
 from appliance.web import server
 from appliance.web.edge import Edge
@@ -102,12 +104,12 @@ async def _run_on_store(
             life.deadline = trio.current_time() + LAST_ANSWERS
 
         async with open_store(config.server.data_dir, outside, on_failure=storage_failed) as store:
-            TRAIL.keep = config.log.messages
+            MESSAGE_LOG.keep = config.log.messages
             try:
                 await _run_all(config, outside, store, key, manager, stopping, signals, on_ready, shutdown)
             finally:
-                TRAIL.write()  # what came in with the last moments, too
-                TRAIL.keep = False
+                MESSAGE_LOG.write()  # what came in with the last moments, too
+                MESSAGE_LOG.keep = False
 
 
 def _key(data_dir: Path) -> bytes:
@@ -160,7 +162,7 @@ async def _run_all(
         workers.start_soon(webhooks.run)
         workers.start_soon(Janitor(store, outside, config.retention, shared.door.free_space).run)
         workers.start_soon(_keep_books, store, shared)
-        workers.start_soon(TRAIL.run)
+        workers.start_soon(MESSAGE_LOG.run)
         told = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside))
         challenges = await workers.start(acme.serve, config, outside, live)
         async with trio.open_nursery() as listeners:

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from appliance.errors import in_words
+from appliance.errors import error_text
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from appliance.errors import in_words
 )
 def test_an_error_is_told_in_words(error: Exception, words: str) -> None:
     """The system's own words for a fault of the system, else the error's text; never a repr."""
-    assert in_words(error) == words
+    assert error_text(error) == words

@@ -6,11 +6,12 @@ import threading
 
 import pytest
 import trio
+from appliance.concurrency.wake import SLEEP_LIMIT, Wake
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, assert_checkpoints
 
-from appliance.outside import SLEEP_LIMIT, Outside, Wake, identifier_from, identifier_time
+from appliance.outside import Outside, identifier_from, identifier_time
 
 NOW = 1_700_000_000_000_000
 ID = re.compile(r"msg_[0-9a-f]{32}")

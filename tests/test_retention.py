@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from appliance.concurrency.wake import SLEEP_LIMIT
 from trio.testing import MockClock
 
-from appliance.config.load import Retention
+from appliance.config.settings import RetentionSettings
 from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
-from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.outside import Outside
 from appliance.retention import ANEW, LEAST, LEAST_REST, MOST, SLICE_TIME, SOON, Janitor, Pace, rest
 from appliance.store import Store, open_store
 from appliance.store.body_parts import PART
@@ -48,7 +49,7 @@ async def messages(store: Store, clock: Clock) -> Messages:
 def janitor(store: Store, clock: Clock, tmp_path: Path) -> Janitor:
     """A janitor that keeps things for as long as the defaults say, on a disk with room."""
     outside = Outside(now=clock)
-    return Janitor(store, outside, Retention(), FreeSpace(tmp_path, 0, 0, outside))
+    return Janitor(store, outside, RetentionSettings(), FreeSpace(tmp_path, 0, 0, outside))
 
 
 def in_all(kind: str) -> int:
@@ -143,7 +144,7 @@ async def test_a_disk_that_is_nearly_full_is_given_everything(
     await janitor.round()
     assert store.space.usage().free_pages > 100
     outside = Outside(now=clock)
-    eager = Janitor(store, outside, Retention(), FreeSpace(tmp_path, HUGE, 0, outside))
+    eager = Janitor(store, outside, RetentionSettings(), FreeSpace(tmp_path, HUGE, 0, outside))
     with trio.move_on_after(SOON):
         await eager.run()
     assert store.space.usage().free_pages == 0

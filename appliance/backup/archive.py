@@ -18,8 +18,8 @@ from typing import IO
 
 import msgspec
 
-from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import KEY_BYTES
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.store import FILE_NAME as DATABASE
 
 MANIFEST = "manifest.json"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from appliance import __version__
 from appliance.backup import archive
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.keys.keyfile import load_or_create
-from appliance.model.events import rfc3339
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.copying import Progress, copy_inside, relieve, sync
 from appliance.store.faults import DiskFault, DiskFull, failed_writing
 from appliance.store.integrity import has_secrets, schema_inside
+from appliance.times import rfc3339
 
 Fraction = Callable[[float], None]  # how much is done, from 0 to 1
 

@@ -15,8 +15,8 @@ from appliance.backup import archive
 from appliance.backup.make import NO_LINKS
 from appliance.backup.unfinished import BEFORE, DECIDED, STAGING, complete
 from appliance.backup.verify import Verified, verify
-from appliance.keys.keyfile import FILE_NAME as KEY
-from appliance.model.mail import AllWaiting
+from appliance.keys.keyfile import KEY_FILE as KEY
+from appliance.model.queue import AllWaiting
 from appliance.outside import Outside
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store

@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store.copying import sync
 from appliance.store.file_watch import RESCUED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from appliance.backup import archive
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
-from appliance.keys.sealing import SealBroken
+from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.store import NewerDatabase
 from appliance.store.integrity import Contents, Damaged, examine_inside
@@ -62,7 +62,7 @@ def _named(what: str) -> Iterator[None]:
     """Say what it is that cannot be opened."""
     try:
         yield
-    except SealBroken:
+    except UnsealError:
         raise archive.Broken(
             f"the key in it does not open {what}: the key file was replaced before it was made"
         ) from None

@@ -234,7 +234,7 @@ def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] |
 
 
 def _record(found: "Account") -> dict[str, Any]:
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     return {
         "id": found.id,

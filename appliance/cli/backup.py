@@ -137,7 +137,7 @@ def _told(verified: "Verified") -> str:
 
 
 def _answer(file: Path, data_dir: Path, restored: "Restored") -> dict[str, Any]:
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     waiting, kept = restored.waiting, restored.kept
     return {
@@ -153,7 +153,7 @@ def _answer(file: Path, data_dir: Path, restored: "Restored") -> dict[str, Any]:
 
 
 def _lines(data_dir: Path, restored: "Restored") -> "Iterator[str]":
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     waiting = restored.waiting
     yield f"Restored to {data_dir}: {_told(restored.verified)}."

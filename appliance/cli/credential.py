@@ -80,7 +80,7 @@ def revoke(name: str, username: str, as_json: bool) -> None:
 
 
 def _record(found: "SmtpCredential") -> dict[str, Any]:
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     revoked_at = None if found.revoked_at is None else rfc3339(found.revoked_at)
     return {"username": found.username, "created_at": rfc3339(found.created_at), "revoked_at": revoked_at}

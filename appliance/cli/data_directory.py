@@ -8,9 +8,9 @@ import os
 import pwd
 from pathlib import Path
 
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.store import FILE_NAME as DATABASE
-from appliance.system.instance_lock import FILE_NAME as LOCK
+from appliance.system.instance_lock import LOCK_FILE as LOCK
 
 WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK)
 ROOT = 0

@@ -10,7 +10,7 @@ from appliance.cli.output import printable, show, show_list
 
 if TYPE_CHECKING:
     from appliance.config.load import Config
-    from appliance.dns.check import Checked
+    from appliance.dns.check import CheckedRecord
     from appliance.dns.records import DnsRecord
     from appliance.model.mail import Domain, StoredDkimKey
     from appliance.store import Store
@@ -192,7 +192,7 @@ def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[Checked]":
 
 
 def _record(found: "Domain") -> dict[str, Any]:
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     return {"name": found.name, "usable": found.usable, "created_at": rfc3339(found.created_at)}
 
@@ -205,12 +205,12 @@ def _to_publish(wanted: "list[DnsRecord]") -> str:
     return "\n\n".join(f"{record.purpose}:\n  {record.name}  {record.type}\n  {record.value}" for record in wanted)
 
 
-def _checked(each: "Checked") -> dict[str, Any]:
+def _checked(each: "CheckedRecord") -> dict[str, Any]:
     seen = {"needed": each.record.needed, "status": each.status.value, "found": list(each.found), "note": each.note}
     return _dns_record(each.record) | seen
 
 
-def _checked_line(each: "Checked") -> str:
+def _checked_line(each: "CheckedRecord") -> str:
     """One line for what is right; for the rest also what was found and what should be."""
     record = each.record
     head = f"{each.status.value:<8} {record.name}  {record.type}" + (f"  ({each.note})" if each.note else "")

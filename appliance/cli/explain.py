@@ -11,9 +11,9 @@ from appliance.cli.output import printable, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.config.settings import Warmup
+    from appliance.config.settings import WarmupSettings
     from appliance.model.mail import Attempt, MessageRecord, TriedRecipient
-    from appliance.report.explain import PoolView
+    from appliance.model.queue import PoolView
     from appliance.store import Store
 
 
@@ -40,7 +40,7 @@ def explain(message: str, dialogue: bool, as_json: bool) -> None:
     show(as_json, answer, "\n".join(map(printable, _lines(record, answer, dialogue=dialogue))))
 
 
-def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageRecord, dict[str, PoolView]]":
+def _found(store: "Store", message: str, warmup: "WarmupSettings") -> "tuple[MessageRecord, dict[str, PoolView]]":
     """The record of a message, and how the pools of its recipients stand."""
     from appliance.errors import Code, Refused
 
@@ -51,9 +51,9 @@ def _found(store: "Store", message: str, warmup: "Warmup") -> "tuple[MessageReco
 
 
 def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
-    from appliance.model.events import rfc3339
     from appliance.outside import Outside
     from appliance.report.explain import standing
+    from appliance.times import rfc3339
 
     now, message = Outside().now(), record.message
 
@@ -81,8 +81,8 @@ def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int,
 
 
 def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, Any]:
-    from appliance.model.events import rfc3339
     from appliance.report import explain as words
+    from appliance.times import rfc3339
 
     answer = {
         "number": number,

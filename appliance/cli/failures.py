@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Iterator
 
 from appliance.backup.unfinished import Interrupted
-from appliance.config.load import Config, ConfigError, Endpoint
+from appliance.config.load import Config, Endpoint
+from appliance.config.settings import ConfigError
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.listeners import bind_error, binds
 from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused

@@ -102,7 +102,7 @@ def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
 
 
 def _record(found: "ApiKey") -> dict[str, Any]:
-    from appliance.model.events import rfc3339
+    from appliance.times import rfc3339
 
     return {
         "id": found.id,

@@ -9,7 +9,7 @@ from appliance.cli.options import TEXT, common
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
-    from appliance.model.mail import AllWaiting
+    from appliance.model.queue import AllWaiting
     from appliance.store import Store
 
 

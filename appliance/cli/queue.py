@@ -11,11 +11,11 @@ from appliance.cli.output import show, show_list
 
 if TYPE_CHECKING:
     from appliance.config.load import Config
-    from appliance.model.mail import PoolHold, PoolState, WaitingMail
-    from appliance.model.warmup import Warming
+    from appliance.model.queue import PoolHold, PoolState, WaitingMail
+    from appliance.model.warmup import WarmupStatus
     from appliance.store import Store
 
-    _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[Warming]]
+    _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[WarmupStatus]]
 
 COLUMNS = {
     "name": "POOL, DESTINATION",
@@ -251,7 +251,8 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
     """By how long, not by the clock: that is what one wants to know, and there is room for it."""
     from datetime import datetime
 
-    from appliance.report.explain import SECOND, span
+    from appliance.report.explain import span
+    from appliance.times import SECOND
 
     def since(time: str) -> int:
         return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
@@ -264,8 +265,8 @@ def _times(line: dict[str, Any], now: int) -> dict[str, str]:
 
 
 def _state(pool: dict[str, Any], warmups: "list[Warming]", now: int) -> str:
-    from appliance.model.events import rfc3339
     from appliance.report.explain import warmup_wait
+    from appliance.times import rfc3339
 
     if pool["held_because"] is not None:
         probe = pool["next_probe_at"]

@@ -22,11 +22,11 @@ from appliance.deliver.tls_policy import TlsPolicies
 from appliance.deliver.warmups import Warmups
 from appliance.dns.resolver import DnsResolver
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.net.local_addresses import OwnAddresses
+from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import Inbox
-from appliance.tls.trust import trusting_context
+from appliance.tls.trust import verifying_context
 
 
 def build(
@@ -34,13 +34,13 @@ def build(
 ) -> Dispatch:
     """Delivery to the world, ready to run; `stop_by` says when it has to have ended once it is stopped."""
     name_pools(config.delivery.pools)
-    delivery, own = config.delivery, OwnAddresses(frozenset(config.delivery.own_addresses))
+    delivery, own = config.delivery, LocalAddresses(frozenset(config.delivery.own_addresses))
     resolver = DnsResolver(config.dns.resolvers)
     own_names = frozenset({config.server.hostname})
     router = Router(
         resolver, outside.random, delivery.mx_port, delivery.allow_networks, own, own_names, relays(delivery)
     )
-    trusting = trusting_context(delivery.ca_file)
+    trusting = verifying_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
     proofs = Proofs(resolver, pools(config))
     courier = Courier(

@@ -3,35 +3,43 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from appliance.config.load import Config, ConfigError, Delivery, DomainRelay, Mode, PoolSettings
-from appliance.config.settings import OTHERS, place_of
+from appliance.config.load import Config, PoolSettings
+from appliance.config.settings import (
+    DEFAULT_POOL,
+    ConfigError,
+    DeliveryMode,
+    DeliverySettings,
+    RelaySettings,
+    RelayTls,
+    place_of,
+)
 from appliance.deliver.providers import PROVIDERS, Limits, Pools, Provider, by_reverse, by_suffix
-from appliance.deliver.route import Relay, Relays, RelayTls
+from appliance.deliver.route import Relay, Relays
 
 
-def relays(delivery: Delivery) -> Relays:
+def relays(delivery: DeliverySettings) -> Relays:
     """Which mail goes to a relay: all of it in mode relay, else that for the domains that have one of their own."""
     by_domain = {domain: _relay(table) for domain, table in delivery.relays.items()}
-    only = delivery.mode is Mode.RELAY
+    only = delivery.mode is DeliveryMode.RELAY
     return Relays(_main_relay(delivery) if only and delivery.relay_host else None, by_domain, only)
 
 
-def _main_relay(delivery: Delivery) -> Relay:
+def _main_relay(delivery: DeliverySettings) -> Relay:
     tls = RelayTls(delivery.relay_tls.value)
     return Relay(delivery.relay_host, delivery.relay_port, delivery.relay_username, delivery.relay_password, tls)
 
 
-def _relay(table: DomainRelay) -> Relay:
+def _relay(table: RelaySettings) -> Relay:
     return Relay(table.host, table.port, table.username, table.password, RelayTls(table.tls.value))
 
 
 def pools(config: Config) -> Pools:
     """The built-in pools with what the operator changed, and those that the operator added."""
     tables = config.delivery.pools
-    others = _limits(tables.get(OTHERS, PoolSettings()), Limits())
+    others = _limits(tables.get(DEFAULT_POOL, PoolSettings()), Limits())
     known = {provider.name: _without(provider, tables.values()) for provider in PROVIDERS}
     for name, table in tables.items():
-        if name != OTHERS:
+        if name != DEFAULT_POOL:
             known[name] = _provider(config, name, table, known.get(name), others)
     # The operator's last, because the last row for a suffix counts.
     rows = sorted(known.values(), key=lambda provider: provider.name in tables)
@@ -40,7 +48,7 @@ def pools(config: Config) -> Pools:
 
 def pool_names(config: Config) -> frozenset[str]:
     """The pools that are known by name before any mail has gone: built in, or the operator's."""
-    return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {OTHERS}
+    return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {DEFAULT_POOL}
 
 
 def _without(provider: Provider, tables: Iterable[PoolSettings]) -> Provider:

@@ -23,9 +23,9 @@ from appliance.deliver.warmups import Warmups
 from appliance.model.mail import Outcome
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.system.shortage import PAUSE, Shortage
+from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import OPEN
+from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
 SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
 LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory until it is over
@@ -104,7 +104,7 @@ class Flights:
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Hold the nursery of what is in flight, to its end; cancelling it does not end it, but `end` does."""
-        OPEN["deliver"] = lambda: self._slots.used
+        OPEN_CONNECTIONS["deliver"] = lambda: self._slots.used
         with self._landing:
             async with trio.open_nursery() as self._air:
                 task_status.started()
@@ -326,7 +326,7 @@ class Flights:
     @property
     def _pauses(self) -> bool:
         """Whether a shortage was met a moment ago, so that nothing begins but in the place of what has ended."""
-        return self._short_at is not None and trio.current_time() < self._short_at + PAUSE
+        return self._short_at is not None and trio.current_time() < self._short_at + SHORTAGE_PAUSE
 
     def _put_back(self, flight: _Flight) -> None:
         """Let a parcel wait in its line as if it had never left."""
@@ -348,7 +348,7 @@ class Flights:
 
     def _recover(self) -> None:
         """Let the sessions grow again after a shortage."""
-        if self._short_at is None or self._pauses or trio.current_time() < self._grown_at + PAUSE:
+        if self._short_at is None or self._pauses or trio.current_time() < self._grown_at + SHORTAGE_PAUSE:
             return
         self._grown_at = trio.current_time()
         places = self._slots.places

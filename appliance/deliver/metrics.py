@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from appliance.deliver.providers import PROVIDERS
 from appliance.model.mail import Attempt, Outcome, RecipientStatus
 from appliance.outside import identifier_time
-from appliance.telemetry.message_log import TRAIL
-from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
+from appliance.telemetry.message_log import MESSAGE_LOG
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 
 OTHERS = "other"  # every pool without a name in the settings: there may be one for each domain of the world
 SANDBOX = "sandbox"
@@ -34,11 +34,11 @@ def observe(outcomes: Iterable[Outcome]) -> None:
         for attempt in outcome.attempts:
             code = attempt.smtp_code
             reply = NO_SERVER if code is None else _CLASSES.get(code // 100, NO_SERVER)
-            DELIVERIES.add((_label(attempt), status, reply))
+            DELIVERY_ATTEMPTS.add((_label(attempt), status, reply))
             ATTEMPT_SECONDS.add((attempt.finished_at - attempt.started_at) / 1_000_000)
         if outcome.status is RecipientStatus.DELIVERED:
             DELIVERY_SECONDS.add((outcome.at - identifier_time(outcome.recipient.message_id)) / 1_000_000)
-        if TRAIL.keep:
+        if MESSAGE_LOG.keep:
             _note(outcome, outcome.attempts[-1] if outcome.attempts else None)
 
 
@@ -68,4 +68,4 @@ def _note(outcome: Outcome, last: Attempt | None) -> None:
             "reply": (last.smtp_response or "")[:REPLY_CHARACTERS],
             "ms": (last.finished_at - last.started_at) // 1000,
         }
-    TRAIL.note(outcome.status.value, **fields)
+    MESSAGE_LOG.note(outcome.status.value, **fields)

@@ -10,8 +10,8 @@ from appliance.deliver.outcome import Fault, Judgement, Result
 from appliance.deliver.retry import JITTER, next_attempt
 from appliance.deliver.smtp.transcript import Line
 from appliance.message.addresses import parse
-from appliance.model.events import rfc3339
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus, Suppression
+from appliance.times import rfc3339
 
 RESPONSE_CHARACTERS = 1_000  # kept of a reply
 

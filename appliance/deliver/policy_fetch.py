@@ -13,7 +13,7 @@ import trio
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
-from appliance.net.http_client import Answer, BadAnswer, ClosedEarly, TooLong, ask
+from appliance.net.http_client import BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
 from appliance.system.shortage import Shortage, raise_if_short
 
 FETCH_TIMEOUT = 10.0  # seconds for all of it, DNS included; RFC 8461 3.3 suggests a minute, and mail waits meanwhile
@@ -64,7 +64,7 @@ class PolicyFetcher:
                 continue
             try:
                 return await self._fetch_from(address, host)
-            except (OSError, trio.BrokenResourceError, ssl.SSLError, BadAnswer) as cause:
+            except (OSError, trio.BrokenResourceError, ssl.SSLError, BadResponse) as cause:
                 raise_if_short(cause, str(address))
                 fault = NoPolicy(f"{host} at {address}: {cause.__cause__ or cause}")
         raise fault
@@ -81,7 +81,7 @@ class PolicyFetcher:
 async def _get(stream: trio.abc.Stream, host: str) -> str:
     headers = [("Host", host), ("Accept", "text/plain")]
     try:
-        answer = await ask(stream, "GET", "/.well-known/mta-sts.txt", headers)
+        answer = await send_request(stream, "GET", "/.well-known/mta-sts.txt", headers)
         _check(answer, host)
         return _text(await answer.body(BODY_LIMIT), host)
     except TooLong:
@@ -90,7 +90,7 @@ async def _get(stream: trio.abc.Stream, host: str) -> str:
         raise NoPolicy(f"{host} closed the connection early") from None
 
 
-def _check(answer: Answer, host: str) -> None:
+def _check(answer: HttpResponse, host: str) -> None:
     if answer.status != 200:
         raise NoPolicy(f"{host} answered {answer.status}")
     kinds = answer.all(b"content-type")

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from appliance.deliver.pool_limiter import SECOND, Gate, Sender
+from appliance.deliver.pool_limiter import Gate, Sender
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.route import Route
 from appliance.errors import Refused
-from appliance.model.mail import PoolHold, PoolState, SlowedAccount
+from appliance.model.queue import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.telemetry.log import get_logger
+from appliance.times import SECOND
 
 STORAGE_PAUSE = 1.0  # seconds before trying again what the storage refused
 STATE_EVERY = 1.0  # seconds between two words to the shell about the pools

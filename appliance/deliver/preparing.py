@@ -23,7 +23,7 @@ from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import DueRecipient, Outcome
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.system.shortage import PAUSE, Shortage
+from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 
 SIGNED_TOGETHER = 16  # messages in one trip to a thread: some fifty milliseconds of RSA signatures
 KEPT_BYTES = 32 * 1024  # of a message that is kept in memory while it waits; a longer one is read again
@@ -107,7 +107,7 @@ class Preparing:
                 return await self.routes.find(domain)
             except Shortage as shortage:
                 self.on_short(shortage)
-                await trio.sleep(PAUSE)
+                await trio.sleep(SHORTAGE_PAUSE)
 
     def _fail(self, parcel: Parcel, pool: str, error: Exception) -> None:
         self.in_hand.remove(pool, parcel.account_id)

@@ -16,7 +16,7 @@ import trio
 
 from appliance.deliver.providers import Pool, Pools
 from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import Fault, LookupFailed, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 
 PROVED_FOR = 6 * 3600.0  # seconds
 ASKED_EVERY = 3600.0  # seconds until an address without a proof is looked up again
@@ -117,7 +117,7 @@ class Proofs:
         try:
             answer = await self.resolver.ptr(ip_address(address).reverse_pointer)
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 raise
             return None
         for name in answer.records[:NAMES]:
@@ -130,7 +130,7 @@ class Proofs:
         try:
             addresses, _ = await host_addresses(self.resolver, name)
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 raise
             return False
         return ip_address(address) in addresses

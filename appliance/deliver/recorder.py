@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from appliance.concurrency.batch_writer import Recording
+from appliance.concurrency.batch_writer import BatchWriter
 from appliance.deliver.attempt import Parcel
 from appliance.deliver.pool_limiter import Gate
 from appliance.model.mail import Outcome
@@ -27,11 +27,11 @@ class Recorder:
     """Takes results and writes them; `done` is called with each, and whether it is on disk."""
 
     store: Store
-    _recording: Recording[Result] = field(init=False)
+    _recording: BatchWriter[Result] = field(init=False)
 
     def __post_init__(self) -> None:
         """Have nothing to write yet."""
-        self._recording = Recording("deliver", self._write, _named)
+        self._recording = BatchWriter("deliver", self._write, _named)
 
     def add(self, parcel: Parcel, outcomes: list[Outcome], gate: Gate | None = None) -> None:
         """Have it written down."""

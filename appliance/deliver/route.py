@@ -18,7 +18,7 @@ from ipaddress import ip_address
 import trio
 
 from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import Fault, LookupFailed, Mx, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.system.shortage import Shortage
 
@@ -216,9 +216,9 @@ class Router:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            if failed.fault is Fault.NODATA:
+            if failed.fault is DnsFault.NODATA:
                 return (Mx(0, domain),), failed.authentic  # the implicit MX, RFC 5321 5.1
-            status = "5.1.2" if failed.fault is Fault.NXDOMAIN else "4.4.3"
+            status = "5.1.2" if failed.fault is DnsFault.NXDOMAIN else "4.4.3"
             raise NoRoute(status, failed.public, failed.text) from failed
         if _is_null(answer.records):
             raise NoRoute("5.1.10", f"{domain} accepts no mail (null MX)")
@@ -243,7 +243,7 @@ class Router:
         except NotAsked as failed:
             return _Found(mx, trouble=failed, lack=failed.lack)
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 return _Found(mx, trouble=failed)
             return _Found(mx, missing=failed.public)
         reasons = {address: refusal(address, self.allowed, self.own) for address in addresses}

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
 from appliance.deliver.route import NoRoute, Route, Router
 from appliance.telemetry.log import get_logger
 
@@ -21,7 +21,7 @@ class SharedRoutes:
 
     router: Router
     _known: dict[str, tuple[Route, float]] = field(default_factory=dict)  # by domain, with until when
-    _finding: Joint[str, Route | NoRoute] = field(default_factory=Joint)
+    _finding: SingleFlight[str, Route | NoRoute] = field(default_factory=SingleFlight)
 
     def known(self, domain: str) -> Route | None:
         """The way to a domain, if it was found a moment ago."""

@@ -2,10 +2,11 @@
 
 import trio
 
+from appliance.concurrency.wake import SLEEP_LIMIT, Wake
 from appliance.deliver.metrics import observe
 from appliance.deliver.sandbox_replies import DEFERRAL, simulate
 from appliance.errors import Refused
-from appliance.outside import SLEEP_LIMIT, Outside, Wake
+from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 

@@ -11,6 +11,7 @@ from math import inf
 
 import trio
 
+from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.deliver.attempt import Courier, Parcel
 from appliance.deliver.due_mail import Selection, in_turn, parcels
 from appliance.deliver.in_flight import GRACE, SESSIONS, Flights
@@ -24,10 +25,10 @@ from appliance.deliver.shares import may_take
 from appliance.deliver.signer import Signer
 from appliance.deliver.warmups import Warmups
 from appliance.errors import Refused
-from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import Inbox, due_recipients
-from appliance.system.clock_jumps import SetClock
+from appliance.system.clock_jumps import ClockJumps
 from appliance.telemetry.log import get_logger
 
 IN_HAND = 100  # parcels of one pool, or for domains not routed yet, that are being prepared or wait for a slot
@@ -141,7 +142,7 @@ class Dispatch:
 
     async def _mind_the_clock(self) -> None:
         """Bring back what was put off while the clock was ahead: no wait of the schedule is that long."""
-        clock = SetClock(self.outside)
+        clock = ClockJumps(self.outside)
         while True:
             beyond = self.outside.now() + self.courier.retries.longest
             try:

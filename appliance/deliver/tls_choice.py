@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import trio
 
+from appliance.config.settings import RelayTls
 from appliance.deliver import dane
-from appliance.deliver.route import Host, RelayTls, Route
+from appliance.deliver.route import Host, Route
 from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context
 from appliance.deliver.tls_policy import Level, TlsDemand, TlsPolicies
 

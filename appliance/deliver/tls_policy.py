@@ -16,12 +16,13 @@ from typing import TypeVar
 
 import trio
 
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
+from appliance.config.settings import RelayTls
 from appliance.deliver.dane import usable
 from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
 from appliance.deliver.policy_fetch import NoPolicy
-from appliance.deliver.route import Host, Relay, RelayTls, Route
-from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver, Tlsa
+from appliance.deliver.route import Host, Relay, Route
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.system.shortage import Shortage
 
 POLICIES = 10_000  # domains remembered
@@ -108,7 +109,7 @@ class TlsPolicies:
         self._fetch = fetch
         self._kept: dict[str, _Kept] = {}
         self._failed: dict[_Announced, tuple[float, NoPolicy]] = {}  # until when, why
-        self._fetching: Joint[_Announced, Policy | NoPolicy] = Joint()
+        self._fetching: SingleFlight[_Announced, Policy | NoPolicy] = SingleFlight()
 
     async def demand(self, route: Route, host: Host) -> TlsDemand:
         """What a connection to this host of this route must fulfil."""
@@ -128,7 +129,7 @@ class TlsPolicies:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            if failed.fault is Fault.TEMPORARY:
+            if failed.fault is DnsFault.TEMPORARY:
                 return TlsDemand(Level.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.public}")
             return None
         return _dane_demand(answer.records, route.domain, host.name) if answer.authentic else None

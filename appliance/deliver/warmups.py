@@ -12,17 +12,17 @@ from typing import Any
 
 import trio
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.deliver.metrics import has_name
 from appliance.deliver.route import Route
 from appliance.errors import Refused
-from appliance.model.warmup import Pace, Warming, all_told, begin, hourly, is_for
+from appliance.model.warmup import WarmupPace, WarmupStatus, applies_to, begin, hourly_limit, statuses
 from appliance.net.address_policy import Address
-from appliance.net.local_addresses import leaving_from
+from appliance.net.local_addresses import source_address
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import WARMUPS
+from appliance.telemetry.metrics import WARMUP_STATUSES
 
 KEEP_EVERY = 1.0  # seconds between two words to the store: as much may be sent twice after a crash
 SOURCE_KEPT = 10.0  # seconds for which the routing table is not asked again
@@ -37,12 +37,12 @@ log = get_logger("deliver")
 class Warmups:
     """What every source may send to every pool, as far as it is known; the store has the rest."""
 
-    settings: Warmup
+    settings: WarmupSettings
     store: Store
     outside: Outside
     known_as: Callable[[str], str] = str  # the pool as operators know it, of one under a host's name
-    source_of: Callable[[Address], Address | None] = leaving_from
-    _paces: dict[tuple[str, str], Pace] = field(default_factory=dict)
+    source_of: Callable[[Address], Address | None] = source_address
+    _paces: dict[tuple[str, str], WarmupPace] = field(default_factory=dict)
     _unsaved: set[tuple[str, str]] = field(default_factory=set)
     _in_hand: dict[str, int] = field(default_factory=dict)  # by pool
     _sources: dict[Address, tuple[str | None, float]] = field(default_factory=dict)  # with until when
@@ -71,21 +71,21 @@ class Warmups:
 
     def room(self, pool: str, source: str | None) -> int:
         """How many recipients a source may hand to a pool now; without a source, nothing can leave at all."""
-        if source is None or not is_for(self.settings, source):
+        if source is None or not applies_to(self.settings, source):
             return UNLIMITED
         room = self._pace(pool, source).room(self.settings, self.outside.now())
         return UNLIMITED if room is None else room
 
     def take(self, pool: str, source: str | None, count: int) -> None:
         """So many go; nobody counts any more when it is over."""
-        if source is not None and is_for(self.settings, source):
+        if source is not None and applies_to(self.settings, source):
             pace = self._pace(pool, source)
-            if hourly(self.settings, pace.day) is not None:
+            if hourly_limit(self.settings, pace.day) is not None:
                 self._put(pace.take(self.settings, self.outside.now(), count))
 
     def give_back(self, pool: str, source: str | None, taken_at: int, count: int) -> None:
         """So many of them did not go."""
-        if source is not None and is_for(self.settings, source):
+        if source is not None and applies_to(self.settings, source):
             self._put(self._pace(pool, source).give_back(self.settings, taken_at, count))
 
     def source(self, address: Address) -> str | None:
@@ -123,11 +123,11 @@ class Warmups:
     def _remember_room(self, pool: str, source: str | None) -> None:
         _bound(self._in_hand)
         most = None
-        if source is not None and is_for(self.settings, source):
-            most = hourly(self.settings, self._pace(pool, source).day)
+        if source is not None and applies_to(self.settings, source):
+            most = hourly_limit(self.settings, self._pace(pool, source).day)
         self._in_hand[pool] = UNLIMITED if most is None else max(1, most // 2)
 
-    def _pace(self, pool: str, source: str) -> Pace:
+    def _pace(self, pool: str, source: str) -> WarmupPace:
         pace, now = self._paces.get((pool, source)), self.outside.now()
         if pace is None:
             pace = self.store.warmups.of(pool, source) or self._as_at_its_provider(pool, source, now)
@@ -136,12 +136,12 @@ class Warmups:
             self._put(current)
         return current
 
-    def _as_at_its_provider(self, pool: str, source: str, now: int) -> Pace:
+    def _as_at_its_provider(self, pool: str, source: str, now: int) -> WarmupPace:
         """A new warm-up; at a host that is only named like a provider's, on the day that this one has come to."""
         known, pace = self.known_as(pool), begin(pool, source, now)
         return pace if known == pool else replace(pace, day=self._pace(known, source).day)
 
-    def _put(self, pace: Pace) -> None:
+    def _put(self, pace: WarmupPace) -> None:
         key = pace.pool, pace.source
         self._paces[key] = pace
         self._unsaved.add(key)
@@ -150,7 +150,7 @@ class Warmups:
 
     async def keep(self) -> None:
         """Write down what has changed, every moment, for ever; and let it be measured."""
-        WARMUPS["deliver"] = self._told
+        WARMUP_STATUSES["deliver"] = self._told
         while True:
             await trio.sleep(KEEP_EVERY)
             await self.save()
@@ -169,9 +169,9 @@ class Warmups:
         if len(self._paces) > KEPT:
             self._paces = {key: self._paces[key] for key in self._unsaved}
 
-    def _told(self) -> list[Warming]:
+    def _told(self) -> list[WarmupStatus]:
         paces = [pace for pace in self._paces.values() if has_name(pace.pool)]
-        return list(all_told(self.settings, paces, self.outside.now()))
+        return list(statuses(self.settings, paces, self.outside.now()))
 
 
 @dataclass(slots=True)

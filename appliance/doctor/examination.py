@@ -6,7 +6,8 @@ from functools import partial
 
 import trio
 
-from appliance.config.load import Config, Mode
+from appliance.config.load import Config
+from appliance.config.settings import DeliveryMode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records, sending_host
 from appliance.dns.resolver import Resolver
@@ -14,12 +15,13 @@ from appliance.doctor import acme, domains, machine, names, observe_machine, obs
 from appliance.doctor.facts import ClockFacts, DatabaseFacts, HeldFacts
 from appliance.doctor.finding import Finding, ok, warning
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
-from appliance.keys.keyfile import FILE_NAME as KEY
 from appliance.keys.keyfile import KEY_BYTES
-from appliance.keys.sealing import SealBroken
+from appliance.keys.keyfile import KEY_FILE as KEY
+from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
-from appliance.model.mail import PoolHold, StoredDkimKey
-from appliance.model.warmup import Warming
+from appliance.model.mail import StoredDkimKey
+from appliance.model.queue import PoolHold
+from appliance.model.warmup import WarmupStatus
 from appliance.net.address_policy import Address
 from appliance.net.listeners import binds
 from appliance.outside import Outside
@@ -59,7 +61,7 @@ class Stored:
     holds: tuple[PoolHold, ...] = ()
     newest_message_at: int | None = None
     unopened_secrets: tuple[str, ...] = ()  # accounts whose webhook secret the key file does not open
-    warmups: tuple[Warming, ...] = ()
+    warmups: tuple[WarmupStatus, ...] = ()
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class Examination:
             "listener": self._listeners,
             "hostname": self._names,
         }
-        if self.config.delivery.mode is not Mode.SANDBOX:
+        if self.config.delivery.mode is not DeliveryMode.SANDBOX:
             checks["port"] = self._port
         for sender in stored.senders:
             checks[f"dkim {sender.domain}"] = lambda sender=sender: self._records(sender)  # type: ignore[misc]
@@ -146,11 +148,11 @@ class Examination:
 
     async def _names(self) -> list[Finding]:
         """The server's name, and then what its addresses lead to."""
-        if self.config.delivery.mode is Mode.SANDBOX:
+        if self.config.delivery.mode is DeliveryMode.SANDBOX:
             return [
                 warning("hostname", self.config.server.hostname, "nothing leaves: delivery.mode is sandbox", _DIRECT)
             ]
-        if self.config.delivery.mode is Mode.RELAY:
+        if self.config.delivery.mode is DeliveryMode.RELAY:
             return [ok("hostname", self.config.server.hostname, "mail leaves through a relay")]
         facts = await observe_names.host(self.resolver, self.config)
         found = names.judge_host(facts)
@@ -166,7 +168,7 @@ class Examination:
 
     async def _port(self) -> list[Finding]:
         delivery = self.config.delivery
-        relay = delivery.mode is Mode.RELAY
+        relay = delivery.mode is DeliveryMode.RELAY
         port = delivery.relay_port if relay else delivery.mx_port
         knocks = await observe_names.knocks(self.resolver, self.config, self.outside)
         return names.judge_port(knocks, port, relay=relay)
@@ -252,6 +254,6 @@ def _all_open(key: bytes, account_id: str, domain: str, keys: Sequence[StoredDki
 def _opens(work: Callable[[], bytes]) -> bool:
     try:
         work()
-    except SealBroken:
+    except UnsealError:
         return False
     return True

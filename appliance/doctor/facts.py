@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from appliance.dns.resolver import Mx
-from appliance.model.mail import PoolHold
+from appliance.model.queue import PoolHold
 from appliance.net.address_policy import Address
 
 

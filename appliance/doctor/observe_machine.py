@@ -14,11 +14,11 @@ import trio
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from appliance.acme.files import Drawer
+from appliance.acme.files import AcmeFiles
 from appliance.config.load import Config, Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
-from appliance.errors import in_words
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.errors import error_text
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.net.listeners import bind_error
 from appliance.store import FILE_NAME as DATABASE
 from appliance.tls.certificate import tls_context
@@ -72,7 +72,7 @@ def certificate(section: str, chain: Path | None, key: Path | None) -> Certifica
 def _reason(error: OSError | ValueError) -> str:
     """In plain words: the libraries' own say which line of them has found it."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-        return in_words(error)
+        return error_text(error)
     return "they do not fit together, are not PEM, or the key is encrypted"
 
 
@@ -89,14 +89,14 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
 
 def by_acme(config: Config) -> AcmeFacts:
     """The certificate that ACME keeps, and what is written down beside it."""
-    drawer = Drawer(acme_directory(config))
+    drawer = AcmeFiles(acme_directory(config))
     facts = AcmeFacts(drawer.certificate, config.acme.names, config.acme.renew_before)
     try:
         drawer.certificate.open("rb").close()
     except FileNotFoundError:
         pass
     except OSError as error:
-        return replace(facts, trouble=in_words(error))
+        return replace(facts, trouble=error_text(error))
     state, held = drawer.state(), drawer.held()
     told = replace(
         facts,
@@ -127,7 +127,7 @@ async def listener(key: str, address: Endpoint, *, running: bool) -> ListenerFac
         trouble = f"no answer within {ANSWER_TIMEOUT:.0f} s"
         return ListenerFacts(key, str(address), answers=False, trouble=trouble, exposed=exposed)
     except OSError as error:
-        return ListenerFacts(key, str(address), answers=False, trouble=in_words(error), exposed=exposed)
+        return ListenerFacts(key, str(address), answers=False, trouble=error_text(error), exposed=exposed)
     return ListenerFacts(key, str(address), answers=True, exposed=exposed)
 
 

@@ -4,14 +4,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from appliance.config.load import Config, Mode, RelayTls
+from appliance.config.load import Config, RelayTls
+from appliance.config.settings import DeliveryMode
 from appliance.dns.check import addresses_of
-from appliance.dns.resolver import Fault, LookupFailed, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.doctor.facts import HostFacts, Knock, Listing, MxFacts, PtrFacts
 from appliance.doctor.names import query_name
-from appliance.errors import in_words
+from appliance.errors import error_text
 from appliance.net.address_policy import Address, refusal
-from appliance.net.local_addresses import NOBODYS, leaving_from
+from appliance.net.local_addresses import UNASSIGNED, source_address
 from appliance.outside import Outside
 
 TARGETS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
@@ -33,7 +34,7 @@ def leaving_addresses(config: Config) -> tuple[Address, ...]:
     """Where mail leaves from: as the settings say, else as the routing table does, if that is public at all."""
     if config.delivery.own_addresses:
         return config.delivery.own_addresses
-    found = [address for nobodys in NOBODYS if (address := leaving_from(nobodys)) is not None]
+    found = [address for nobodys in UNASSIGNED if (address := source_address(nobodys)) is not None]
     return tuple(address for address in found if refusal(address) is None)
 
 
@@ -42,7 +43,7 @@ async def ptr(resolver: Resolver, address: Address, hostname: str) -> PtrFacts:
     try:
         names = (await resolver.ptr(address.reverse_pointer)).records
     except LookupFailed as failed:
-        if failed.fault is Fault.TEMPORARY:
+        if failed.fault is DnsFault.TEMPORARY:
             return PtrFacts(address, hostname, None, trouble=failed.text)
         return PtrFacts(address, hostname, ())
     confirmed = []
@@ -60,7 +61,7 @@ async def mx(resolver: Resolver, domain: str) -> MxFacts:
     try:
         return MxFacts(domain, (await resolver.mx(domain)).records)
     except LookupFailed as failed:
-        if failed.fault is Fault.TEMPORARY:
+        if failed.fault is DnsFault.TEMPORARY:
             return MxFacts(domain, None, trouble=failed.text)
     try:
         return MxFacts(domain, (), bool(await addresses_of(resolver, domain)))
@@ -73,7 +74,7 @@ async def mx(resolver: Resolver, domain: str) -> MxFacts:
 
 async def knocks(resolver: Resolver, config: Config, outside: Outside) -> list[Knock]:
     """What the mail servers of large providers say, or the relay; all are asked at once."""
-    if config.delivery.mode is Mode.RELAY and config.delivery.relay_host:
+    if config.delivery.mode is DeliveryMode.RELAY and config.delivery.relay_host:
         return [await _knock_at_relay(resolver, config, outside)]
     found: dict[str, Knock] = {}
 
@@ -133,7 +134,7 @@ async def _knock(
         except trio.TooSlowError:
             reason = f"no answer from {address} within {KNOCK_TIMEOUT:.0f} s"
         except OSError as error:
-            reason = f"{address}: {in_words(error)}"
+            reason = f"{address}: {error_text(error)}"
         except trio.BrokenResourceError:
             reason = f"{address}: the connection was closed"
     return Knock(host_name, None, reason)
@@ -168,7 +169,7 @@ async def _listing(resolver: Resolver, blocklist: str, address: Address) -> List
     try:
         codes = tuple(str(code) for code in (await resolver.ipv4(name)).records)
     except LookupFailed as failed:
-        if failed.fault is Fault.TEMPORARY:
+        if failed.fault is DnsFault.TEMPORARY:
             return Listing(blocklist, address, None, failed.text)
         return Listing(blocklist, address, ())
     try:

@@ -9,7 +9,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from appliance.concurrency.workers import Turns, Workers
+from appliance.concurrency.wake import Wake
+from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.values import Share
 from appliance.errors import Code, Refused
 from appliance.intake.quota import Quota
@@ -21,12 +22,12 @@ from appliance.message.request import SendRequest, fingerprint
 from appliance.message.submitted import Submission, read, write
 from appliance.message.template import Template
 from appliance.model.mail import Billing, Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.store.new_mail import Inbox
 from appliance.system.free_space import FreeSpace
-from appliance.telemetry.message_log import TRAIL
-from appliance.telemetry.metrics import ACCEPT_SECONDS, ACCEPTED, RECIPIENTS
+from appliance.telemetry.message_log import MESSAGE_LOG
+from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class FrontDoor:
         self._hostname = hostname
         self._text_from_html = text_from_html
         self._running: set[tuple[str, str]] = set()
-        self._large = Turns(1, rest=0.0)
+        self._large = FairQueue(1, rest=0.0)
         self.workers = Workers()
 
     def check_open(self, caller: Caller) -> None:
@@ -322,9 +323,9 @@ class FrontDoor:
         else:
             world.offer(new, charged)
         ACCEPT_SECONDS.add(perf_counter() - began)
-        ACCEPTED.add(new.source)
-        RECIPIENTS.add(new.source, len(new.recipients))
-        if TRAIL.keep:
+        MESSAGES_ACCEPTED.add(new.source)
+        RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
+        if MESSAGE_LOG.keep:
             _note(new)
 
     def _turn(self, caller: Caller, size: int) -> AbstractAsyncContextManager[object]:
@@ -350,7 +351,7 @@ class FrontDoor:
 
 
 def _note(new: NewMessage) -> None:
-    TRAIL.note(
+    MESSAGE_LOG.note(
         "accepted",
         message_id=new.id,
         request_id=new.request_id,

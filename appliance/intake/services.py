@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from appliance.config.load import Config, Limits, Mode
+from appliance.config.load import Config
+from appliance.config.settings import DeliveryMode, LimitSettings
 from appliance.intake.accept import Deliveries, FrontDoor
 from appliance.intake.credentials import Credentials
 from appliance.intake.login_throttle import Guesses
 from appliance.intake.quota import Quota
 from appliance.intake.rate_limit import RequestRate
-from appliance.net.known_networks import KnownNetworks
+from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system.free_space import FreeSpace
@@ -24,7 +25,7 @@ class Entrance:
     rate: RequestRate
     known: KnownNetworks = field(default_factory=KnownNetworks)
 
-    def adopt(self, limits: Limits) -> None:
+    def adopt(self, limits: LimitSettings) -> None:
         """Work by these limits from now on."""
         self.rate.per_second = limits.requests_per_second
         self.door.free_space.min_bytes = limits.min_free_disk
@@ -37,7 +38,7 @@ def build(config: Config, outside: Outside, store: Store, deliveries: Deliveries
     limits = config.limits
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
     guesses, quota = Guesses(outside), Quota(limits.stored_bytes_per_account, free_space)
-    sandbox = config.delivery.mode is Mode.SANDBOX
+    sandbox = config.delivery.mode is DeliveryMode.SANDBOX
     door = FrontDoor(
         store,
         outside,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from appliance.telemetry.metrics import Counts, Spread
+from appliance.telemetry.metrics import Counter, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,7 +20,7 @@ class Reading:
     kind: str = "gauge"
 
 
-def page(counts: Iterable[Counts], spreads: Iterable[Spread], readings: Iterable[Reading]) -> str:
+def page(counts: Iterable[Counter], spreads: Iterable[Histogram], readings: Iterable[Reading]) -> str:
     """Everything, in the order given."""
     lines: list[str] = []
     for each in counts:
@@ -36,13 +36,13 @@ def _head(name: str, kind: str, about: str) -> list[str]:
     return [f"# HELP {name} {_escaped(about)}", f"# TYPE {name} {kind}"]
 
 
-def _counts(counts: Counts) -> Iterator[str]:
+def _counts(counts: Counter) -> Iterator[str]:
     yield from _head(counts.name, "counter", counts.about)
     for key, value in list(counts.values.items()):
         yield f"{counts.name}{_labelled(counts.labels, key)} {value}"
 
 
-def _spread(spread: Spread) -> Iterator[str]:
+def _spread(spread: Histogram) -> Iterator[str]:
     yield from _head(spread.name, "histogram", spread.about)
     counts, total, running = list(spread.counts), spread.total, 0
     for bound, count in zip(spread.bounds, counts, strict=False):

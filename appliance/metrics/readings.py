@@ -13,7 +13,7 @@ from appliance.metrics.page import Reading
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.queue_depth import Depth, read_depth
-from appliance.telemetry.metrics import EXPIRIES, OPEN, WARMUPS
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, WARMUP_STATUSES
 
 KEPT = 5.0  # seconds for which the queue is not read again, however often somebody asks
 STATM = Path("/proc/self/statm")
@@ -64,7 +64,7 @@ def _queue(depth: Depth | None) -> list[Reading]:
 
 def _warmups() -> list[Reading]:
     """The warm-ups under way at pools that have a name."""
-    found = [each for told in WARMUPS.values() for each in told()]
+    found = [each for told in WARMUP_STATUSES.values() for each in told()]
     limits = {(each.pool, each.source): float(each.per_hour) for each in found}
     used = {(each.pool, each.source): float(each.used) for each in found}
     labels = ("pool", "address")
@@ -90,7 +90,7 @@ def _disk(data_dir: Path) -> list[Reading]:
 
 def _process(began: float) -> list[Reading]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    connections = {name: float(count()) for name, count in OPEN.items()}
+    connections = {name: float(count()) for name, count in OPEN_CONNECTIONS.items()}
     pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
     descriptors = float(len(os.listdir(DESCRIPTORS))) if DESCRIPTORS.exists() else 0.0
     return [
@@ -104,7 +104,7 @@ def _process(began: float) -> list[Reading]:
         Reading(
             "appliance_certificate_expiry_timestamp_seconds",
             "When the certificate that is shown (http, smtp) expires, since 1970.",
-            {name: moment for name, expires in EXPIRIES.items() if (moment := expires()) is not None},
+            {name: moment for name, expires in CERTIFICATE_EXPIRIES.items() if (moment := expires()) is not None},
             ("shown_by",),
         ),
         Reading("process_resident_memory_bytes", "Memory in use.", {"": float(pages * os.sysconf("SC_PAGE_SIZE"))}),

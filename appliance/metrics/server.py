@@ -8,10 +8,10 @@ import trio
 from appliance.config.load import Endpoint
 from appliance.metrics.page import CONTENT_TYPE, page
 from appliance.metrics.readings import Readings
-from appliance.net.connection_limits import Doorkeeper, accept_forever
-from appliance.net.http_server import Visit, answer_one, response
+from appliance.net.connection_limits import ConnectionTable, accept_connections
+from appliance.net.http_server import ShortConnection, answer_one, response
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import COUNTS, LOOP_LAG, SPREADS
+from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, LOOP_LAG
 
 MOST = 100  # connections at once
 PATIENCE = 5.0  # seconds for a whole request and its answer
@@ -32,11 +32,11 @@ async def serve(
     listeners = [listener for bind in binds for listener in await trio.open_tcp_listeners(bind.port, host=bind.host)]
     task_status.started([str(Endpoint(*listener.socket.getsockname()[:2])) for listener in listeners])
     if listeners:
-        door: Doorkeeper[Visit] = Doorkeeper(MOST, MOST)
+        door: ConnectionTable[ShortConnection] = ConnectionTable(MOST, MOST)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_loop)
             for listener in listeners:
-                nursery.start_soon(accept_forever, listener, partial(_connected, readings, door), nursery)
+                nursery.start_soon(accept_connections, listener, partial(_connected, readings, door), nursery)
 
 
 async def _watch_loop() -> None:
@@ -47,7 +47,7 @@ async def _watch_loop() -> None:
         LOOP_LAG.add(max(0.0, trio.current_time() - due))
 
 
-async def _connected(readings: Readings, door: Doorkeeper[Visit], stream: trio.SocketStream) -> None:
+async def _connected(readings: Readings, door: ConnectionTable[ShortConnection], stream: trio.SocketStream) -> None:
     """One request; whatever goes wrong in it ends it alone."""
     try:
         await answer_one(stream, door, PATIENCE, partial(answer, make_page=partial(_page, readings)))
@@ -56,7 +56,7 @@ async def _connected(readings: Readings, door: Doorkeeper[Visit], stream: trio.S
 
 
 async def _page(readings: Readings) -> str:
-    return page(COUNTS, SPREADS, await readings.now())
+    return page(COUNTERS, HISTOGRAMS, await readings.now())
 
 
 async def answer(head: bytes, make_page: Callable[[], Awaitable[str]]) -> bytes:

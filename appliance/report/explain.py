@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from appliance.model.mail import Attempt, PoolHold, PoolState, RecipientStatus, SlowedAccount, TriedRecipient
-from appliance.model.warmup import Warming
+from appliance.model.mail import Attempt, RecipientStatus, TriedRecipient
+from appliance.model.queue import PoolHold, PoolState, SlowedAccount
+from appliance.model.warmup import WarmupStatus
 
 SECOND = 1_000_000  # microseconds
 QUOTED_REPLY = ", the last: "  # what a hold quotes follows this
@@ -22,7 +23,7 @@ class PoolView:
     hold: PoolHold | None = None
     state: PoolState | None = None
     pause: PoolHold | None = None  # of all mail
-    warmups: tuple[Warming, ...] = ()  # under way at this pool
+    warmups: tuple[WarmupStatus, ...] = ()  # under way at this pool
     for_operator: bool = True  # else without what concerns other accounts' mail, our addresses and the shell
     slowed: SlowedAccount | None = None  # the account whose mail it is, if that alone is slowed down
 
@@ -155,7 +156,7 @@ def _why(pool: PoolView, now: int) -> str:
     return warmup_wait(pool.warmups, now, for_operator=pool.for_operator) or f"{name} takes it next, {used}"
 
 
-def warmup_wait(warmups: Iterable[Warming], now: int, *, for_operator: bool = True) -> str | None:
+def warmup_wait(warmups: Iterable[WarmupStatus], now: int, *, for_operator: bool = True) -> str | None:
     """That mail waits for the warm-up of the address it leaves from, and until when: the one that ends first.
 
     Customers are not told which address that is, nor what other accounts have used of it.

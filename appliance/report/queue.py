@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from appliance.model.events import rfc3339
-from appliance.model.mail import PoolHold, PoolState, WaitingMail
-from appliance.model.warmup import Warming
+from appliance.model.queue import PoolHold, PoolState, WaitingMail
+from appliance.model.warmup import WarmupStatus
+from appliance.times import rfc3339
 
 
 class Pause(Struct):
@@ -64,7 +64,7 @@ class WarmingAddress(Struct):
     next_at: str | None
 
 
-def warming(warmups: Iterable[Warming]) -> list[WarmingAddress]:
+def warming(warmups: Iterable[WarmupStatus]) -> list[WarmingAddress]:
     """How warm-ups are told."""
     return [
         WarmingAddress(each.pool, each.source, each.day, each.days, each.per_hour, each.used, _time(each.next_at))

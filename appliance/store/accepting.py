@@ -15,12 +15,13 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, LedgerKind, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
-from appliance.store.accounts import DAY, ledger_line, write_ledger
+from appliance.store.accounts import ledger_line, write_ledger
 from appliance.store.batch import busy
 from appliance.store.body_parts import are_there, head_of, refer
 from appliance.store.queue import record
 from appliance.store.sql import Many, Row, run
 from appliance.store.stored_bytes import of_message, over_quota
+from appliance.times import DAY
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key is as good as none, whether or not the janitor has come by.

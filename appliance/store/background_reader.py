@@ -12,7 +12,7 @@ from typing import TypeVar
 import apsw
 import trio
 
-from appliance.concurrency.workers import SERVER, Turns
+from appliance.concurrency.workers import SERVER, FairQueue
 from appliance.store.connection import open_reader
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class Scanner:
         self._path = path
         self._inline = inline  # on the caller's thread, for tests on a virtual clock
         self._connection: apsw.Connection | None = None  # opened when first needed
-        self._turns = Turns(1, patience=inf, rest=0)
+        self._turns = FairQueue(1, patience=inf, rest=0)
         self._thread = trio.CapacityLimiter(1)
 
     async def read(self, work: Callable[[apsw.Connection], T], owner: str = SERVER) -> T:

@@ -40,7 +40,7 @@ from appliance.store.connection import open_reader, open_writer
 from appliance.store.disk_faults import OnFault, StorageFault, heard_by
 from appliance.store.file_watch import LOOK_EVERY, FileWatch
 from appliance.store.wal_index import IndexRoom
-from appliance.telemetry.metrics import BATCH_SIZE, COMMIT_SECONDS
+from appliance.telemetry.metrics import COMMIT_BATCH, COMMIT_SECONDS
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -244,7 +244,7 @@ class GroupCommit:
             failure = CommitUnknown(repr(error))
             failure.__cause__ = error
         COMMIT_SECONDS.add(perf_counter() - began)
-        BATCH_SIZE.add(len(jobs))
+        COMMIT_BATCH.add(len(jobs))
         self._trio.run_sync_soon(self._answer, jobs, failure)
         return True
 

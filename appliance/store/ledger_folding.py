@@ -13,13 +13,12 @@ import apsw
 
 from appliance.model.mail import LedgerKind
 from appliance.outside import identifier_from
-from appliance.store.accounts import DAY
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.slices import Slice, timed
 from appliance.store.sql import Row, changed, first, gathered, rows, run
-from appliance.store.statistics import HOUR
 from appliance.store.stored_bytes import add, of_template
+from appliance.times import DAY, HOUR
 
 NUMBERS = 91 * DAY  # microseconds for which numbers are kept: those of 90 days can be asked for
 ACCOUNTS = 100  # looked at in one go

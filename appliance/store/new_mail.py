@@ -6,8 +6,8 @@ next look; so nothing depends on this but time.
 
 from typing import NamedTuple
 
+from appliance.concurrency.wake import Wake
 from appliance.model.mail import DueRecipient, NewMessage
-from appliance.outside import Wake
 
 MESSAGES = 500  # that wait here at once
 BYTES = 8 * 1024 * 1024  # of them

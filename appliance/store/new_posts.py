@@ -5,7 +5,7 @@ The store stays the truth: the dispatcher also looks there by itself, so nothing
 
 from collections.abc import Iterable
 
-from appliance.outside import Wake
+from appliance.concurrency.wake import Wake
 
 
 class Bell:

@@ -7,10 +7,9 @@ from typing import Any
 import apsw
 import msgspec
 
-from appliance.config.settings import Warmup
-from appliance.model.mail import PoolHold, PoolState, SlowedAccount
+from appliance.config.settings import WarmupSettings
+from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.outside import Outside
-from appliance.report.explain import PoolView
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
 from appliance.store.sql import first, rows, run
@@ -121,7 +120,7 @@ class Pools:
 
         await self.engine.write(work)
 
-    def views(self, domains: Iterable[str], warmup: Warmup, account_id: str) -> dict[str, PoolView]:
+    def views(self, domains: Iterable[str], warmup: WarmupSettings, account_id: str) -> dict[str, PoolView]:
         """By domain, the pool an account's mail goes through, as far as it is known, and whether all mail is paused."""
         holds, states = self.holds(), {state.pool: state for state in self.states()}
         names = {domain: self.destination(domain) for domain in domains}

@@ -7,7 +7,7 @@ from itertools import chain
 
 import apsw
 
-from appliance.model.events import TYPES, envelope
+from appliance.model.events import EVENT_TYPES, envelope
 from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, Outcome, RecipientStatus
 from appliance.outside import Outside
 from appliance.store.accounts import ledger_line, write_ledger
@@ -167,7 +167,7 @@ def _record_together(c: apsw.Connection, outside: Outside, outcomes: Sequence[Ou
     waited = set(_UPDATE_RECIPIENTS.run(c, [_recipient_row(result) for result in outcomes]))
     changed = [result for result in outcomes if (result.recipient.message_id, result.recipient.id) in waited]
     _INSERT_ATTEMPTS.run(c, [row for result in changed for row in _attempt_rows(result)])
-    events = [_event_row(outside, result) for result in changed if result.status in TYPES]
+    events = [_event_row(outside, result) for result in changed if result.status in EVENT_TYPES]
     _INSERT_EVENTS.run(c, events)
     for result in changed:
         _write_what_is_rare(c, outside, result)
@@ -237,7 +237,15 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
         smtp_code=code,
         smtp_response=response,
     )
-    return event_id, recipient.account_id, recipient.message_id, recipient.id, TYPES[result.status], body, result.at
+    return (
+        event_id,
+        recipient.account_id,
+        recipient.message_id,
+        recipient.id,
+        EVENT_TYPES[result.status],
+        body,
+        result.at,
+    )
 
 
 def _write_what_is_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:

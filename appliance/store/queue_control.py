@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import apsw
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import AllWaiting, DueRecipient, Outcome, RecipientStatus, WaitingMail
+from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
+from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine

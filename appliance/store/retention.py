@@ -19,8 +19,9 @@ from appliance.store.body_parts import loosen
 from appliance.store.engine import Engine
 from appliance.store.slices import Slice, timed
 from appliance.store.sql import Many, Row, gathered
-from appliance.store.statistics import HOUR, counted_all_before
+from appliance.store.statistics import counted_all_before
 from appliance.store.stored_bytes import bodies, give_back, of_record
+from appliance.times import HOUR
 
 LOOK = 1_000  # rows looked at beside the writer at once, at most
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.model.dashboard import Session
+from appliance.model.dashboard import LoginSession
 from appliance.model.mail import User
 from appliance.outside import Outside
 from appliance.store.engine import Engine
@@ -44,7 +44,7 @@ _ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND
 class Renewal:
     """What came of a cookie: the session in its next generation; or none, and whether that ended one."""
 
-    session: Session | None
+    session: LoginSession | None
     reused: bool = False
 
 
@@ -55,15 +55,15 @@ class Sessions:
     engine: Engine
     outside: Outside
 
-    async def begin(self, user: User, address: str, user_agent: str) -> Session | None:
+    async def begin(self, user: User, address: str, user_agent: str) -> LoginSession | None:
         """A new session; none if the password was changed since the user was read, for then it was for the old one."""
         row = {"id": self.outside.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
 
-        def work(c: apsw.Connection) -> Session | None:
+        def work(c: apsw.Connection) -> LoginSession | None:
             found = first(c, _BEGIN, {**row, **self._times()})
             run(c, _MAKE_ROOM, {"user_id": user.id, "most": MOST})
-            return None if found is None else Session(*found)
+            return None if found is None else LoginSession(*found)
 
         return await self.engine.write(work)
 
@@ -74,7 +74,7 @@ class Sessions:
         def work(c: apsw.Connection) -> Renewal:
             found = first(c, _RENEW, {**row, **self._times()})
             if found is not None:
-                return Renewal(Session(*found))
+                return Renewal(LoginSession(*found))
             ended = first(c, _END_REUSED, {"id": session_id, "generation": generation})
             return Renewal(None, reused=ended is not None)
 
@@ -94,10 +94,10 @@ class Sessions:
         """End every session of a user; how many these were."""
         return len(await self.engine.write(lambda c: rows(c, _END_ALL, {"user_id": user_id})))
 
-    def of(self, user_id: str) -> list[Session]:
+    def of(self, user_id: str) -> list[LoginSession]:
         """The sessions of a user, the one that was renewed last first."""
         wanted = {"user_id": user_id, "now": self.outside.now()}
-        return [Session(*row) for row in self.engine.read(lambda c: rows(c, _OF_USER, wanted))]
+        return [LoginSession(*row) for row in self.engine.read(lambda c: rows(c, _OF_USER, wanted))]
 
     def addresses(self, user_id: str) -> list[str]:
         """Where the user's sessions were used last."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from appliance.model.dashboard import Numbers, WaitingInPool
+from appliance.model.dashboard import AccountStatistics, WaitingInPool
 from appliance.outside import Outside, identifier_from
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
@@ -120,7 +120,7 @@ class Statistics:
             return False  # and nothing is written: a server at rest leaves its disk alone
         return await self.engine.write(lambda c: _count(c, now), large=True)
 
-    async def of(self, account_id: str, since: int) -> Numbers:
+    async def of(self, account_id: str, since: int) -> AccountStatistics:
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
         return await self.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()), account_id)
 
@@ -169,7 +169,7 @@ def _counted(c: apsw.Connection, kind: str) -> str:
     return "" if row is None else str(row[0])
 
 
-def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> Numbers:
+def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> AccountStatistics:
     bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL}
     by_hour = Counter({(hour, kind): count for hour, kind, count in rows(c, _COUNTS, bindings)})
     by_bucket: Counter[int] = Counter(dict(rows(c, _TIMES, bindings)))
@@ -180,6 +180,6 @@ def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> Numbers:
                 if kind == "delivered":
                     by_bucket[bucket] += count
     waiting = rows(c, _WAITING, bindings | {"most": POOLS})
-    return Numbers(
+    return AccountStatistics(
         by_hour, by_bucket, tuple(WaitingInPool(pool or None, n - later, later) for pool, n, later in waiting)
     )

@@ -7,7 +7,7 @@ import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.events import PING_TYPE, ping_envelope
-from appliance.model.webhooks import Delivery, PostStatus, Trigger, Webhook
+from appliance.model.webhooks import PostStatus, Trigger, Webhook, WebhookDelivery
 from appliance.outside import Outside
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
@@ -45,36 +45,38 @@ class WebhookHistory:
     bell: Bell
     scanner: Scanner
 
-    def page(self, account_id: str, message_id: str | None, before: str | None, most: int) -> list[Delivery]:
+    def page(self, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
         """Posts of an account, or of one of its messages, the newest first, from the one before `before`."""
         return self.engine.read(lambda c: _page(c, account_id, message_id, before, most))
 
     async def page_off_loop(
         self, account_id: str, message_id: str | None, before: str | None, most: int
-    ) -> list[Delivery]:
+    ) -> list[WebhookDelivery]:
         """The same, read on a thread: each post has kilobytes of what was sent and answered."""
         return await self.scanner.read(lambda c: _page(c, account_id, message_id, before, most), account_id)
 
-    async def ping(self, account_id: str) -> Delivery:
+    async def ping(self, account_id: str) -> WebhookDelivery:
         """Have a test event posted; refused when the last one was a moment ago."""
         delivery = await self.engine.write(lambda c: _ping(c, self.outside, account_id))
         self.bell.ring([account_id])
         return delivery
 
-    async def replay(self, account_id: str, delivery_id: str) -> Delivery:
+    async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
         """Have the body of an earlier post posted once more, under the same event id."""
         delivery = await self.engine.write(lambda c: _replay(c, self.outside, account_id, delivery_id))
         self.bell.ring([account_id])
         return delivery
 
 
-def _page(c: apsw.Connection, account_id: str, message_id: str | None, before: str | None, most: int) -> list[Delivery]:
+def _page(
+    c: apsw.Connection, account_id: str, message_id: str | None, before: str | None, most: int
+) -> list[WebhookDelivery]:
     wanted = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
     query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
     return [_delivery(row) for row in rows(c, query, wanted)]
 
 
-def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> Delivery:
+def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> WebhookDelivery:
     webhook = enabled_webhook(c, account_id)
     now, event_id = outside.now(), outside.identifier("evt")
     row = first(c, _PINGED_AT, {"account_id": account_id})
@@ -88,7 +90,7 @@ def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> Delivery:
     return _insert(c, outside, webhook, Trigger.PING, (event_id, PING_TYPE, None, None), body)
 
 
-def _replay(c: apsw.Connection, outside: Outside, account_id: str, delivery_id: str) -> Delivery:
+def _replay(c: apsw.Connection, outside: Outside, account_id: str, delivery_id: str) -> WebhookDelivery:
     row = first(c, _ONE, {"account_id": account_id, "id": delivery_id})
     if row is None:
         raise Refused(Code.NOT_FOUND, "There is no such delivery, or it is no longer kept.")
@@ -104,14 +106,14 @@ def _insert(
     trigger: Trigger,
     event: tuple[str, str, str | None, str | None],
     body: bytes,
-) -> Delivery:
+) -> WebhookDelivery:
     new_id, now = outside.identifier("whd"), outside.now()
     INSERT_POSTS.run(c, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])
     (row,) = rows(c, _ONE, {"account_id": webhook.account_id, "id": new_id})
     return _delivery(row)
 
 
-def _delivery(row: Row) -> Delivery:
+def _delivery(row: Row) -> WebhookDelivery:
     values: list[Any] = list(row)
     values[6], values[7], values[9] = Trigger(row[6]), PostStatus(row[7]), bytes(row[9])
-    return Delivery(*values)
+    return WebhookDelivery(*values)

@@ -1,6 +1,7 @@
 """In charge of the certificate that submission begins with."""
 
-from appliance.config.load import Config, ConfigError
+from appliance.config.load import Config
+from appliance.config.settings import ConfigError
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import smtp_files
 

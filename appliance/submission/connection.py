@@ -19,7 +19,7 @@ import trio
 import trio_asyncio
 from aiosmtpd.smtp import SMTP
 
-from appliance.config.load import Smtp
+from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, Refused
 from appliance.message.addresses import Address
 from appliance.submission import limits, replies
@@ -27,7 +27,7 @@ from appliance.submission.actions import Action, Phase, ReadRecipient, StartTls,
 from appliance.submission.intake import BadAddress
 from appliance.submission.protocol import Dialogue
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import REFUSED
+from appliance.telemetry.metrics import REFUSALS
 from appliance.tls.certificate import Certificate
 
 READ_AHEAD = 64 * 1024  # bytes that may wait while a message is being stored
@@ -62,7 +62,7 @@ class Session(SMTP):
         loop: asyncio.AbstractEventLoop,
         dialogue: Dialogue,
         deeds: Deeds,
-        settings: Smtp,
+        settings: SmtpSettings,
         certificate: Certificate,
         address: str,
     ) -> None:
@@ -198,7 +198,7 @@ class Session(SMTP):
                 await self._submit(work)
             elif isinstance(work, WrongLogin):
                 refused = await self._deeds.wrong_login(self._address)
-                REFUSED.add(("smtp", Code.UNAUTHORIZED))
+                REFUSALS.add(("smtp", Code.UNAUTHORIZED))
                 log.info("login failed", client=self._address)
                 self._dialogue.login_failed(too_many=refused.retry_after is not None)
             elif isinstance(work, ReadRecipient):
@@ -221,13 +221,13 @@ class Session(SMTP):
         try:
             message_id = await self._deeds.submit(work)
         except Refused as refused:
-            REFUSED.add(("smtp", refused.code))
+            REFUSALS.add(("smtp", refused.code))
             # Only our own faults are for the log: what is wrong with a message may quote it.
             if refused.__cause__ is not None and refused.status >= 500:
                 log.error("message refused", client=self._address, cause=repr(refused.__cause__))
             self._dialogue.answer(None, refused)
         except Exception:
-            REFUSED.add(("smtp", Code.INTERNAL_ERROR))
+            REFUSALS.add(("smtp", Code.INTERNAL_ERROR))
             log.exception("message failed", client=self._address)
             self._dialogue.answer(None)
         else:

@@ -1,6 +1,6 @@
 """In charge of what a submitting client is told: every reply, with its enhanced code (RFC 2034), in one place."""
 
-from appliance.errors import ANSWERS, Refused
+from appliance.errors import ERROR_ANSWERS, Refused
 
 TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 5321 4.5.3.1.5
 
@@ -13,7 +13,7 @@ def reply(code: str, text: str) -> bytes:
 
 def refusal(refused: Refused) -> bytes:
     """What `errors.py` has for a refusal, with its sentence."""
-    return reply(ANSWERS[refused.code].smtp, refused.text)
+    return reply(ERROR_ANSWERS[refused.code].smtp, refused.text)
 
 
 def queued(message_id: str) -> bytes:

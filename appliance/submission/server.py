@@ -19,7 +19,7 @@ from appliance.intake.services import Entrance
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
-from appliance.net.connection_limits import Doorkeeper, accept_forever
+from appliance.net.connection_limits import ConnectionTable, accept_connections
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import certificate, replies
@@ -33,7 +33,7 @@ from appliance.submission.loop import prepare
 from appliance.submission.protocol import Dialogue
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import smtp_files
 
@@ -71,10 +71,10 @@ class Submission:
         self._entrance = entrance
         self._certificate = shown
         self._room = Room(memory.for_messages(smtp.message_memory * COPIES) // COPIES)
-        self.doorkeeper: Doorkeeper[Session] = Doorkeeper(
+        self.doorkeeper: ConnectionTable[Session] = ConnectionTable(
             smtp.max_connections, smtp.max_connections_per_address, known=entrance.known
         )
-        OPEN["smtp"] = lambda: len(self.doorkeeper.open)
+        OPEN_CONNECTIONS["smtp"] = lambda: len(self.doorkeeper.open)
         table = self.doorkeeper
         self._deeds = Deeds(
             self._submit, entrance.credentials.wrong_guess, self._read_recipient, table.leave, table.transacts
@@ -170,7 +170,7 @@ async def serve(
         task_status.started([])
         return
     shown = certificate.of_settings(config)
-    EXPIRIES["smtp"] = lambda: shown.expires
+    CERTIFICATE_EXPIRIES["smtp"] = lambda: shown.expires
     submission = Submission(config, outside, entrance, shown)
     if live is not None:
         live.join(submission.adopt)
@@ -182,7 +182,7 @@ async def serve(
             async with trio.open_nursery() as accepting:
                 for listener, url in listeners:
                     connected = partial(submission.connected, loop, url.startswith("smtps:"))
-                    accepting.start_soon(accept_forever, listener, connected, connections)
+                    accepting.start_soon(accept_connections, listener, connected, connections)
                 task_status.started([url for _, url in listeners])
                 await stopping.wait()
                 accepting.cancel_scope.cancel()

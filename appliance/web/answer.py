@@ -8,8 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from appliance.errors import ANSWERS, Code, Refused
-from appliance.telemetry.metrics import REFUSED
+from appliance.errors import ERROR_ANSWERS, Code, Refused
+from appliance.telemetry.metrics import REFUSALS
 
 Headers = list[tuple[bytes, bytes]]
 Answer = tuple[int, Headers, bytes]
@@ -62,14 +62,14 @@ def error_answer(
     code: Code, text: str, request_id: str, *, status: int | None = None, retry_after: int | None = None
 ) -> Answer:
     """Status, headers and body of an error; `status` only where the table's is not the one (405)."""
-    REFUSED.add(("http", code))  # here, because every refusal by HTTP comes by
+    REFUSALS.add(("http", code))  # here, because every refusal by HTTP comes by
     body = msgspec.json.encode(ErrorObject(text, code, request_id))
     headers = json_answer(body, request_id)
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % retry_after))
     if code is Code.UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="mail appliance", Basic realm="mail appliance"'))
-    return status or ANSWERS[code].status, headers, body
+    return status or ERROR_ANSWERS[code].status, headers, body
 
 
 class MethodNotAllowed(Refused):

@@ -10,7 +10,7 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.model.mail import Caller, User
-from appliance.net.known_networks import KnownNetworks
+from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.access import sha256

@@ -9,7 +9,7 @@ from appliance.intake.accept import FrontDoor
 from appliance.intake.services import Entrance
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
-from appliance.keys.passwords import Hashing
+from appliance.keys.passwords import PasswordHasher
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside
 from appliance.store import Store
@@ -62,7 +62,7 @@ def build(
     door, tokens = entrance.door, Tokens(derive(key, "dashboard tokens"), outside)
     auth = Authenticator(store, outside, tokens, entrance.credentials, entrance.known)
     cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
-    services, hashing = Services(store, outside, auth, stopping), Hashing()
+    services, hashing = Services(store, outside, auth, stopping), PasswordHasher()
     attempts = len(config.webhooks.retry_delays) + 1
     blueprints = [
         health.blueprint(stopping, partial(_check_ready, door, store)),

@@ -14,8 +14,8 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from appliance.net.connection_limits import Doorkeeper
-from appliance.net.socket_stream import QUICK_BYTES, QuickStream
+from appliance.net.connection_limits import ConnectionTable
+from appliance.net.socket_stream import ONE_WRITE_BYTES, FastSocketStream
 from appliance.web.http1 import Application, Http1, InPlace, Peer
 
 TLS_HANDSHAKE = 10  # seconds
@@ -57,7 +57,7 @@ class Connection(TCPServer):
         super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # our own ASGI callable, any stream
         self._deadlines = deadlines
         self._new_request_id = new_request_id
-        self._table: Doorkeeper[Connection] = table or Doorkeeper(1, 1)
+        self._table: ConnectionTable[Connection] = table or ConnectionTable(1, 1)
         self._peer = Peer(None)
         self._closing = False
         self._busy = False  # with a request
@@ -67,7 +67,7 @@ class Connection(TCPServer):
         self._due = inf  # when the client will have kept us waiting too long; the watch looks at it
         self._patience = trio.CancelScope()
         self._writing = trio.CancelScope()
-        self._quick = QuickStream(stream) if type(stream) is trio.SocketStream else None
+        self._quick = FastSocketStream(stream) if type(stream) is trio.SocketStream else None
 
     async def run(self) -> None:
         """Serve requests until either side has enough."""
@@ -174,7 +174,7 @@ class Connection(TCPServer):
     async def _write(self, data: bytes) -> None:
         """Send all, or give the connection up: a client that does not read must not hold a task or a shutdown."""
         try:
-            sent = self._quick.send_now(data) if self._quick is not None and len(data) <= QUICK_BYTES else 0
+            sent = self._quick.send_now(data) if self._quick is not None and len(data) <= ONE_WRITE_BYTES else 0
             if sent == len(data):
                 return  # and no visit to the scheduler: the next read makes one
             limit = DRAIN_GRACE if self.context.terminated.is_set() else self._deadlines.write

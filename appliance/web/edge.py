@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from appliance.config.load import Http
+from appliance.config.settings import HttpSettings
 from appliance.errors import Code, Refused
 from appliance.intake.accept import FrontDoor
 from appliance.intake.rate_limit import RequestRate
@@ -69,7 +69,7 @@ class Edge:
         outside: Outside,
         auth: Authenticator,
         rate: RequestRate,
-        settings: Http,
+        settings: HttpSettings,
         stopping: trio.Event,
         pages: Callable[..., Awaitable[None]],
         budget: Budget,
@@ -84,7 +84,7 @@ class Edge:
         self._pages = pages  # Quart: everything that is not answered here
         self._budget = budget
 
-    def adopt(self, settings: Http) -> None:
+    def adopt(self, settings: HttpSettings) -> None:
         """Work by these settings from the next request on."""
         self._settings = settings
 

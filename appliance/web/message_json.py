@@ -6,8 +6,8 @@ from appliance.errors import Code
 from appliance.intake.accept import Receipt
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import SendRequest
-from appliance.model.events import rfc3339
 from appliance.model.mail import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.operations import SEND, Operation, parameter
 

@@ -13,13 +13,13 @@ from hypercorn.config import Config as HypercornConfig
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.config.load import Config, Http
+from appliance.config.load import Config
 from appliance.config.reload import LiveSettings
-from appliance.net.connection_limits import Doorkeeper, accept_forever
-from appliance.net.known_networks import KnownNetworks
+from appliance.config.settings import HttpSettings
+from appliance.net.connection_limits import ConnectionTable, KnownNetworks, accept_connections
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
-from appliance.telemetry.metrics import EXPIRIES, OPEN
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import http_files
@@ -49,11 +49,11 @@ async def serve(
     http = settings.http
     config = _hypercorn_config()
     context = WorkerContext(None)
-    doorkeeper: Doorkeeper[Connection] = Doorkeeper(
+    doorkeeper: ConnectionTable[Connection] = ConnectionTable(
         http.max_connections, http.max_connections_per_address, http.trusted_proxies, known or KnownNetworks()
     )
     turned_away = TurnedAway(new_request_id)
-    OPEN["http"] = lambda: len(doorkeeper.open)
+    OPEN_CONNECTIONS["http"] = lambda: len(doorkeeper.open)
     deadlines = _deadlines(http)
     shown = _certificate(settings)
     listeners, urls = await _listen(http, shown)
@@ -84,7 +84,7 @@ async def serve(
         return put_in_place
 
     if shown is not None:
-        EXPIRIES["http"] = lambda: shown.expires
+        CERTIFICATE_EXPIRIES["http"] = lambda: shown.expires
     if live is not None:
         live.join(adopt)
     async with trio.open_nursery() as lifespan_nursery:
@@ -96,7 +96,7 @@ async def serve(
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(accept_forever, listener, connected, connections)
+                    accepting.start_soon(accept_connections, listener, connected, connections)
                 task_status.started(urls)
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
@@ -110,7 +110,7 @@ async def serve(
         lifespan_nursery.cancel_scope.cancel()
 
 
-def _deadlines(http: Http) -> Deadlines:
+def _deadlines(http: HttpSettings) -> Deadlines:
     return Deadlines(http.header_timeout, http.body_timeout, http.write_timeout, http.keep_alive_timeout)
 
 
@@ -131,7 +131,7 @@ async def _watch(connections: Collection[Connection]) -> None:
             connection.end_if_due(now)
 
 
-async def _guarded(connection: Connection, doorkeeper: Doorkeeper[Connection], address: str) -> None:
+async def _guarded(connection: Connection, doorkeeper: ConnectionTable[Connection], address: str) -> None:
     """Run one connection; whatever goes wrong in it ends it alone."""
     with doorkeeper.inside(connection, address):
         try:
@@ -163,7 +163,7 @@ class _TlsListener(trio.abc.Listener[Any]):
         await self.plain.aclose()
 
 
-async def _listen(settings: Http, shown: Certificate | None) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
+async def _listen(settings: HttpSettings, shown: Certificate | None) -> tuple[list[trio.abc.Listener[Any]], list[str]]:
     listeners: list[trio.abc.Listener[Any]] = []
     urls = []
     for bind in settings.bind:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from appliance.model.dashboard import Session
+from appliance.model.dashboard import LoginSession
 
 NAME = "appliance_session"
 PATH = "/v1/auth"
@@ -26,7 +26,7 @@ class SessionCookies:
     key: bytes
     base_url: str
 
-    def give(self, session: Session, scheme: str) -> str:
+    def give(self, session: LoginSession, scheme: str) -> str:
         """A Set-Cookie header for the session's current generation."""
         lifetime = (session.expires_at - session.renewed_at) // 1_000_000
         value = f"{session.id}.{session.generation}"

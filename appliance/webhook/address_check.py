@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import Fault, LookupFailed, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.attempt import NotPosted
@@ -31,9 +31,9 @@ class NotFound(NotPosted):
 
 
 _WORDS = {
-    Fault.NXDOMAIN: "{} does not exist in the DNS",
-    Fault.NODATA: "{} has no address in the DNS",
-    Fault.TEMPORARY: "{} cannot be looked up in the DNS at the moment",
+    DnsFault.NXDOMAIN: "{} does not exist in the DNS",
+    DnsFault.NODATA: "{} has no address in the DNS",
+    DnsFault.TEMPORARY: "{} cannot be looked up in the DNS at the moment",
 }
 
 
@@ -60,7 +60,7 @@ class Lookup:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            raise NotFound(_WORDS[failed.fault].format(host), temporary=failed.fault is Fault.TEMPORARY) from failed
+            raise NotFound(_WORDS[failed.fault].format(host), temporary=failed.fault is DnsFault.TEMPORARY) from failed
         if len(found) > ADDRESS_LIMIT:
             raise NotFound(f"{host} has over {ADDRESS_LIMIT} addresses")
         return found

@@ -13,14 +13,15 @@ from typing import Protocol
 
 import trio
 
-from appliance.concurrency.batch_writer import Recording
+from appliance.concurrency.batch_writer import BatchWriter
+from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.errors import Refused
-from appliance.keys.sealing import SealBroken
+from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger, Webhook
-from appliance.outside import SLEEP_LIMIT, Outside
+from appliance.outside import Outside
 from appliance.store import Store
-from appliance.system.shortage import PAUSE, Shortage
+from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
 from appliance.webhook.metrics import observe
 from appliance.webhook.pause import LOOK_EVERY as PAUSE_LOOK
@@ -69,7 +70,7 @@ class Dispatcher:
     delays: Sequence[float]  # seconds before each further attempt
     slots: int = SLOTS
     look_every: float = LOOK_EVERY
-    _recording: Recording[PostResult] = field(init=False)
+    _recording: BatchWriter[PostResult] = field(init=False)
     _turns: Turns = field(init=False)
     _pause: Pause = field(init=False)
     _lines: dict[Lane, Line] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Post whatever is due, for ever. What is on its way at the end is finished, and recorded."""
-        self._recording = Recording("webhook", self.store.webhook_posts.record, _named)
+        self._recording = BatchWriter("webhook", self.store.webhook_posts.record, _named)
         self._turns, self._pause = Turns(self.slots), Pause(self.store)
         async with trio.open_nursery() as recording:
             recording.start_soon(self._recording.run, self._recorded)
@@ -248,7 +249,7 @@ class Dispatcher:
     def _wait_for_room(self, line: Line, shortage: Shortage) -> None:
         """Put a line off that met a lack of this machine: that is no attempt."""
         now = trio.current_time()
-        line.wait_until(now + PAUSE)
+        line.wait_until(now + SHORTAGE_PAUSE)
         if now >= self._short_at + SHORT_LOG_EVERY:
             log.warning("events wait: this machine is short", of=str(shortage))
         self._short_at = now
@@ -256,7 +257,7 @@ class Dispatcher:
     async def _post(self, webhook: Webhook, post: DuePost, now: int) -> Posted:
         try:
             secret = self.secrets.open(webhook)
-        except SealBroken as broken:
+        except UnsealError as broken:
             log.warning("a signing secret cannot be read", webhook_id=webhook.id, reason=str(broken))
             return Posted(None, b"", BROKEN_SEAL, 0)
         signature = signature_header(secret, now // 1_000_000, post.body)

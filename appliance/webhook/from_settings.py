@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 from appliance.config.load import Config
 from appliance.dns.resolver import Resolver
-from appliance.net.local_addresses import OwnAddresses
+from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
-from appliance.tls.trust import operators_context
+from appliance.tls.trust import https_context
 from appliance.webhook.post import Poster
 
 
@@ -16,11 +16,11 @@ def poster(config: Config, resolver: Resolver, outside: Outside) -> Poster:
     return Poster(
         resolver,
         outside.dial,
-        operators_context(config, "webhooks.ca_file", config.webhooks.ca_file),
+        https_context(config, "webhooks.ca_file", config.webhooks.ca_file),
         ports=frozenset(config.webhooks.ports),
         own_names=own_names(config),
         allowed=config.webhooks.allow_networks,
-        own=OwnAddresses(frozenset(config.delivery.own_addresses)),
+        own=LocalAddresses(frozenset(config.delivery.own_addresses)),
     )
 
 

@@ -6,7 +6,7 @@ of session tickets, which would keep the process busy for as long as an attempt 
 
 import trio
 
-from appliance.net.socket_stream import QuickStream, quick
+from appliance.net.socket_stream import FastSocketStream, faster
 
 RECEIVED_LIMIT = 128 * 1024  # bytes for one answer or handshake; OpenSSL takes certificates of 100 KiB at most
 
@@ -19,7 +19,7 @@ class Transport(trio.abc.Stream):
     """A dialled stream with an allowance of bytes to receive."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = quick(stream)
+        self._stream = faster(stream)
         self._left = RECEIVED_LIMIT
 
     def begin(self) -> None:
@@ -29,7 +29,7 @@ class Transport(trio.abc.Stream):
     @property
     def silent(self) -> bool:
         """Whether nothing has come, not even the end, since the last answer; True where that cannot be told."""
-        return not isinstance(self._stream, QuickStream) or not self._stream.has_come()
+        return not isinstance(self._stream, FastSocketStream) or not self._stream.has_come()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """As the stream does, until the allowance is used up."""

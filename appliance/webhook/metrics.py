@@ -1,7 +1,7 @@
 """In charge of counting what came of posts, and of leaving a line of each in the log."""
 
 from appliance.model.webhooks import PostResult, PostStatus
-from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 
 
@@ -9,13 +9,13 @@ def observe(result: PostResult) -> None:
     """Count one attempt, which is on disk; one that is made again has failed all the same."""
     WEBHOOK_POSTS.add((PostStatus.SUCCESS if result.status is PostStatus.SUCCESS else PostStatus.FAILED).value)
     WEBHOOK_SECONDS.add(result.duration_ms / 1000)
-    if TRAIL.keep and result.post.message_id is not None:  # a ping is about no message
+    if MESSAGE_LOG.keep and result.post.message_id is not None:  # a ping is about no message
         _note(result)
 
 
 def _note(result: PostResult) -> None:
     post = result.post
-    TRAIL.note(
+    MESSAGE_LOG.note(
         "webhook",
         message_id=post.message_id,
         recipient_id=post.recipient_id,

@@ -13,10 +13,11 @@ import trio
 
 from appliance.dns.resolver import Resolver
 from appliance.net.address_policy import Address, Network
+from appliance.net.dial import Dial
 from appliance.system.shortage import Shortage
 from appliance.webhook.address_check import Lookup, NotFound
 from appliance.webhook.attempt import Attempt, NotPosted
-from appliance.webhook.connect import Dial, connect
+from appliance.webhook.connect import connect
 from appliance.webhook.connection_pool import Connection, KeptConnections, Place
 from appliance.webhook.exchange import Lost, exchange
 from appliance.webhook.request import request_bytes

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from appliance.model.excerpt import excerpt
-from appliance.model.webhooks import DuePost, PostResult, PostStatus
+from appliance.model.webhooks import DuePost, PostResult, PostStatus, excerpt
 from appliance.webhook.post import Posted
 
 

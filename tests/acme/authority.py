@@ -8,20 +8,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jwt
+from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps, T, Wait
+from appliance.acme.messages import AcmeResponse
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from jwt.algorithms import ECAlgorithm
 
-from appliance.acme.conversation import Ask, Show, Step, Steps, T, Wait
-from appliance.acme.wire import Answer
-
 HOST = "https://ca.test"
 DIRECTORY = f"{HOST}/directory"
 PROBLEM = "urn:ietf:params:acme:error:"
 
-Spoil = Callable[[str, Any], Answer | None]
+Spoil = Callable[[str, Any], AcmeResponse | None]
 
 
 def decoded(text: str) -> bytes:
@@ -29,10 +28,10 @@ def decoded(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def problem(kind: str, detail: str = "no", status: int = 403, **more: Any) -> Answer:
+def problem(kind: str, detail: str = "no", status: int = 403, **more: Any) -> AcmeResponse:
     """An answer that is a problem document."""
     document = {"type": PROBLEM + kind, "detail": detail, **more}
-    return Answer(status, json.dumps(document).encode(), nonce="after-problem")
+    return AcmeResponse(status, json.dumps(document).encode(), nonce="after-problem")
 
 
 @dataclass
@@ -69,17 +68,17 @@ class Authority:
                 return found
             answer = self.answer(step)
 
-    def answer(self, step: Step) -> Answer:
+    def answer(self, step: Step) -> AcmeResponse:
         """What comes of one step."""
-        if isinstance(step, Show):
+        if isinstance(step, PublishToken):
             self.shown[step.token] = step.text
         elif isinstance(step, Wait):
             self.waits.append(step.seconds)
         else:
             return self.request(step)
-        return Answer(1)
+        return AcmeResponse(1)
 
-    def request(self, step: Ask) -> Answer:
+    def request(self, step: AcmeRequest) -> AcmeResponse:
         """The answer to a request, whose signature has to be good."""
         path = step.url.removeprefix(HOST)
         payload, head = self.verified(step) if step.method == "POST" else (None, {})
@@ -93,7 +92,7 @@ class Authority:
             return spoiled
         return self.good(path, payload)
 
-    def verified(self, step: Ask) -> tuple[Any, dict[str, Any]]:
+    def verified(self, step: AcmeRequest) -> tuple[Any, dict[str, Any]]:
         """Payload and protected header of a request, whose signature another library has found to be good."""
         parts = json.loads(step.body)
         head = json.loads(decoded(parts["protected"]))
@@ -103,13 +102,13 @@ class Authority:
         content = jwt.PyJWS().decode(compact, self.signer, algorithms=["ES256"])
         return json.loads(content) if content else None, head
 
-    def good(self, path: str, payload: Any) -> Answer:
+    def good(self, path: str, payload: Any) -> AcmeResponse:
         """What it answers when nothing is wrong."""
         kind, _, name = path.strip("/").partition("/")
         if kind == "directory":
             urls = {"newNonce": "/nonce", "newAccount": "/account", "newOrder": "/order", "keyChange": "/other"}
             value = {**{key: HOST + value for key, value in urls.items()}, "meta": self.meta}
-            return Answer(200, json.dumps(value).encode())
+            return AcmeResponse(200, json.dumps(value).encode())
         if kind == "account":
             self.accounts += 1
             return self.json({"status": "valid"}, location=f"{HOST}/account/{self.accounts}", status=201)
@@ -127,7 +126,7 @@ class Authority:
             self.chain = self.issue(decoded(payload["csr"]))
             return self.json(self.order("processing"))
         if kind == "certificate":
-            return Answer(200, self.chain, self.nonce)
+            return AcmeResponse(200, self.chain, self.nonce)
         return self.json({})
 
     @property
@@ -135,10 +134,10 @@ class Authority:
         """The next one."""
         return f"nonce-{self.nonces}"
 
-    def json(self, value: Any, *, location: str = "", status: int = 200, wait: bool = False) -> Answer:
+    def json(self, value: Any, *, location: str = "", status: int = 200, wait: bool = False) -> AcmeResponse:
         """An object as an answer."""
         retry_after = self.retry_after if wait else None
-        return Answer(status, json.dumps(value).encode(), self.nonce, location, retry_after)
+        return AcmeResponse(status, json.dumps(value).encode(), self.nonce, location, retry_after)
 
     def decided(self, what: str) -> bool:
         """Whether there have been looks enough."""

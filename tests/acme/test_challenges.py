@@ -5,10 +5,10 @@ from contextlib import suppress
 import pytest
 import trio
 
-from appliance.acme.challenges import MOST_PER_ADDRESS, PATIENCE, Questions, answer
+from appliance.acme.challenges import CHALLENGE_TIMEOUT, CONNECTIONS_PER_ADDRESS, ChallengeServer, answer
 from appliance.config.load import Endpoint
-from appliance.net.connection_limits import Doorkeeper
-from appliance.net.http_server import HEAD_BYTES
+from appliance.net.connection_limits import ConnectionTable
+from appliance.net.http_server import REQUEST_HEAD_BYTES
 
 SITE = "https://mail.example.com"
 SHOWN = {"tok-en_1": "tok-en_1.print"}
@@ -63,7 +63,7 @@ def test_without_https_nobody_is_sent_on() -> None:
     assert answer(get("/"), SHOWN, "").startswith(b"HTTP/1.1 404 ")
 
 
-async def started(nursery: trio.Nursery, questions: Questions) -> int:
+async def started(nursery: trio.Nursery, questions: ChallengeServer) -> int:
     """The port it listens on."""
     (url,) = await nursery.start(questions.serve, (Endpoint("127.0.0.1", 0),))
     return int(url.rpartition(":")[2])
@@ -80,16 +80,16 @@ async def asked(port: int, head: bytes) -> bytes:
     return received
 
 
-async def until(questions: Questions, count: int) -> None:
+async def until(questions: ChallengeServer, count: int) -> None:
     """Wait until so many connections are open."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(CHALLENGE_TIMEOUT):
         for _ in iter(lambda: len(questions.doorkeeper.open) == count, True):
             await trio.sleep(0.01)
 
 
 async def test_tokens_come_and_go(nursery: trio.Nursery) -> None:
     """Over a real socket: a token is answered from the moment it is shown until it is not."""
-    questions = Questions(SITE)
+    questions = ChallengeServer(SITE)
     port = await started(nursery, questions)
     assert b"404 Not Found" in await asked(port, get(f"{CHALLENGE}/abc"))
     questions.shown["abc"] = "abc.print"
@@ -100,12 +100,12 @@ async def test_tokens_come_and_go(nursery: trio.Nursery) -> None:
 
 async def test_idle_clients_do_not_keep_the_authority_out(nursery: trio.Nursery) -> None:
     """In a full table the longest waiting connection gives way, and a challenge is answered."""
-    questions = Questions(SITE, {"abc": "abc.print"}, Doorkeeper(3, 3))
+    questions = ChallengeServer(SITE, {"abc": "abc.print"}, ConnectionTable(3, 3))
     port = await started(nursery, questions)
     slow = [await trio.open_tcp_stream("127.0.0.1", port, local_address=f"127.0.0.{n}") for n in (2, 3, 4)]
     await until(questions, len(slow))
     assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"\r\n\r\nabc.print")
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(CHALLENGE_TIMEOUT):
         assert await slow[0].receive_some() == b""
     for stream in slow:
         await stream.aclose()
@@ -114,14 +114,14 @@ async def test_idle_clients_do_not_keep_the_authority_out(nursery: trio.Nursery)
 async def test_slow_and_many_clients_are_cut(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """One address has so many connections and so many seconds, and then there is room again."""
     monkeypatch.setattr("appliance.acme.challenges.PATIENCE", 0.5)
-    questions = Questions(SITE, {"abc": "abc.print"})
+    questions = ChallengeServer(SITE, {"abc": "abc.print"})
     port = await started(nursery, questions)
-    slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(MOST_PER_ADDRESS)]
+    slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_PER_ADDRESS)]
     for stream in slow:
         await stream.send_all(b"GET / HTTP")
-    await until(questions, MOST_PER_ADDRESS)
+    await until(questions, CONNECTIONS_PER_ADDRESS)
     assert await asked(port, get("/")) == b""  # turned away unread
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(CHALLENGE_TIMEOUT):
         assert [await stream.receive_some() for stream in slow] == [b""] * len(slow)
     assert (await asked(port, get(f"{CHALLENGE}/abc"))).endswith(b"abc.print")
     for stream in slow:
@@ -130,18 +130,18 @@ async def test_slow_and_many_clients_are_cut(nursery: trio.Nursery, monkeypatch:
 
 async def test_a_flood_is_not_read(nursery: trio.Nursery) -> None:
     """A head without an end is taken up to its limit, and the next client is served."""
-    port = await started(nursery, Questions(SITE))
+    port = await started(nursery, ChallengeServer(SITE))
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (HEAD_BYTES - 16))
+        await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (REQUEST_HEAD_BYTES - 16))
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
     assert b"308 Permanent" in await asked(port, get("/"))
 
 
 async def test_whoever_leaves_at_once_harms_nobody(nursery: trio.Nursery) -> None:
     """Connections that are reset leave no trace, and are counted no longer."""
-    questions = Questions(SITE)
+    questions = ChallengeServer(SITE)
     port = await started(nursery, questions)
-    for _ in range(MOST_PER_ADDRESS * 3):
+    for _ in range(CONNECTIONS_PER_ADDRESS * 3):
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         await stream.aclose()

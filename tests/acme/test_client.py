@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 import trustme
+from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps, Wait
+from appliance.acme.messages import AcmeResponse
+from appliance.acme.problems import NotIssued
 
-from appliance.acme.client import BODY_LIMIT, Client
-from appliance.acme.conversation import Ask, Show, Step, Steps, Wait
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import Answer
+from appliance.acme.client import RESPONSE_BYTES, Client
 from appliance.outside import Outside
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
@@ -69,9 +69,9 @@ def client(zone: Zone | None = None) -> Client:
     return Client(ZoneResolver({NAME: {"A": ["127.0.0.1"]}} if zone is None else zone), context, Outside())
 
 
-def ask(url: str, body: bytes = b"") -> Steps[Answer]:
+def ask(url: str, body: bytes = b"") -> Steps[AcmeResponse]:
     """A conversation of one question."""
-    return (yield Ask("POST" if body else "GET", url, body))
+    return (yield AcmeRequest("POST" if body else "GET", url, body))
 
 
 def answered(body: bytes = b"{}", more: str = "") -> bytes:
@@ -92,7 +92,7 @@ async def test_an_answer_is_read() -> None:
     async with site(answered(b'{"a": 1}', more)) as made:
         url = f"https://{NAME}:{made.port}/acme/order?x=1"
         found = await client().converse(ask(url, b'{"signed": true}'), {})
-    assert found == Answer(200, b'{"a": 1}', "n1", "https://ca.test/x", 7.0)
+    assert found == AcmeResponse(200, b'{"a": 1}', "n1", "https://ca.test/x", 7.0)
     head = made.requests[0].decode()
     assert head.startswith("POST /acme/order?x=1 HTTP/1.1\r\n")
     for line in (f"Host: {NAME}:{made.port}", "Content-Type: application/jose+json", "User-Agent: appliance/"):
@@ -115,7 +115,7 @@ async def test_an_authority_that_nobody_vouches_for_is_not_believed() -> None:
         (b"220 mail.example.com ESMTP\r\n", "cannot be reached"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "cannot be reached"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "cannot be reached"),
-        (answered(b"x" * (BODY_LIMIT + 1)), f"it is over {BODY_LIMIT} bytes"),
+        (answered(b"x" * (RESPONSE_BYTES + 1)), f"it is over {RESPONSE_BYTES} bytes"),
         (b"", "no answer within 0.5 s"),
     ],
 )
@@ -160,7 +160,7 @@ async def test_tokens_are_shown_no_longer_than_needed(end: str, autojump_clock: 
     seen: list[dict[str, str]] = []
 
     def steps() -> Iterator[Step]:
-        yield Show("t", "t.print")
+        yield PublishToken("t", "t.print")
         seen.append(dict(shown))
         yield Wait(3600.0)
         if end == "badly":

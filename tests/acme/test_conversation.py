@@ -4,21 +4,21 @@ import json
 from typing import Any
 
 import pytest
+from appliance.acme.crypto import new_key, thumbprint
+from appliance.acme.issuance import MAX_POLL_DELAY, NONCE_TRIES, Issuance
+from appliance.acme.messages import AcmeResponse
+from appliance.acme.problems import NotIssued
 from cryptography import x509
 
-from appliance.acme.conversation import NONCE_TRIES, POLL_LONGEST, Conversation
-from appliance.acme.jws import new_key, thumbprint
-from appliance.acme.trouble import NotIssued
-from appliance.acme.wire import Answer
 from tests.acme.authority import DIRECTORY, HOST, Authority, problem
 
 NAMES = ("mail.example.com", "app.example.com")
 KEY = new_key()
 
 
-def conversation(account: str = "", email: str = "") -> Conversation:
+def conversation(account: str = "", email: str = "") -> Issuance:
     """One that begins."""
-    return Conversation(DIRECTORY, KEY, account, email, NAMES)
+    return Issuance(DIRECTORY, KEY, account, email, NAMES)
 
 
 def known(authority: Authority) -> Authority:
@@ -27,18 +27,18 @@ def known(authority: Authority) -> Authority:
     return authority
 
 
-def fault(authority: Authority, begun: Conversation | None = None) -> NotIssued:
+def fault(authority: Authority, begun: Issuance | None = None) -> NotIssued:
     """How it fails."""
     with pytest.raises(NotIssued) as caught:
         authority.play((begun or conversation()).certificate(new_key()))
     return caught.value
 
 
-def on(path: str, *answers: Answer) -> Any:
+def on(path: str, *answers: AcmeResponse) -> Any:
     """A spoiler that answers so at this path, once each."""
     left = list(answers)
 
-    def spoil(asked: str, payload: Any) -> Answer | None:
+    def spoil(asked: str, payload: Any) -> AcmeResponse | None:
         return left.pop(0) if asked.startswith(path) and left else None
 
     return spoil
@@ -126,7 +126,7 @@ def test_what_takes_long_is_waited_for() -> None:
     assert authority.waits[:6] == [0.5, 1.0, 2.0, 3.0, 5.0, 5.0]
 
 
-@pytest.mark.parametrize(("said", "waited"), [(7.0, 7.0), (0.0, 0.5), (86400.0, POLL_LONGEST)])
+@pytest.mark.parametrize(("said", "waited"), [(7.0, 7.0), (0.0, 0.5), (86400.0, MAX_POLL_DELAY)])
 def test_an_authority_says_how_long_to_wait(said: float, waited: float) -> None:
     """Retry-After is obeyed, within reason: not in a busy loop, and not for a day."""
     authority = Authority(retry_after=said)
@@ -141,11 +141,11 @@ def test_an_authority_that_never_decides_is_left() -> None:
     assert sum(authority.waits) < 600
 
 
-def authorization(stands: str, **challenge: Any) -> Answer:
+def authorization(stands: str, **challenge: Any) -> AcmeResponse:
     """How it stands with the first name."""
     challenges = [{"type": "http-01", "url": f"{HOST}/challenge/x", "token": "t", **challenge}] if challenge else []
     value = {"identifier": {"value": NAMES[0]}, "status": stands, "challenges": challenges}
-    return Answer(200, json.dumps(value).encode(), "after-problem")
+    return AcmeResponse(200, json.dumps(value).encode(), "after-problem")
 
 
 @pytest.mark.parametrize(
@@ -177,34 +177,34 @@ def test_a_name_that_is_not_proven_after_its_challenge() -> None:
 @pytest.mark.parametrize(
     ("path", "answer", "words"),
     [
-        ("/directory", Answer(200, b"<html>"), "cannot be read"),
-        ("/directory", Answer(200, b"\xff"), "cannot be read"),
-        ("/directory", Answer(200, b"[" * 100_000), "cannot be read"),
-        ("/directory", Answer(200, b'{"newNonce": 1}'), "cannot be read"),
-        ("/directory", Answer(404, b"not here"), "HTTP status 404"),
-        ("/directory", Answer(301), "HTTP status 301"),
-        ("/nonce", Answer(503, b'{"type": "about:blank"}'), "HTTP status 503"),
-        ("/account", Answer(201, b"{}", "after-problem"), "did not say where"),
+        ("/directory", AcmeResponse(200, b"<html>"), "cannot be read"),
+        ("/directory", AcmeResponse(200, b"\xff"), "cannot be read"),
+        ("/directory", AcmeResponse(200, b"[" * 100_000), "cannot be read"),
+        ("/directory", AcmeResponse(200, b'{"newNonce": 1}'), "cannot be read"),
+        ("/directory", AcmeResponse(404, b"not here"), "HTTP status 404"),
+        ("/directory", AcmeResponse(301), "HTTP status 301"),
+        ("/nonce", AcmeResponse(503, b'{"type": "about:blank"}'), "HTTP status 503"),
+        ("/account", AcmeResponse(201, b"{}", "after-problem"), "did not say where"),
         ("/account", problem("invalidContact", "bad address"), "acme.email: bad address"),
         ("/account", problem("externalAccountRequired"), "was made with it beforehand"),
         ("/account", problem("userActionRequired", instance="https://ca.test/terms2"), "https://ca.test/terms2"),
-        ("/order", Answer(201, b"{}", "after-problem"), "did not say where"),
+        ("/order", AcmeResponse(201, b"{}", "after-problem"), "did not say where"),
         ("/order", problem("rejectedIdentifier", "policy forbids"), "does not issue for mail.example.com, app."),
         ("/order", problem("unauthorized", "deactivated"), "refuses the account: deactivated"),
         ("/authz", authorization("pending"), "no proof by HTTP for mail.example.com"),
         ("/authz", authorization("expired"), "did not find mail.example.com to be ours (expired)"),
         ("/finalize", problem("badCSR", "weak key", 400), "weak key"),
-        ("/certificate", Answer(200, b"no certificate", "after-problem"), "no certificate came"),
+        ("/certificate", AcmeResponse(200, b"no certificate", "after-problem"), "no certificate came"),
     ],
 )
-def test_what_else_can_go_wrong(path: str, answer: Answer, words: str) -> None:
+def test_what_else_can_go_wrong(path: str, answer: AcmeResponse, words: str) -> None:
     """Each fault is one kind of error, with words."""
     assert words in str(fault(Authority(spoil=on(path, answer))))
 
 
 def test_an_authority_that_wants_to_be_left_alone_is_heard() -> None:
     """The time it asks for comes with the failure."""
-    limited = Answer(429, problem("rateLimited", "too many").body, "n", "", 3600.0)
+    limited = AcmeResponse(429, problem("rateLimited", "too many").body, "n", "", 3600.0)
     failed = fault(Authority(spoil=on("/order", limited)))
     assert failed.retry_after == 3600.0
     assert "too many requests: too many" in str(failed)
@@ -228,7 +228,7 @@ def test_an_order_that_the_authority_gives_up() -> None:
         (None, "gave the order up"),
     ]:
         order = {"status": "invalid", "finalize": f"{HOST}/finalize/1", "error": error}
-        answer = Answer(200, json.dumps(order).encode(), "after-problem")
+        answer = AcmeResponse(200, json.dumps(order).encode(), "after-problem")
         assert words in str(fault(Authority(spoil=on("/finalize", answer))))
 
 
@@ -246,7 +246,7 @@ def test_a_certificate_for_another_key_or_name_is_not_taken() -> None:
     other = first.play(conversation().certificate(new_key()))
     assert "for another key" in str(fault(Careless()))
     key = new_key()
-    other = Authority().play(Conversation(DIRECTORY, KEY, "", "", NAMES[:1]).certificate(key))
+    other = Authority().play(Issuance(DIRECTORY, KEY, "", "", NAMES[:1]).certificate(key))
     with pytest.raises(NotIssued, match=r"not for app\.example\.com"):
         Careless().play(conversation().certificate(key))
 

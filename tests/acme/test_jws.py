@@ -5,10 +5,10 @@ import json
 
 import jwt
 import pytest
+from appliance.acme.crypto import base64url, new_key, public_jwk, read_key, signed, thumbprint
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from appliance.acme.jws import base64url, new_key, public_jwk, read_key, signed, thumbprint
 from appliance.tls.self_signed import private_pem
 from tests.acme.authority import decoded
 

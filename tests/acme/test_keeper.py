@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import trio
+from appliance.acme.issuance import Issuance
+from appliance.acme.problems import NotIssued
+from appliance.acme.renewal import Renewer
 from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
-from appliance.acme.conversation import Conversation
-from appliance.acme.files import Drawer
-from appliance.acme.keeper import Keeper
-from appliance.acme.trouble import NotIssued
-from appliance.config.load import Acme
+from appliance.acme.files import AcmeFiles
+from appliance.config.settings import AcmeSettings
 from appliance.outside import Outside
 from appliance.tls import self_signed
 from tests.acme.authority import DIRECTORY, Authority
@@ -38,7 +38,7 @@ class Stage:
     """A keeper on a virtual clock, with an authority that fails as long as the test says."""
 
     directory: Path
-    settings: Acme = field(default_factory=lambda: Acme(enabled=True, names=NAMES, directory=DIRECTORY))
+    settings: AcmeSettings = field(default_factory=lambda: AcmeSettings(enabled=True, names=NAMES, directory=DIRECTORY))
     failure: Failure = lambda: None
     tries: list[float] = field(default_factory=list)  # seconds since the beginning
     accounts: list[str] = field(default_factory=list)  # the account that each try began with
@@ -49,7 +49,7 @@ class Stage:
         """Seconds since 1970."""
         return BEGIN + trio.current_time() - self.set_back
 
-    async def issue(self, conversation: Conversation, key: ec.EllipticCurvePrivateKey) -> bytes:
+    async def issue(self, conversation: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
         """A certificate, or what goes wrong."""
         self.tries.append(trio.current_time())
         self.accounts.append(conversation.account)
@@ -61,12 +61,12 @@ class Stage:
         await trio.lowlevel.checkpoint()
         return chain
 
-    def keeper(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Keeper:
+    def keeper(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Renewer:
         """One that has just been started."""
         outside = Outside(now=lambda: int(self.now() * 1_000_000), random=lambda: 0.5)
-        return Keeper(self.settings, Drawer(self.directory), issue or self.issue, outside, inline)
+        return Renewer(self.settings, AcmeFiles(self.directory), issue or self.issue, outside, inline)
 
-    async def run(self, seconds: float, keeper: Keeper | None = None) -> None:
+    async def run(self, seconds: float, keeper: Renewer | None = None) -> None:
         """Let one be at work for so long."""
         with trio.move_on_after(seconds):
             await (keeper or self.keeper()).run()
@@ -100,7 +100,7 @@ async def test_a_start_with_a_good_one_asks_nobody(stage: Stage, autojump_clock:
 
 async def test_one_that_was_made_here_is_replaced(stage: Stage, autojump_clock: MockClock) -> None:
     """It only stands in until the authority's comes."""
-    drawer = Drawer(stage.directory)
+    drawer = AcmeFiles(stage.directory)
     drawer.open()
     self_signed.generate(drawer.certificate, drawer.certificate, NAMES[0])
     await stage.run(MINUTE)
@@ -116,14 +116,14 @@ async def test_failures_are_tried_again_ever_more_rarely(
     stage.failure = refused
     await stage.run(24 * HOUR)
     assert [round(time / MINUTE) for time in stage.tries] == [0, 1, 6, 36, 96, 456, 816, 1176]
-    state = Drawer(stage.directory).state()
+    state = AcmeFiles(stage.directory).state()
     assert (state.failures, state.error, state.advice) == (8, "port 80 is closed", "Open it.")
     assert state.next_try > stage.now()
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2 + ["ERROR"] * 6
     stage.failure = lambda: None
     await stage.run(7 * HOUR)
-    assert Drawer(stage.directory).state().failures == 0
-    assert Drawer(stage.directory).held() is not None
+    assert AcmeFiles(stage.directory).state().failures == 0
+    assert AcmeFiles(stage.directory).held() is not None
 
 
 async def test_a_restart_does_not_ask_sooner(stage: Stage, autojump_clock: MockClock) -> None:
@@ -183,7 +183,7 @@ async def test_nothing_ends_it(stage: Stage, autojump_clock: MockClock, fault: E
     stage.failure = lambda: fault
     await stage.run(2 * MINUTE)
     assert len(stage.tries) == 2
-    assert Drawer(stage.directory).state().failures == 2
+    assert AcmeFiles(stage.directory).state().failures == 2
 
 
 async def test_a_certificate_that_cannot_be_read_ends_nothing(
@@ -191,7 +191,7 @@ async def test_a_certificate_that_cannot_be_read_ends_nothing(
 ) -> None:
     """Whatever a library raises, it is told, and looked at again."""
     with monkeypatch.context() as patched:
-        patched.setattr(Drawer, "held", lambda drawer: 1 / 0)
+        patched.setattr(AcmeFiles, "held", lambda drawer: 1 / 0)
         await stage.run(5 * MINUTE)
     assert not stage.tries
     await stage.run(MINUTE)
@@ -211,7 +211,7 @@ async def test_a_state_that_cannot_be_written_is_remembered(
     assert not stage.tries  # without a key for the account nobody can be asked
     monkeypatch.undo()
     keeper = stage.keeper()
-    monkeypatch.setattr(Drawer, "keep_state", full)
+    monkeypatch.setattr(AcmeFiles, "keep_state", full)
     stage.failure = refused
     await stage.run(2 * HOUR, keeper)
     assert [round(time / MINUTE) - 120 for time in stage.tries] == [0, 1, 6, 36, 96]
@@ -221,14 +221,14 @@ async def test_an_authority_that_hangs_is_left(stage: Stage, autojump_clock: Moc
     """An attempt has an end, and the next one comes."""
     begun: list[float] = []
 
-    async def hang(conversation: Conversation, key: ec.EllipticCurvePrivateKey) -> bytes:
+    async def hang(conversation: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
         begun.append(trio.current_time())
         await trio.sleep_forever()
         raise AssertionError
 
     await stage.run(15 * MINUTE, stage.keeper(hang))
     assert len(begun) == 2
-    assert "took over 600 s" in Drawer(stage.directory).state().error
+    assert "took over 600 s" in AcmeFiles(stage.directory).state().error
 
 
 async def test_a_wrong_clock_does_not_ask_all_the_time(stage: Stage, autojump_clock: MockClock) -> None:
@@ -252,6 +252,6 @@ async def test_damaged_files_are_made_anew(stage: Stage, autojump_clock: MockClo
     await stage.run(MINUTE)
     assert len(stage.tries) == 2
     assert stage.accounts == ["", ""]
-    held = Drawer(stage.directory).held()
+    held = AcmeFiles(stage.directory).held()
     assert held is not None
     assert held.names == set(NAMES)

@@ -1,9 +1,8 @@
 """What an authority says: times to wait, and texts that are safe to show."""
 
 import pytest
-
-from appliance.acme.trouble import DETAIL_LIMIT, Problem, explained
-from appliance.acme.wire import LONGEST_WAIT, read_wait
+from appliance.acme.messages import MAX_RETRY_AFTER, retry_after_seconds
+from appliance.acme.problems import DETAIL_LIMIT, Problem, explain
 
 NOW = 1_794_700_000.0  # 2026-11-14 23:46:40
 
@@ -13,7 +12,7 @@ NOW = 1_794_700_000.0  # 2026-11-14 23:46:40
     [
         ("0", 0.0),
         ("120", 120.0),
-        ("99999999999999999999", LONGEST_WAIT),
+        ("99999999999999999999", MAX_RETRY_AFTER),
         ("Sat, 14 Nov 2026 23:47:40 GMT", 60.0),
         ("Sat, 14 Nov 2026 23:00:00 GMT", 0.0),
         ("Sat, 14 Nov 2026 23:47:40 -0000", 60.0),
@@ -25,12 +24,12 @@ NOW = 1_794_700_000.0  # 2026-11-14 23:46:40
 )
 def test_how_long_to_wait(value: str, seconds: float | None) -> None:
     """A number or a date, never a time that has passed, never for ever."""
-    assert read_wait(value, NOW) == seconds
+    assert retry_after_seconds(value, NOW) == seconds
 
 
 def test_a_detail_cannot_drive_a_terminal() -> None:
     """It is one line of printable characters, and no novel."""
-    failed = explained(Problem("urn:ietf:params:acme:error:caa", "a\x1b[31m\r\nb\u202e " + "x" * 9999), ["a.test"])
+    failed = explain(Problem("urn:ietf:params:acme:error:caa", "a\x1b[31m\r\nb\u202e " + "x" * 9999), ["a.test"])
     assert str(failed).isprintable()
     assert str(failed).endswith("…")
     assert len(str(failed)) < DETAIL_LIMIT + 100
@@ -38,6 +37,6 @@ def test_a_detail_cannot_drive_a_terminal() -> None:
 
 def test_braces_in_a_name_or_detail_stay_as_they_are() -> None:
     """What comes from outside is never a format."""
-    failed = explained(Problem("urn:ietf:params:acme:error:dns", "{0} {x}"), ["{0}.test"])
+    failed = explain(Problem("urn:ietf:params:acme:error:dns", "{0} {x}"), ["{0}.test"])
     assert "{0}.test" in str(failed)
     assert str(failed).endswith("{0} {x}")

@@ -91,7 +91,7 @@ def change(data_dir: Path, *statements: str) -> None:
 
 def replace_key(data_dir: Path) -> bytes:
     """Lose the key file, and have another."""
-    (data_dir / keyfile.FILE_NAME).unlink()
+    (data_dir / keyfile.KEY_FILE).unlink()
     return keyfile.load_or_create(data_dir)
 
 
@@ -123,10 +123,10 @@ async def test_every_row_comes_back_and_nothing_would_be_sent(data_dir: Path, ba
     assert pool == EVERY
     assert str(reason).startswith("restored from a backup of 20")
     assert (restored.waiting.due, restored.waiting.deferred, restored.kept) == (3, 1, None)
-    key = tmp_path / "elsewhere" / keyfile.FILE_NAME
-    assert key.read_bytes() == (data_dir / keyfile.FILE_NAME).read_bytes()
+    key = tmp_path / "elsewhere" / keyfile.KEY_FILE
+    assert key.read_bytes() == (data_dir / keyfile.KEY_FILE).read_bytes()
     modes = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "elsewhere").iterdir()}
-    assert modes == {FILE_NAME: 0o600, keyfile.FILE_NAME: 0o400, "appliance.lock": 0o600}
+    assert modes == {FILE_NAME: 0o600, keyfile.KEY_FILE: 0o400, "appliance.lock": 0o600}
 
 
 def test_it_is_whole_private_and_tells_how_far_it_is(data_dir: Path, tmp_path: Path) -> None:
@@ -272,10 +272,10 @@ def test_signing_keys_of_before_need_no_key_file(data_dir: Path, tmp_path: Path)
 
 def test_without_its_key_file_no_backup_is_made(data_dir: Path, tmp_path: Path) -> None:
     """None could be restored; and no new key is put in the place of the lost one."""
-    (data_dir / keyfile.FILE_NAME).unlink()
+    (data_dir / keyfile.KEY_FILE).unlink()
     with pytest.raises(NotMade, match=r"appliance\.key is missing"):
         make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    assert not (data_dir / keyfile.FILE_NAME).exists()
+    assert not (data_dir / keyfile.KEY_FILE).exists()
 
 
 def test_where_nothing_is_sealed_yet_the_key_is_made_with_the_backup(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_where_nothing_is_sealed_yet_the_key_is_made_with_the_backup(tmp_path: P
 
     trio.run(fill)
     make(tmp_path / "new", "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
-    assert verify(tmp_path / "backup.tar", nothing).key == (tmp_path / "new" / keyfile.FILE_NAME).read_bytes()
+    assert verify(tmp_path / "backup.tar", nothing).key == (tmp_path / "new" / keyfile.KEY_FILE).read_bytes()
 
 
 @pytest.mark.parametrize("place", [0, 600, 20_000, -80_000, -3_000, -1])
@@ -315,7 +315,7 @@ async def test_what_is_put_aside_can_be_put_back(data_dir: Path, backup: Path) -
     (data_dir / f"{FILE_NAME}-wal").write_bytes(b"a log of another time")
     restored = await restore(backup, data_dir, OUTSIDE, nothing, force=True)
     assert restored.kept is not None
-    assert {each.name for each in restored.kept.iterdir()} == {FILE_NAME, f"{FILE_NAME}-wal", keyfile.FILE_NAME}
+    assert {each.name for each in restored.kept.iterdir()} == {FILE_NAME, f"{FILE_NAME}-wal", keyfile.KEY_FILE}
     assert rows(data_dir)["suppressions"] == []
     (restored.kept / f"{FILE_NAME}-wal").unlink()
     assert len(rows(restored.kept)["suppressions"]) == 1
@@ -391,10 +391,10 @@ def old_homes(data_dir: Path, tmp_path: Path) -> list[str]:
         copy = tmp_path / "look"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
-        for name in (FILE_NAME, f"{FILE_NAME}-wal", keyfile.FILE_NAME):
+        for name in (FILE_NAME, f"{FILE_NAME}-wal", keyfile.KEY_FILE):
             if (directory / name).exists():
                 shutil.copy(directory / name, copy / name)
-        there = (copy / FILE_NAME).exists() and (copy / keyfile.FILE_NAME).exists()
+        there = (copy / FILE_NAME).exists() and (copy / keyfile.KEY_FILE).exists()
         if there and ONLY_IN_THE_LOG in {row[1] for row in rows(copy)["suppressions"]}:
             found.append(directory.name)
     return found

@@ -13,7 +13,7 @@ import trio
 
 from appliance.config.values import Endpoint
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.keys.keyfile import FILE_NAME, load_or_create
+from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.message.dkim_keys import zone_text
 from appliance.outside import Outside
 from appliance.store import open_store
@@ -56,7 +56,7 @@ def test_a_domain_has_its_keys_at_once(acme: Shell) -> None:
     account = acme.json("account", "show", "acme")["id"]
     stored = acme.stored(lambda store: store.dkim_keys.of(account, "acme.example"))
     assert sorted(key.algorithm for key in stored) == ["ed25519", "rsa"]
-    assert (acme.data_dir / FILE_NAME).stat().st_mode & 0o077 == 0
+    assert (acme.data_dir / KEY_FILE).stat().st_mode & 0o077 == 0
 
     async def opened() -> int:
         outside = Outside()

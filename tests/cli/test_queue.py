@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import trio
+from appliance.model.queue import PoolState, SlowedAccount
+from appliance.times import rfc3339
 from click.testing import CliRunner
 
 from appliance.cli import main
-from appliance.config.settings import Warmup
-from appliance.model.events import rfc3339
-from appliance.model.mail import NewMessage, PoolState, RecipientStatus, SlowedAccount
+from appliance.config.settings import WarmupSettings
+from appliance.model.mail import NewMessage, RecipientStatus
 from appliance.model.warmup import begin
 from appliance.outside import Outside
 from appliance.report.explain import clock
@@ -121,7 +122,7 @@ def test_a_slowed_pool_tells_until_when_and_why(acme: Shell) -> None:
 
 def test_mail_that_waits_for_a_warm_up_says_so(acme: Shell) -> None:
     """The table tells which address is new, what may go and when; JSON the same in numbers. Off, nothing is told."""
-    now, settings = OUTSIDE.now(), Warmup(enabled=True)
+    now, settings = OUTSIDE.now(), WarmupSettings(enabled=True)
     new = begin("google", "192.0.2.1", now).take(settings, now, 2)
     say(acme, PoolState("google", 0, 20, None, None, 0), gmail_com="google")
     changed(acme, lambda store, _: store.warmups.keep([new]))

@@ -4,12 +4,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.concurrency.single_flight import Joint
+from appliance.concurrency.single_flight import SingleFlight
 
 
 async def test_work_is_shared_by_key(autojump_clock: MockClock) -> None:
     """Tasks with one key share one run, others have their own, and nothing is remembered afterwards."""
-    joint: Joint[str, str] = Joint()
+    joint: SingleFlight[str, str] = SingleFlight()
     ran, got = [], []
 
     async def ask(key: str) -> None:
@@ -31,7 +31,7 @@ async def test_work_is_shared_by_key(autojump_clock: MockClock) -> None:
 
 async def test_a_failure_is_the_workers_own(autojump_clock: MockClock) -> None:
     """When the work raises for the first task, the next does it again; None is a value like any other."""
-    joint: Joint[str, None] = Joint()
+    joint: SingleFlight[str, None] = SingleFlight()
     tries = []
 
     async def work() -> None:

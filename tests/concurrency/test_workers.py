@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from appliance.concurrency import workers
-from appliance.concurrency.workers import ON_LOOP, Turns, Workers
+from appliance.concurrency.workers import ON_LOOP, FairQueue, Workers
 from appliance.errors import Code, Refused
 
 COSTLY = ON_LOOP + 1
@@ -159,7 +159,7 @@ async def test_a_wait_without_end_is_refused() -> None:
 
 async def test_turns_for_what_is_no_thread() -> None:
     """A turn that is taken by itself excludes others, costs its owner the time it took, and is followed by a rest."""
-    turns, inside, most = Turns(1, rest=2.0), 0, 0
+    turns, inside, most = FairQueue(1, rest=2.0), 0, 0
 
     async def hold(owner: str) -> None:
         nonlocal inside, most

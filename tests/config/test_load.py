@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config import load as config
-from appliance.config.load import Config, ConfigError, DomainRelay, Endpoint, Mode, PoolSettings, RelayTls, load, parse
-from appliance.config.settings import SECTIONS, Setting, named_tables, settings
+from appliance.config.load import Config, Endpoint, PoolSettings, RelayTls, load, parse
+from appliance.config.settings import (
+    SECTIONS,
+    ConfigError,
+    DeliveryMode,
+    RelaySettings,
+    Setting,
+    named_tables,
+    settings,
+)
 from appliance.config.values import Share
 
 FILE = Path("/srv/config.toml")
@@ -77,7 +85,7 @@ def test_an_empty_file_gives_the_documented_defaults() -> None:
     assert made.smtp.bind_tls == (("0.0.0.0", 465),)
     assert not made.smtp.allow_plaintext_auth
     assert made.dns.resolvers == ()
-    assert (made.delivery.mode, made.delivery.mx_port) == (Mode.DIRECT, 25)
+    assert (made.delivery.mode, made.delivery.mx_port) == (DeliveryMode.DIRECT, 25)
     minutes = (5, 10, 15, 30, 60, 120, 240, 480, 480, 720, 720)
     assert made.delivery.retry_delays == tuple(60.0 * count for count in minutes)
     assert (made.delivery.relay_host, made.delivery.relay_port) == ("", 587)
@@ -225,10 +233,13 @@ def test_a_relays_login() -> None:
 def test_relays_by_domain() -> None:
     """A table a domain, each with its own defaults; names lose their case."""
     made = parse('[delivery.relays."*.Example.COM"]\nhost = "a.example"\n[delivery.relays.local]\nhost = "::1"', FILE)
-    assert made.delivery.relays == {"*.example.com": DomainRelay(host="a.example"), "local": DomainRelay(host="::1")}
+    assert made.delivery.relays == {
+        "*.example.com": RelaySettings(host="a.example"),
+        "local": RelaySettings(host="::1"),
+    }
     text = 'host = "a.example"\nport = 465\nusername = "u"\npassword = "p"\ntls = "implicit"'
     made = parse(f'[delivery.relays."example.com"]\n{text}', FILE)
-    assert made.delivery.relays == {"example.com": DomainRelay("a.example", 465, "u", "p", RelayTls.IMPLICIT)}
+    assert made.delivery.relays == {"example.com": RelaySettings("a.example", 465, "u", "p", RelayTls.IMPLICIT)}
     assert "'p'" not in repr(made)
 
 
@@ -242,7 +253,7 @@ def test_pools_by_name() -> None:
 def test_mode_relay_is_content_with_relays_by_domain() -> None:
     """relay_host may be left out where domains have relays of their own."""
     made = parse('[delivery]\nmode = "relay"\n[delivery.relays."example.com"]\nhost = "a.example"', FILE)
-    assert made.delivery.mode is Mode.RELAY
+    assert made.delivery.mode is DeliveryMode.RELAY
 
 
 @pytest.mark.parametrize(
@@ -622,4 +633,4 @@ def test_without_any_file_nothing_leaves_the_machine(nowhere: Path) -> None:
     assert made.server.data_dir == nowhere / "appliance-data"
     assert (made.http.bind, made.http.base_url) == ((("127.0.0.1", 8080),), "http://127.0.0.1:8080")
     assert (made.smtp.bind, made.smtp.bind_tls) == ((("127.0.0.1", 2587),), ())
-    assert made.delivery.mode is Mode.SANDBOX
+    assert made.delivery.mode is DeliveryMode.SANDBOX

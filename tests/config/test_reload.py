@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.load import Config, ConfigError, parse
+from appliance.config.load import Config, parse
 from appliance.config.reload import LIVE, Changes, LiveSettings
-from appliance.config.settings import SECTIONS, settings
+from appliance.config.settings import SECTIONS, ConfigError, settings
 
 FILE = Path("/etc/appliance/config.toml")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 import trustme
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Courier
 from appliance.deliver.connections import Connections
 from appliance.deliver.due_mail import Selection
@@ -184,7 +184,7 @@ async def stage(
     *,
     limits: Limits | None = None,
     running: bool = True,
-    warmup: Warmup | None = None,
+    warmup: WarmupSettings | None = None,
 ) -> AsyncIterator[Stage]:
     """Delivery over this zone to these servers, with two accounts; it runs unless told otherwise.
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import failures
-from appliance.config.load import Config, ConfigError, parse
+from appliance.config.load import Config, parse
+from appliance.config.settings import ConfigError, RelayTls
 from appliance.deliver import build
 from appliance.deliver.from_settings import pools, relays
 from appliance.deliver.providers import PROVIDERS, Limits
-from appliance.deliver.route import NoRoute, Relay, Relays, RelayTls, Router, relay_for
-from appliance.model.warmup import hourly
+from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
+from appliance.model.warmup import hourly_limit
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.new_mail import Inbox
@@ -170,7 +171,7 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     async with open_store(tmp_path, outside, inline=True) as store:
         dispatch = build.build(made, outside, store, bytes(32), Inbox())
     assert dispatch.warmups is not None
-    assert [hourly(dispatch.warmups.settings, day) for day in range(4)] == [5, 10, 20, None]
+    assert [hourly_limit(dispatch.warmups.settings, day) for day in range(4)] == [5, 10, 20, None]
 
 
 async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:

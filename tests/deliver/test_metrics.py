@@ -4,7 +4,7 @@ from appliance.deliver import metrics
 from appliance.deliver.metrics import name_pools, observe
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import identifier_from
-from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERIES, DELIVERY_SECONDS
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 
 SECOND = 1_000_000
 NOW = 1_794_664_800 * SECOND
@@ -20,9 +20,11 @@ def outcome(status: RecipientStatus, pool: str | None, code: int | None, decisio
 
 def counted(*outcomes: Outcome) -> dict[object, int]:
     """What is counted for these, beyond what was before."""
-    before = dict(DELIVERIES.values)
+    before = dict(DELIVERY_ATTEMPTS.values)
     observe(outcomes)
-    return {key: value - before.get(key, 0) for key, value in DELIVERIES.values.items() if value != before.get(key)}
+    return {
+        key: value - before.get(key, 0) for key, value in DELIVERY_ATTEMPTS.values.items() if value != before.get(key)
+    }
 
 
 def test_pools_without_a_name_are_counted_together() -> None:

@@ -1,11 +1,12 @@
 """How much one pool may take: slots, rate, slowing down and coming back, and when to stop."""
 
+from appliance.times import SECOND
+
 from appliance.deliver.pool_limiter import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     OF_ONE_ACCOUNT,
     OF_ONE_DOMAIN,
-    SECOND,
     SENDER_FAULTS,
     Gate,
     Sender,

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 import trio
+from appliance.times import SECOND
 from trio.testing import MockClock
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.deliver import pool_limiters as gates_module
 from appliance.deliver import scheduler as dispatch_module
-from appliance.deliver.pool_limiter import LONGEST_PAUSE, SECOND, SENDER_FAULTS
+from appliance.deliver.pool_limiter import LONGEST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import Pools
 from appliance.model.warmup import begin
-from appliance.telemetry.metrics import OPEN
+from appliance.telemetry.metrics import OPEN_CONNECTIONS
 from tests.deliver.simulated_delivery import SOURCES, Stage, stage
 from tests.fakes.mx import FakeMx, say_and_hang_up, silence
 
@@ -192,7 +193,7 @@ async def test_dead_hosts_with_a_providers_name_take_none_of_its_slots(
         sent = [await played.send(f"user{number}@gmail.test", account="demo") for number in range(40)]
         await played.final(*sent, within=5)
         assert trio.current_time() - began < 5
-        assert OPEN["deliver"]() >= len(hosts)  # they all still wait for a greeting
+        assert OPEN_CONNECTIONS["deliver"]() >= len(hosts)  # they all still wait for a greeting
 
 
 async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -328,7 +329,7 @@ async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: Mock
 
 async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Before the proof a host has a warm-up of its own, on the provider's day; after it, mail counts as Google's."""
-    settings = Warmup(enabled=True)
+    settings = WarmupSettings(enabled=True)
     source = str(SOURCES[4])
     async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False) as played:
         begun = replace(begin("google", source, played.outside.now()), day=5)
@@ -348,7 +349,7 @@ async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path
 async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Mail that waits for hosts named like Google's uses none of what may go to Google in this hour."""
     names = {GOOGLE: FakeMx(), DEAD: FakeMx(answers={"greeting": silence})}
-    async with stage(tmp_path, zone(), names, warmup=Warmup(enabled=True, first_hour=40)) as played:
+    async with stage(tmp_path, zone(), names, warmup=WarmupSettings(enabled=True, first_hour=40)) as played:
         await played.final(await played.send("first@gmail.test"), within=60)
         for number in range(50):
             await played.send(*(f"user{number}{letter}@evil.test" for letter in "abcdefgh"), account="other")

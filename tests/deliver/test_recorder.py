@@ -6,7 +6,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from appliance.concurrency.batch_writer import TOGETHER
+from appliance.concurrency.batch_writer import RESULTS_PER_TRANSACTION
 from appliance.deliver.attempt import Parcel
 from appliance.deliver.recorder import Recorder, Result
 from appliance.errors import Code, Refused
@@ -68,10 +68,10 @@ async def close_and_run(made: Recorder) -> list[str]:
 async def test_what_waits_together_is_written_together(autojump_clock: MockClock) -> None:
     """Many results are one transaction, as far as one may hold them, in their order."""
     made, queue = recorder()
-    names = [f"m{number}" for number in range(TOGETHER + 3)]
+    names = [f"m{number}" for number in range(RESULTS_PER_TRANSACTION + 3)]
     add(made, *names)
     assert await close_and_run(made) == names
-    assert queue.written == [names[:TOGETHER], names[TOGETHER:]]
+    assert queue.written == [names[:RESULTS_PER_TRANSACTION], names[RESULTS_PER_TRANSACTION:]]
 
 
 async def test_a_parcel_without_a_result_is_let_go(autojump_clock: MockClock) -> None:

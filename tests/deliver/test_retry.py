@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from appliance.config.settings import Delivery
+from appliance.config.settings import DeliverySettings
 from appliance.deliver.retry import next_attempt
 
-DELAYS = Delivery().retry_delays
+DELAYS = DeliverySettings().retry_delays
 HOUR = 3_600_000_000  # microseconds
 
 

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from appliance.config.settings import RelayTls
 from appliance.deliver.route import (
     ADDRESS_LIMIT,
     HOST_LIMIT,
@@ -13,7 +14,6 @@ from appliance.deliver.route import (
     NoRoute,
     Relay,
     Relays,
-    RelayTls,
     Route,
     Router,
     in_order,

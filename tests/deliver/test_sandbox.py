@@ -6,11 +6,12 @@ from pathlib import Path
 import apsw
 import pytest
 import trio
+from appliance.concurrency.wake import Wake
 from trio.testing import MockClock
 
 from appliance.deliver import sandbox
 from appliance.model.mail import Account, RecipientStatus
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.pools import EVERY
 from tests.store.samples import CREDITS, HASH, MORNING, FailingDisk, Faults, Messages

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from appliance.concurrency.wake import Wake
 from trio.testing import MockClock
 
 from appliance.intake.accept import Deliveries, FrontDoor
 from appliance.model.mail import Caller, CredentialKind
-from appliance.outside import Wake
 from appliance.system.free_space import FreeSpace
 from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx

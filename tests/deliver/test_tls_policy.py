@@ -15,14 +15,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_der_x509_certificate
 from trio.testing import MockClock
 
+from appliance.config.settings import RelayTls
 from appliance.deliver import policy_fetch
 from appliance.deliver.dane import matches, public_key, usable, verifier
 from appliance.deliver.mta_sts import BadPolicy, Mode, Policy, policy_id, read_policy
 from appliance.deliver.policy_fetch import NoPolicy, PolicyFetcher
-from appliance.deliver.route import Host, Relay, RelayTls, Route
+from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, encrypt, opportunistic_context
 from appliance.deliver.tls_policy import Level, TlsPolicies, mta_sts_demand, relay_demand
-from appliance.dns.resolver import Answer, NotAsked, Tlsa
+from appliance.dns.resolver import DnsAnswer, NotAsked, Tlsa
 from appliance.system.shortage import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
 
@@ -629,7 +630,7 @@ async def test_a_dane_demand_brings_its_records() -> None:
 class Short(ZoneResolver):
     """Whose questions of one kind cannot be asked."""
 
-    async def txt(self, name: str) -> Answer[str]:
+    async def txt(self, name: str) -> DnsAnswer[str]:
         """As `Resolver.txt`."""
         raise NotAsked("Too many open files")
 

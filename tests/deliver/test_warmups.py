@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import trio
+from appliance.times import DAY, HOUR
 from trio.testing import MockClock
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.deliver import pool_limiters as gates_module
 from appliance.deliver import scheduler as dispatch_module
 from appliance.deliver import warmups as warmups_module
@@ -17,12 +18,11 @@ from appliance.deliver.metrics import name_pools
 from appliance.deliver.route import Host, Relay, Route
 from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome
-from appliance.model.warmup import DAY, HOUR
 from appliance.report.explain import standing
 from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one, stage
 from tests.fakes.mx import FakeMx, hang_up
 
-ON = Warmup(enabled=True)
+ON = WarmupSettings(enabled=True)
 FOUR, SIX = str(SOURCES[4]), str(SOURCES[6])
 BOTH = {"a.test": {"MX": ["10 mx.a.test."]}, "mx.a.test": {"A": ["127.0.0.1"], "AAAA": ["fd00::1"]}}
 MINUTES = 60.0
@@ -54,7 +54,7 @@ def attempts(played: Stage) -> int:
     return int(count)
 
 
-async def explanation(played: Stage, message: str, settings: Warmup = ON) -> str:
+async def explanation(played: Stage, message: str, settings: WarmupSettings = ON) -> str:
     """What is said of a message's first recipient."""
     record = played.store.records.of(message)
     assert record is not None
@@ -73,7 +73,7 @@ async def test_a_pool_gets_what_each_day_allows(
     monkeypatch.setattr(dispatch_module, "FULL_LOOK", 120.0)
     monkeypatch.setattr(gates_module, "STATE_EVERY", 600.0)
     monkeypatch.setattr(warmups_module, "KEEP_EVERY", 600.0)
-    few = Warmup(enabled=True, first_hour=2, growth=1.5)
+    few = WarmupSettings(enabled=True, first_hour=2, growth=1.5)
     async with stage(tmp_path, *one(FakeMx()), warmup=few) as played:
         for length, count in ((24, 2 * 24), (24, 3 * 24), (6, 5 * 6)):
             for number in range(count):
@@ -211,11 +211,11 @@ async def test_what_no_server_took_is_given_back(tmp_path: Path, autojump_clock:
 async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     """An address that is warm already sends as ever."""
     server = FakeMx()
-    new = Warmup(enabled=True, addresses=(ip_address(SIX),))
+    new = WarmupSettings(enabled=True, addresses=(ip_address(SIX),))
     async with stage(tmp_path, *one(server), warmup=new) as played:
         await played.final(*[await played.send(f"user{number}@a.test") for number in range(150)], within=60)
         assert sources(played) == {}
-    named = Warmup(enabled=True, addresses=(ip_address(FOUR),))
+    named = WarmupSettings(enabled=True, addresses=(ip_address(FOUR),))
     async with stage(tmp_path, *one(server), warmup=named) as played:
         for number in range(150):
             await played.send(f"user{number}@a.test")
@@ -225,7 +225,7 @@ async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_c
 
 async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     """After the last day everything goes at once, and nobody is told of a warm-up."""
-    short = Warmup(enabled=True, days=1)
+    short = WarmupSettings(enabled=True, days=1)
     async with stage(tmp_path, *one(FakeMx()), warmup=short) as played:
         await played.final(await played.send("ada@a.test"))
         await trio.sleep(DAY / 1_000_000)

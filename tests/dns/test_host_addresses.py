@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import Fault, LookupFailed
+from appliance.dns.resolver import DnsFault, LookupFailed
 from tests.fakes.dns import SPOILED, DnsServer, Trouble, Zone, ZoneResolver, serving
 
 ZONE: Zone = {
@@ -46,8 +46,10 @@ async def test_a_family_without_addresses_hurries_nobody(monkeypatch: pytest.Mon
         assert found == tuple(map(ip_address, SPOILED[Trouble.SILENCE_ONCE]))
 
 
-@pytest.mark.parametrize(("name", "fault"), [("broken.example", Fault.TEMPORARY), ("none.example", Fault.NXDOMAIN)])
-async def test_trouble_counts_for_more_than_absence(name: str, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    ("name", "fault"), [("broken.example", DnsFault.TEMPORARY), ("none.example", DnsFault.NXDOMAIN)]
+)
+async def test_trouble_counts_for_more_than_absence(name: str, fault: DnsFault) -> None:
     """Without any address the reason is told, and that nobody could say goes before that there is none."""
     with pytest.raises(LookupFailed) as caught:
         await host_addresses(ZoneResolver(ZONE), name)

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 import pytest
+from appliance.times import DAY
 
-from appliance.dns.check import Checked, Status, check, tags
-from appliance.dns.records import DAY, DnsRecord, Kind, records, spf_term
+from appliance.dns.check import CheckedRecord, RecordStatus, check, read_tags
+from appliance.dns.records import DnsRecord, RecordKind, records, spf_term
 from appliance.message.dkim_keys import zone_text
 from appliance.model.mail import StoredDkimKey
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
@@ -29,7 +30,7 @@ def published() -> dict[str, Mapping[str, list[str] | Trouble]]:
     return {record.name: {"TXT": [zone_text(record.value)]} for record in wanted()}
 
 
-async def checked(zone: Zone, kind: Kind) -> Checked:
+async def checked(zone: Zone, kind: RecordKind) -> CheckedRecord:
     """What becomes of the first record of a kind."""
     found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
     return next(each for each in found if each.record.kind is kind)
@@ -57,7 +58,7 @@ def test_a_domain_needs_two_keys_spf_and_dmarc() -> None:
 def test_a_retired_key_is_kept_for_seven_days() -> None:
     """Its record is told with the day until which it must stay, and then no more."""
     found = records("acme.example", HOST, [OLDER, OLD, RSA], NOW)
-    assert [record.name for record in found if record.kind is Kind.DKIM] == [
+    assert [record.name for record in found if record.kind is RecordKind.DKIM] == [
         "ma-rsa-1._domainkey.acme.example",
         "ma-rsa-0._domainkey.acme.example",
     ]
@@ -80,7 +81,7 @@ def test_spf_names_addresses_by_their_kind() -> None:
 async def test_all_is_right_when_all_is_published() -> None:
     """Records as they were told are all in order, a key of two strings too."""
     found = await check(ZoneResolver({**SERVER, **published()}), HOST, wanted())
-    assert [each.status for each in found] == [Status.OK] * 4
+    assert [each.status for each in found] == [RecordStatus.OK] * 4
     assert [each.record for each in found] == wanted()
     assert found[0].found == (RSA.record,)
 
@@ -90,53 +91,53 @@ async def test_nothing_published_is_missing() -> None:
     empty: Zone = {record.name: {} for record in wanted()}
     for zone in (SERVER, empty):
         found = await check(ZoneResolver({**SERVER, **zone}), HOST, wanted())
-        assert {each.status for each in found} == {Status.MISSING}
+        assert {each.status for each in found} == {RecordStatus.MISSING}
 
 
 async def test_a_resolver_in_trouble_is_not_a_missing_record() -> None:
     """When DNS cannot be asked, nothing is known."""
     found = await check(ZoneResolver({record.name: {"TXT": Trouble.SERVFAIL} for record in wanted()}), HOST, wanted())
-    assert {each.status for each in found} == {Status.UNKNOWN}
+    assert {each.status for each in found} == {RecordStatus.UNKNOWN}
     assert "SERVFAIL" in found[0].note
 
 
 @pytest.mark.parametrize(
     ("values", "status"),
     [
-        ([RSA.record], Status.OK),
-        ([RSA.record.replace("v=DKIM1; k=rsa; ", "")], Status.OK),
-        ([RSA.record.replace("; ", " ;\t").replace("AAAA", "AA AA")], Status.OK),
-        ([RSA.record.replace("AAAA", "AAAB")], Status.DIFFERS),
-        (["v=DKIM1; k=rsa; p="], Status.DIFFERS),
-        (["hello"], Status.DIFFERS),
-        ([RSA.record, "v=DKIM1; p=EEEE"], Status.DIFFERS),
+        ([RSA.record], RecordStatus.OK),
+        ([RSA.record.replace("v=DKIM1; k=rsa; ", "")], RecordStatus.OK),
+        ([RSA.record.replace("; ", " ;\t").replace("AAAA", "AA AA")], RecordStatus.OK),
+        ([RSA.record.replace("AAAA", "AAAB")], RecordStatus.DIFFERS),
+        (["v=DKIM1; k=rsa; p="], RecordStatus.DIFFERS),
+        (["hello"], RecordStatus.DIFFERS),
+        ([RSA.record, "v=DKIM1; p=EEEE"], RecordStatus.DIFFERS),
     ],
 )
-async def test_a_key_is_compared_by_what_it_means(values: list[str], status: Status) -> None:
+async def test_a_key_is_compared_by_what_it_means(values: list[str], status: RecordStatus) -> None:
     """Spaces, order and defaults do not matter; another key, or two of them, do."""
     zone = {"ma-rsa-1._domainkey.acme.example": {"TXT": [zone_text(value) for value in values]}}
-    assert (await checked(zone, Kind.DKIM)).status is status
+    assert (await checked(zone, RecordKind.DKIM)).status is status
 
 
 @pytest.mark.parametrize(
     ("value", "status"),
     [
-        ("v=spf1 a:mail.example.com -all", Status.OK),
-        ("V=SPF1 +A:Mail.Example.com mx ~all", Status.OK),
-        ("v=spf1 ip4:192.0.2.0/24 ip6:2001:db8::/32 -all", Status.OK),
-        ("v=spf1 include:_spf.other.example include:_spf.host.example ~all", Status.OK),
-        ("v=spf1 redirect=_spf.host.example", Status.OK),
-        ("v=spf1 ip4:192.0.2.0/24 -all", Status.DIFFERS),  # and what of IPv6?
-        ("v=spf1 ip4:rubbish -all", Status.DIFFERS),
-        ("v=spf1 -a:mail.example.com -all", Status.DIFFERS),
-        ("v=spf1 include:loop.example -all", Status.DIFFERS),
-        ("v=spf1 mx -all", Status.DIFFERS),
-        ("v=spf1", Status.DIFFERS),
-        ("v=spf10 a:mail.example.com", Status.MISSING),
-        ("google-site-verification=x", Status.MISSING),
+        ("v=spf1 a:mail.example.com -all", RecordStatus.OK),
+        ("V=SPF1 +A:Mail.Example.com mx ~all", RecordStatus.OK),
+        ("v=spf1 ip4:192.0.2.0/24 ip6:2001:db8::/32 -all", RecordStatus.OK),
+        ("v=spf1 include:_spf.other.example include:_spf.host.example ~all", RecordStatus.OK),
+        ("v=spf1 redirect=_spf.host.example", RecordStatus.OK),
+        ("v=spf1 ip4:192.0.2.0/24 -all", RecordStatus.DIFFERS),  # and what of IPv6?
+        ("v=spf1 ip4:rubbish -all", RecordStatus.DIFFERS),
+        ("v=spf1 -a:mail.example.com -all", RecordStatus.DIFFERS),
+        ("v=spf1 include:loop.example -all", RecordStatus.DIFFERS),
+        ("v=spf1 mx -all", RecordStatus.DIFFERS),
+        ("v=spf1", RecordStatus.DIFFERS),
+        ("v=spf10 a:mail.example.com", RecordStatus.MISSING),
+        ("google-site-verification=x", RecordStatus.MISSING),
     ],
 )
-async def test_spf_must_let_the_server_in(value: str, status: Status) -> None:
+async def test_spf_must_let_the_server_in(value: str, status: RecordStatus) -> None:
     """By its name or by all its addresses, directly or by what is included; loops end."""
     zone: Zone = {
         "acme.example": text(value),
@@ -144,48 +145,48 @@ async def test_spf_must_let_the_server_in(value: str, status: Status) -> None:
         "_spf.other.example": text("v=spf1 ip4:198.51.100.1 -all"),
         "loop.example": text("v=spf1 include:loop.example -all"),
     }
-    assert (await checked(zone, Kind.SPF)).status is status
+    assert (await checked(zone, RecordKind.SPF)).status is status
 
 
 async def test_two_spf_records_are_as_good_as_none() -> None:
     """Receivers give up on them (RFC 7208 4.5), so both are shown."""
-    found = await checked({"acme.example": {"TXT": ['"v=spf1 -all"', '"v=spf1 a:mail.example.com"']}}, Kind.SPF)
-    assert (found.status, len(found.found)) == (Status.DIFFERS, 2)
+    found = await checked({"acme.example": {"TXT": ['"v=spf1 -all"', '"v=spf1 a:mail.example.com"']}}, RecordKind.SPF)
+    assert (found.status, len(found.found)) == (RecordStatus.DIFFERS, 2)
 
 
 async def test_a_server_without_an_address_is_let_in_by_nothing() -> None:
     """`a:` of a name that leads nowhere helps nobody."""
-    found = await checked({HOST: {}, "acme.example": text("v=spf1 a:mail.example.com -all")}, Kind.SPF)
-    assert found.status is Status.DIFFERS
+    found = await checked({HOST: {}, "acme.example": text("v=spf1 a:mail.example.com -all")}, RecordKind.SPF)
+    assert found.status is RecordStatus.DIFFERS
     assert "no address" in found.note
 
 
 @pytest.mark.parametrize(
     ("name", "value", "status"),
     [
-        ("_dmarc.acme.example", "v=DMARC1; p=none", Status.OK),
-        ("_dmarc.acme.example", "v=DMARC1; p=reject; rua=mailto:d@acme.example", Status.OK),
-        ("_dmarc.acme.example", "v=DMARC1; rua=mailto:d@acme.example", Status.DIFFERS),
-        ("_dmarc.acme.example", "v=DMARC1; p=perhaps", Status.DIFFERS),
-        ("_dmarc.acme.example", "v = DMARC1 ;p=none", Status.OK),
-        ("_dmarc.acme.example", "v=DMARC10; p=none", Status.MISSING),
-        ("_dmarc.acme.example", "v=spf1 -all", Status.MISSING),
-        ("_dmarc.example", "v=DMARC1; p=none", Status.MISSING),
+        ("_dmarc.acme.example", "v=DMARC1; p=none", RecordStatus.OK),
+        ("_dmarc.acme.example", "v=DMARC1; p=reject; rua=mailto:d@acme.example", RecordStatus.OK),
+        ("_dmarc.acme.example", "v=DMARC1; rua=mailto:d@acme.example", RecordStatus.DIFFERS),
+        ("_dmarc.acme.example", "v=DMARC1; p=perhaps", RecordStatus.DIFFERS),
+        ("_dmarc.acme.example", "v = DMARC1 ;p=none", RecordStatus.OK),
+        ("_dmarc.acme.example", "v=DMARC10; p=none", RecordStatus.MISSING),
+        ("_dmarc.acme.example", "v=spf1 -all", RecordStatus.MISSING),
+        ("_dmarc.example", "v=DMARC1; p=none", RecordStatus.MISSING),
     ],
 )
-async def test_any_dmarc_policy_will_do(name: str, value: str, status: Status) -> None:
+async def test_any_dmarc_policy_will_do(name: str, value: str, status: RecordStatus) -> None:
     """The starter, or whatever the owner decided on."""
-    assert (await checked({name: text(value)}, Kind.DMARC)).status is status
+    assert (await checked({name: text(value)}, RecordKind.DMARC)).status is status
 
 
 async def test_the_policy_of_the_domain_above_counts() -> None:
     """A subdomain need not have a policy of its own."""
     resolver = ZoneResolver({"_dmarc.acme.example": text("v=DMARC1; p=reject")})
-    record = DnsRecord(Kind.DMARC, "_dmarc.news.acme.example", "v=DMARC1; p=none", "")
+    record = DnsRecord(RecordKind.DMARC, "_dmarc.news.acme.example", "v=DMARC1; p=none", "")
     (found,) = await check(resolver, HOST, [record])
-    assert (found.status, found.note) == (Status.OK, "by _dmarc.acme.example")
+    assert (found.status, found.note) == (RecordStatus.OK, "by _dmarc.acme.example")
 
 
 def test_tags_are_read_without_their_spaces() -> None:
     """A tag list is what RFC 6376 3.2 says, and rubbish in it is passed over."""
-    assert tags(" v=DMARC1 ; p = none;; x;rua=mailto:a@b") == {"v": "DMARC1", "p": "none", "rua": "mailto:a@b"}
+    assert read_tags(" v=DMARC1 ; p = none;; x;rua=mailto:a@b") == {"v": "DMARC1", "p": "none", "rua": "mailto:a@b"}

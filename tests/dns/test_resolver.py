@@ -13,7 +13,17 @@ from trio.testing import MockClock
 
 from appliance.config.values import Endpoint
 from appliance.dns import resolver as module
-from appliance.dns.resolver import Answer, DnsResolver, Fault, LookupFailed, Mx, NotAsked, Resolver, Tlsa, all_loopback
+from appliance.dns.resolver import (
+    DnsAnswer,
+    DnsFault,
+    DnsResolver,
+    LookupFailed,
+    Mx,
+    NotAsked,
+    Resolver,
+    Tlsa,
+    all_loopback,
+)
 from tests.fakes.dns import DnsServer, Trouble, Zone, ZoneResolver, serving
 
 ZONE: Zone = {
@@ -79,7 +89,7 @@ async def test_cnames_are_followed(follows: bool) -> None:
     """A chain of CNAMEs leads to the records at its end, whether or not the server follows it for us."""
     async with serving(DnsServer(ZONE, follows=follows)) as resolver:
         assert len((await resolver.mx("alias.example")).records) == 2
-        assert (await failure(resolver, "dangling.example")).fault is Fault.NXDOMAIN
+        assert (await failure(resolver, "dangling.example")).fault is DnsFault.NXDOMAIN
 
 
 @pytest.mark.parametrize("follows", [True, False])
@@ -87,24 +97,24 @@ async def test_a_loop_of_cnames_is_temporary_and_ends(follows: bool, impatient: 
     """A CNAME loop is a temporary failure, as it is where a resolver answers SERVFAIL for it, after a few queries."""
     server = DnsServer(ZONE, follows=follows)
     async with serving(server) as resolver:
-        assert (await failure(resolver, "loop.example")).fault is Fault.TEMPORARY
-    assert sum(server.asked.values()) <= module.ALIAS_LIMIT * module.TRIES
+        assert (await failure(resolver, "loop.example")).fault is DnsFault.TEMPORARY
+    assert sum(server.asked.values()) <= module.ALIAS_LIMIT * module.QUERY_TRIES
 
 
 @pytest.mark.parametrize(
     ("name", "fault", "queries"),
     [
-        ("nobody.example", Fault.NXDOMAIN, 1),
-        ("null.example", Fault.NODATA, 1),
-        ("servfail.example", Fault.TEMPORARY, 3),
-        ("refused.example", Fault.TEMPORARY, 3),
-        ("silent.example", Fault.TEMPORARY, 3),
-        ("garbage.example", Fault.TEMPORARY, 3),
-        ("contradiction.example", Fault.TEMPORARY, 3),
-        ("cut.example", Fault.TEMPORARY, 6),
+        ("nobody.example", DnsFault.NXDOMAIN, 1),
+        ("null.example", DnsFault.NODATA, 1),
+        ("servfail.example", DnsFault.TEMPORARY, 3),
+        ("refused.example", DnsFault.TEMPORARY, 3),
+        ("silent.example", DnsFault.TEMPORARY, 3),
+        ("garbage.example", DnsFault.TEMPORARY, 3),
+        ("contradiction.example", DnsFault.TEMPORARY, 3),
+        ("cut.example", DnsFault.TEMPORARY, 6),
     ],
 )
-async def test_faults(name: str, fault: Fault, queries: int, impatient: None) -> None:
+async def test_faults(name: str, fault: DnsFault, queries: int, impatient: None) -> None:
     """Each way to get no records is one of three faults, and what nobody could say is tried three times."""
     server = DnsServer(ZONE)
     async with serving(server) as resolver:
@@ -152,7 +162,7 @@ async def test_a_question_that_could_not_be_asked_is_no_answer() -> None:
                 await resolver.mx("example.com")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert caught.value.fault is Fault.TEMPORARY
+        assert caught.value.fault is DnsFault.TEMPORARY
         assert len((await resolver.mx("example.com")).records) == 2
 
 
@@ -160,7 +170,7 @@ async def test_nobody_listening_is_temporary(impatient: None) -> None:
     """A resolver that is not there at all is a temporary failure."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     endpoint = Endpoint("127.0.0.1", listener.socket.getsockname()[1])  # nothing listens there for UDP
-    assert (await failure(DnsResolver([endpoint]), "example.com")).fault is Fault.TEMPORARY
+    assert (await failure(DnsResolver([endpoint]), "example.com")).fault is DnsFault.TEMPORARY
     await listener.aclose()
 
 
@@ -169,18 +179,18 @@ async def test_what_cannot_be_a_name_is_not_asked(name: str) -> None:
     """A text that is no domain name is one that does not exist; the backslash is no escape."""
     server = DnsServer(ZONE)
     async with serving(server) as resolver:
-        assert (await failure(resolver, name)).fault is Fault.NXDOMAIN
+        assert (await failure(resolver, name)).fault is DnsFault.NXDOMAIN
     assert [query.question[0].name.labels[0] for query in server.queries] in ([], [b"\\046"])
 
 
 # ---- the cache
 
 
-def counting(resolver: DnsResolver, monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Answer[Mx]]) -> list[str]:
+def counting(resolver: DnsResolver, monkeypatch: pytest.MonkeyPatch, answer: Callable[[], DnsAnswer[Mx]]) -> list[str]:
     """Put `answer` in the place of the network; the names that were asked for."""
     asked: list[str] = []
 
-    async def follow(name: str, kind: str) -> Answer[Mx]:
+    async def follow(name: str, kind: str) -> DnsAnswer[Mx]:
         asked.append(name)
         await trio.sleep(1)
         return answer()
@@ -189,9 +199,9 @@ def counting(resolver: DnsResolver, monkeypatch: pytest.MonkeyPatch, answer: Cal
     return asked
 
 
-def found(ttl: float = 60) -> Answer[Mx]:
+def found(ttl: float = 60) -> DnsAnswer[Mx]:
     """Some answer."""
-    return Answer((Mx(1, "mx.example"),), ttl, False)
+    return DnsAnswer((Mx(1, "mx.example"),), ttl, False)
 
 
 async def test_answers_are_kept_for_their_ttl(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,8 +237,8 @@ async def test_negative_answers_are_kept_by_the_soa() -> None:
 async def test_failures_are_kept_for_a_second(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure is remembered for one second, so that a burst of mail does not repeat it, and no longer."""
 
-    def fail() -> Answer[Mx]:
-        raise LookupFailed(Fault.TEMPORARY, "SERVFAIL")
+    def fail() -> DnsAnswer[Mx]:
+        raise LookupFailed(DnsFault.TEMPORARY, "SERVFAIL")
 
     resolver = DnsResolver([Endpoint("127.0.0.1", 53)])
     asked = counting(resolver, monkeypatch, fail)

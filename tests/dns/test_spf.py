@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from appliance.dns.resolver import LookupFailed
-from appliance.dns.spf import Unusable, lets_in
+from appliance.dns.spf import SpfPermError, permits
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
 US, US6, OTHER = "203.0.113.7", "2001:db8::7", "198.51.100.1"
@@ -31,7 +31,7 @@ ZONE: Zone = {
 
 async def asked(record: str, address: str = US, zone: Zone = ZONE) -> bool:
     """Whether the record of acme.example lets an address in."""
-    return await lets_in(ZoneResolver(zone), "acme.example", f"v=spf1 {record}", ip_address(address))
+    return await permits(ZoneResolver(zone), "acme.example", f"v=spf1 {record}", ip_address(address))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_who_is_not_let_in(record: str) -> None:
 )
 async def test_a_record_that_receivers_give_up_on(record: str, reason: str) -> None:
     """A fault anywhere in it, or too much to ask: then nothing in it counts."""
-    with pytest.raises(Unusable, match=reason):
+    with pytest.raises(SpfPermError, match=reason):
         await asked(record)
 
 

@@ -6,22 +6,17 @@ Run as a program it writes the table of pools anew: `.venv/bin/python tests/docs
 import re
 from pathlib import Path
 
+from appliance.times import SECOND
+
 from appliance.config.load import parse
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.deliver.due_mail import RECIPIENTS_PER_VISIT
-from appliance.deliver.pool_limiter import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    OF_ONE_ACCOUNT,
-    OF_ONE_DOMAIN,
-    SECOND,
-    SENDER_FAULTS,
-)
+from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import PROVIDERS, Limits, Provider
 from appliance.deliver.smtp.transcript import FIRST_LINES, LAST_LINES
 from appliance.deliver.warmups import DEAD_FOR
-from appliance.model.warmup import BURST, hourly
+from appliance.model.warmup import BURST_PART, hourly_limit
 from appliance.report.explain import span
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -82,14 +77,14 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_the_document_has_the_numbers_of_a_warm_up() -> None:
     """Days and recipients an hour are those of the settings' defaults, and so is all that the text says beside them."""
-    text, settings = DOCUMENT.read_text(), Warmup()
+    text, settings = DOCUMENT.read_text(), WarmupSettings()
     days, hours = re.findall(r"^\| (?:day|an hour) \|(.*)\|$", text, re.MULTILINE)
     told = {int(day): int(hour.replace(",", "")) for day, hour in zip(days.split("|"), hours.split("|"), strict=True)}
-    assert told == {day: hourly(settings, day - 1) for day in told}
+    assert told == {day: hourly_limit(settings, day - 1) for day in told}
     assert max(told) == settings.days
     assert f"`first_hour` recipients an hour ({settings.first_hour})" in text
     assert f"`growth` times as many ({settings.growth})" in text
-    assert (BURST, DEAD_FOR) == (10, 300.0)  # "a tenth of an hour's recipients", "five minutes"
+    assert (BURST_PART, DEAD_FOR) == (10, 300.0)  # "a tenth of an hour's recipients", "five minutes"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from appliance.metrics.page import Reading
 from appliance.metrics.readings import Readings
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.telemetry.metrics import COUNTS, SPREADS, Counts
+from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, Counter
 from tests.programs import needs
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +27,9 @@ def rows(directory: Path) -> dict[str, str]:
         async with open_store(directory, Outside(), inline=True):
             return await Readings(directory, Outside()).now()
 
-    labelled: list[Counts | Reading] = [*COUNTS, *trio.run(readings)]
+    labelled: list[Counter | Reading] = [*COUNTERS, *trio.run(readings)]
     found = [(each.name, ", ".join(f"`{label}`" for label in each.labels), each.about) for each in labelled]
-    found += [(each.name, "histogram", each.about) for each in SPREADS]
+    found += [(each.name, "histogram", each.about) for each in HISTOGRAMS]
     return {
         name: " | ".join([f"| `{name}`", labels, f"{about} |"]).replace("|  |", "| |") for name, labels, about in found
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.config.load import parse
-from appliance.model.events import PING_TYPE, RESPONSE_CHARACTERS, SUBJECT_CHARACTERS
+from appliance.model.events import EVENT_RESPONSE_CHARACTERS, EVENT_SUBJECT_CHARACTERS, PING_TYPE
 from appliance.model.webhooks import EventType
 from appliance.webhook.dispatcher import CONTENT_TYPE, USER_AGENT
 from appliance.webhook.receiver import AT_ONCE, DEAD
@@ -111,8 +111,8 @@ def test_the_numbers_are_those_that_hold() -> None:
     for name, value in (CONTENT_TYPE, USER_AGENT):
         assert f"{name}: {value}\n" in TEXT
     text = " ".join(TEXT.split())
-    assert f"first {SUBJECT_CHARACTERS} characters" in text
-    assert f"first {RESPONSE_CHARACTERS} characters" in text
+    assert f"first {EVENT_SUBJECT_CHARACTERS} characters" in text
+    assert f"first {EVENT_RESPONSE_CHARACTERS} characters" in text
     assert f"more than {TOLERANCE} seconds" in text
     assert f"At most {AT_ONCE} posts" in text
     assert f"At most {SLOTS} posts" in text

@@ -5,29 +5,29 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 import trio
+from appliance.acme.crypto import new_key
 from cryptography import x509
 
-from appliance.acme.files import Drawer, State
-from appliance.acme.jws import new_key
+from appliance.acme.files import AcmeFiles, AcmeState
 from appliance.doctor.finding import Finding, Level
 from appliance.tls import self_signed
 from tests.acme.authority import issued
 from tests.doctor.world import HOST, World
 
 OK, FAULT, WARNING = Level.OK, Level.FAULT, Level.WARNING
-FAILED = State(failures=3, error="port 80 of a is closed", advice="Open it.", next_try=1_794_700_000)
+FAILED = AcmeState(failures=3, error="port 80 of a is closed", advice="Open it.", next_try=1_794_700_000)
 
 
 @pytest.fixture
-def drawer(world: World) -> Drawer:
+def drawer(world: World) -> AcmeFiles:
     """Where ACME keeps its things, on a machine whose listeners both show its certificate."""
     world.settings |= {"cert": "", "key": "", "acme": '[acme]\nenabled = true\nbind = ["127.0.0.1:0"]'}
-    made = Drawer(world.data_dir / "acme")
+    made = AcmeFiles(world.data_dir / "acme")
     made.open()
     return made
 
 
-def hold(drawer: Drawer, begun: float, lasts: float, name: str = HOST) -> None:
+def hold(drawer: AcmeFiles, begun: float, lasts: float, name: str = HOST) -> None:
     """A certificate that began so many days ago, and lasts so many in all."""
     key, begin = new_key(), datetime.now(UTC) - timedelta(days=begun)
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
@@ -41,7 +41,7 @@ def examined(world: World) -> Finding:
     return found
 
 
-def test_a_good_one(world: World, drawer: Drawer) -> None:
+def test_a_good_one(world: World, drawer: AcmeFiles) -> None:
     """One line, though two listeners show it, with the day until which it is good."""
     hold(drawer, 0, 90)
     found = examined(world)
@@ -49,14 +49,14 @@ def test_a_good_one(world: World, drawer: Drawer) -> None:
     assert found.text == f"for {HOST} until {datetime.now(UTC) + timedelta(days=90):%Y-%m-%d}, renewed by itself"
 
 
-def test_a_short_lived_one_is_no_matter(world: World, drawer: Drawer) -> None:
+def test_a_short_lived_one_is_no_matter(world: World, drawer: AcmeFiles) -> None:
     """Six days are all that it has, and no reason to worry."""
     hold(drawer, 3, 6)
     assert examined(world).level is OK
 
 
 @pytest.mark.parametrize("made_here", [True, False])
-def test_none_yet(world: World, drawer: Drawer, made_here: bool) -> None:
+def test_none_yet(world: World, drawer: AcmeFiles, made_here: bool) -> None:
     """One that was made here is none; without a try there is nothing to blame, after one its error is told."""
     if made_here:
         self_signed.generate(drawer.certificate, drawer.certificate, HOST)
@@ -68,7 +68,7 @@ def test_none_yet(world: World, drawer: Drawer, made_here: bool) -> None:
     assert found.text == "none yet: port 80 of a is closed (failed 3 times, next try at 2026-11-14 23:46 UTC)"
 
 
-def test_a_renewal_that_fails(world: World, drawer: Drawer) -> None:
+def test_a_renewal_that_fails(world: World, drawer: AcmeFiles) -> None:
     """A warning while the old one lasts, a fault when it does not."""
     drawer.keep_state(FAILED)
     hold(drawer, 65, 90)
@@ -78,17 +78,17 @@ def test_a_renewal_that_fails(world: World, drawer: Drawer) -> None:
     assert "port 80 of a is closed (failed 3 times" in found.text
     hold(drawer, 91, 90)
     assert examined(world).level is FAULT
-    drawer.keep_state(State())
+    drawer.keep_state(AcmeState())
     assert "has expired on" in examined(world).text
 
 
-def test_the_authority_wants_to_be_left_alone(world: World, drawer: Drawer) -> None:
+def test_the_authority_wants_to_be_left_alone(world: World, drawer: AcmeFiles) -> None:
     """The next try is not before it allows."""
     drawer.keep_state(msgspec.structs.replace(FAILED, not_before=1_794_800_000))
     assert "next try at 2026-11-16 03:33 UTC" in examined(world).text
 
 
-def test_a_renewal_that_nobody_tries(world: World, drawer: Drawer) -> None:
+def test_a_renewal_that_nobody_tries(world: World, drawer: AcmeFiles) -> None:
     """A server that has not run for a month, or whose clock stands, is told of."""
     hold(drawer, 80, 90)
     found = examined(world)
@@ -96,14 +96,14 @@ def test_a_renewal_that_nobody_tries(world: World, drawer: Drawer) -> None:
     assert "should have been renewed by now" in found.text
 
 
-def test_one_for_other_names(world: World, drawer: Drawer) -> None:
+def test_one_for_other_names(world: World, drawer: AcmeFiles) -> None:
     """The settings were changed, and nobody has started with them."""
     hold(drawer, 1, 90, "other.example.com")
     found = examined(world)
     assert (found.level, found.text) == (WARNING, f"is not for {HOST} yet")
 
 
-def test_one_that_cannot_be_looked_at(world: World, drawer: Drawer) -> None:
+def test_one_that_cannot_be_looked_at(world: World, drawer: AcmeFiles) -> None:
     """Another user's files cannot be read, and nothing else is concluded from that."""
     drawer.certificate.mkdir()
     assert examined(world).level is FAULT

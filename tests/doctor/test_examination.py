@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from appliance.config.load import parse
-from appliance.config.settings import Warmup
-from appliance.dns.resolver import Answer
+from appliance.config.settings import WarmupSettings
+from appliance.dns.resolver import DnsAnswer
 from appliance.doctor import observe_machine
 from appliance.doctor.examination import AT_ONCE, Examination
 from appliance.doctor.finding import Finding, Level
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.keys.keyfile import load_or_create
 from appliance.model.warmup import begin
 from appliance.store import FILE_NAME, Store
@@ -139,8 +139,8 @@ def test_the_records_are_ready_to_paste(world: World) -> None:
 def test_a_warm_up_is_a_line_for_each_pool_and_address(world: World) -> None:
     """Which day it is, what may go in an hour and what has; nothing is wrong with it, and off it is no line."""
     now = OUTSIDE.now()
-    third = replace(begin("google", "192.0.2.1", now), day=2).take(Warmup(), now, 3)
-    others = [begin(f"pool{number:02}.test", "192.0.2.1", now).take(Warmup(), now, 2) for number in range(25)]
+    third = replace(begin("google", "192.0.2.1", now), day=2).take(WarmupSettings(), now, 3)
+    others = [begin(f"pool{number:02}.test", "192.0.2.1", now).take(WarmupSettings(), now, 2) for number in range(25)]
     world.stored(lambda store: store.warmups.keep([third, *others]))
     assert [each for each in trio.run(world.examine) if each.check == "warmup"] == []
     world.settings["warmup"] = "true"
@@ -217,7 +217,7 @@ def test_hundreds_of_domains_are_not_all_asked_for_at_once(world: World) -> None
     class Counting(ZoneResolver):
         open_now = most = 0
 
-        async def txt(self, name: str) -> Answer[str]:
+        async def txt(self, name: str) -> DnsAnswer[str]:
             self.open_now += 1
             self.most = max(self.most, self.open_now)
             await trio.sleep(0.005)

@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import pytest
 
 from appliance.cli import leaves, main
-from appliance.keys.keyfile import FILE_NAME as KEY
+from appliance.keys.keyfile import KEY_FILE as KEY
 from appliance.keys.keyfile import load_or_create
 from appliance.store import FILE_NAME as DATABASE
-from appliance.system.instance_lock import FILE_NAME as LOCK
+from appliance.system.instance_lock import LOCK_FILE as LOCK
 from tests.fork_client import fork
 from tests.running_appliance import add_account
 

@@ -14,7 +14,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
-from appliance.errors import ANSWERS, Code
+from appliance.errors import ERROR_ANSWERS, Code
 from appliance.model.mail import Role
 from appliance.web.openapi import document
 from tests.e2e.contract.service import Caller, waiting
@@ -449,7 +449,7 @@ def test_every_error_tells_its_codes() -> None:
         for status, response in operation["responses"].items():
             parts = response["content"]["application/json"]["schema"].get("allOf", ())
             codes = {code for part in parts for code in part.get("properties", {}).get("code", {}).get("enum", ())}
-            assert all(str(ANSWERS[Code(code)].status) == status for code in codes)
+            assert all(str(ERROR_ANSWERS[Code(code)].status) == status for code in codes)
             assert bool(codes) == (status >= "400")
             told |= codes
     assert told >= {code.value for code in Code} - {"conflict"}  # which only further resources of /v1 may need

@@ -22,7 +22,7 @@ import dns.rrset
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.dns.resolver import READERS, Answer, DnsResolver, Fault, LookupFailed, Mx, Tlsa
+from appliance.dns.resolver import READERS, DnsAnswer, DnsFault, DnsResolver, LookupFailed, Mx, Tlsa
 
 TTL = 300  # seconds, of every record unless told otherwise
 CHAIN = 8  # CNAMEs the server puts into one answer
@@ -64,27 +64,27 @@ class ZoneResolver:
         self.authentic = authentic
         self.asked: Counter[tuple[str, str]] = Counter()
 
-    async def mx(self, name: str) -> Answer[Mx]:
+    async def mx(self, name: str) -> DnsAnswer[Mx]:
         """As `Resolver.mx`."""
         return await self._lookup(name, "MX")
 
-    async def ipv4(self, name: str) -> Answer[IPv4Address]:
+    async def ipv4(self, name: str) -> DnsAnswer[IPv4Address]:
         """As `Resolver.ipv4`."""
         return await self._lookup(name, "A")
 
-    async def ipv6(self, name: str) -> Answer[IPv6Address]:
+    async def ipv6(self, name: str) -> DnsAnswer[IPv6Address]:
         """As `Resolver.ipv6`."""
         return await self._lookup(name, "AAAA")
 
-    async def txt(self, name: str) -> Answer[str]:
+    async def txt(self, name: str) -> DnsAnswer[str]:
         """As `Resolver.txt`."""
         return await self._lookup(name, "TXT")
 
-    async def tlsa(self, name: str) -> Answer[Tlsa]:
+    async def tlsa(self, name: str) -> DnsAnswer[Tlsa]:
         """As `Resolver.tlsa`."""
         return await self._lookup(name, "TLSA")
 
-    async def ptr(self, name: str) -> Answer[str]:
+    async def ptr(self, name: str) -> DnsAnswer[str]:
         """As `Resolver.ptr`."""
         return await self._lookup(name, "PTR")
 
@@ -92,7 +92,7 @@ class ZoneResolver:
         """As `Resolver.remembers_addresses`: this one remembers nothing."""
         return False
 
-    async def _lookup(self, name: str, kind: str) -> Answer[Any]:
+    async def _lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
         await trio.lowlevel.checkpoint()
         name = name.lower().rstrip(".")
         self.asked[name, kind] += 1
@@ -102,15 +102,15 @@ class ZoneResolver:
             seen.add(target)
             target = self.zone[target]["CNAME"][0].rstrip(".")  # type: ignore[index]
         if target in seen:
-            raise LookupFailed(Fault.TEMPORARY, f"{name} is a loop of CNAME records")
+            raise LookupFailed(DnsFault.TEMPORARY, f"{name} is a loop of CNAME records")
         if target not in self.zone:
-            raise LookupFailed(Fault.NXDOMAIN, f"{name} does not exist", authentic=authentic)
+            raise LookupFailed(DnsFault.NXDOMAIN, f"{name} does not exist", authentic=authentic)
         records = self.zone[target].get(kind, ())
         if isinstance(records, Trouble):
-            raise LookupFailed(Fault.TEMPORARY, f"the resolver answered {records.value} for {kind} of {name}")
+            raise LookupFailed(DnsFault.TEMPORARY, f"the resolver answered {records.value} for {kind} of {name}")
         if not records:
-            raise LookupFailed(Fault.NODATA, f"{name} has no {kind} record", authentic=authentic)
-        return Answer(tuple(_read(kind, text) for text in records), TTL, authentic)
+            raise LookupFailed(DnsFault.NODATA, f"{name} has no {kind} record", authentic=authentic)
+        return DnsAnswer(tuple(_read(kind, text) for text in records), TTL, authentic)
 
 
 def _rdata(kind: str, text: str) -> dns.rdata.Rdata:

@@ -13,7 +13,7 @@ import trustme
 
 from appliance.dns.resolver import Resolver
 from appliance.outside import Outside
-from appliance.tls.trust import trusting_context
+from appliance.tls.trust import verifying_context
 from appliance.webhook.post import Poster
 from tests.fakes.dns import Zone, ZoneResolver
 
@@ -46,7 +46,7 @@ def server_context(certificate: trustme.LeafCert = GOOD) -> ssl.SSLContext:
 @cache
 def client_context() -> ssl.SSLContext:
     """What trusts the test authority besides the system's, which take their time to read."""
-    context = trusting_context(None)
+    context = verifying_context(None)
     AUTHORITY.configure_trust(context)
     return context
 

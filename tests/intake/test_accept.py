@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from appliance.concurrency.wake import Wake
 
 from appliance.deliver.attempt import Parcel
 from appliance.errors import Code, Refused
@@ -19,7 +20,7 @@ from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value
 from appliance.message.request import decode
 from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
-from appliance.outside import Outside, Wake
+from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.new_mail import Inbox, due_recipients
 from appliance.system.free_space import FreeSpace

@@ -3,20 +3,11 @@
 from dataclasses import dataclass
 
 import pytest
+from appliance.times import DAY, MINUTE, SECOND
 
 from appliance.errors import Code, Refused
 from appliance.intake import login_throttle as guesses_module
-from appliance.intake.login_throttle import (
-    DAY,
-    FIRST_WAIT,
-    LONGEST_WAIT,
-    MINUTE,
-    PER_ACCOUNT,
-    SECOND,
-    TURN_KEPT,
-    TURNS,
-    Guesses,
-)
+from appliance.intake.login_throttle import FIRST_WAIT, LONGEST_WAIT, PER_ACCOUNT, TURN_KEPT, TURNS, Guesses
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
 

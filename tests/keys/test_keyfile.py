@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.keys.keyfile import FILE_NAME, KEY_BYTES, KeyFileError, derive, load_or_create
+from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, KeyFileError, derive, load_or_create
 
 
 def test_the_key_is_made_at_the_first_start_and_stays(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     (file,) = (tmp_path / "data").iterdir()
-    assert file.name == FILE_NAME
+    assert file.name == KEY_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o400
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
 
@@ -33,15 +33,15 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"x" * (KEY_BYTES - 1), b"x" * (KEY_BYTES + 1)])
 def test_a_damaged_key_is_not_replaced(tmp_path: Path, content: bytes) -> None:
     """A file of the wrong length stops the start: a new key would lose every secret sealed with the old one."""
-    (tmp_path / FILE_NAME).write_bytes(content)
+    (tmp_path / KEY_FILE).write_bytes(content)
     with pytest.raises(KeyFileError, match="restore it from the backup"):
         load_or_create(tmp_path)
-    assert (tmp_path / FILE_NAME).read_bytes() == content
+    assert (tmp_path / KEY_FILE).read_bytes() == content
 
 
 def test_a_start_that_was_killed_half_way_is_made_good(tmp_path: Path) -> None:
     """A half-written key under its working name is not taken for one."""
-    (tmp_path / FILE_NAME).with_suffix(".new").write_bytes(b"half")
+    (tmp_path / KEY_FILE).with_suffix(".new").write_bytes(b"half")
     assert len(load_or_create(tmp_path)) == KEY_BYTES
 
 

@@ -9,11 +9,11 @@ import trio.testing
 
 from appliance.errors import Code, Refused
 from appliance.keys.passwords import (
-    MAX_BYTES,
+    HASHES_WAITING,
+    HASHES_WAITING_PER_CLIENT,
+    MAX_PASSWORD_BYTES,
     THREADS,
-    WAITING,
-    WAITING_OF_SHARE,
-    Hashing,
+    PasswordHasher,
     check_new,
     hash_password,
     password_matches,
@@ -38,7 +38,7 @@ def test_equal_passwords_have_different_hashes() -> None:
     assert hash_password("x") != hash_password("x")
 
 
-@pytest.mark.parametrize("password", ["", "pässwörd", "密码", "a\0b", "x" * MAX_BYTES, "😀" * 256])
+@pytest.mark.parametrize("password", ["", "pässwörd", "密码", "a\0b", "x" * MAX_PASSWORD_BYTES, "😀" * 256])
 def test_any_text_can_be_a_password(password: str) -> None:
     """Whatever somebody types."""
     assert password_matches(password, hash_password(password))
@@ -62,13 +62,15 @@ def test_a_wrong_password_takes_as_long_as_a_right_one() -> None:
     assert right > 0.005
 
 
-@pytest.mark.parametrize("password", ["x" * 8, "密" * 8, "x" * MAX_BYTES, " " * 8])
+@pytest.mark.parametrize("password", ["x" * 8, "密" * 8, "x" * MAX_PASSWORD_BYTES, " " * 8])
 def test_a_new_password_has_8_characters_to_1024_bytes(password: str) -> None:
     """Within these bounds it is taken as it is."""
     assert check_new(password) == password
 
 
-@pytest.mark.parametrize("password", ["", "pw", "x" * 7, "x" * (MAX_BYTES + 1), "ß" * (MAX_BYTES // 2 + 1)])
+@pytest.mark.parametrize(
+    "password", ["", "pw", "x" * 7, "x" * (MAX_PASSWORD_BYTES + 1), "ß" * (MAX_PASSWORD_BYTES // 2 + 1)]
+)
 def test_a_new_password_beyond_that_is_refused(password: str) -> None:
     """The refusal names the field."""
     with pytest.raises(Refused, match=r"^new_password: must have at ") as refused:
@@ -81,24 +83,24 @@ def test_a_new_password_beyond_that_is_refused(password: str) -> None:
 
 async def test_a_client_with_many_logins_delays_another_by_little() -> None:
     """Clients take turns for the threads: one more login is checked long before ten of a flood are."""
-    hashing, stored, order = Hashing(), hash_password("right"), list[str]()
+    hashing, stored, order = PasswordHasher(), hash_password("right"), list[str]()
 
     async def check(share: str) -> None:
         assert await hashing.matches("right", stored, share)
         order.append(share)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(WAITING_OF_SHARE):
+        for _ in range(HASHES_WAITING_PER_CLIENT):
             nursery.start_soon(check, "flood")
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(check, "one")
     assert order.index("one") <= 3
-    assert order.count("flood") == WAITING_OF_SHARE
+    assert order.count("flood") == HASHES_WAITING_PER_CLIENT
 
 
 async def test_only_so_many_logins_wait() -> None:
     """Beyond ten of one client that wait, and a hundred of all, logins are refused for now."""
-    hashing, refused = Hashing(), list[tuple[str, Code]]()
+    hashing, refused = PasswordHasher(), list[tuple[str, Code]]()
 
     async def check(share: str) -> None:
         try:
@@ -107,16 +109,16 @@ async def test_only_so_many_logins_wait() -> None:
             refused.append((share, refusal.code))
 
     async with trio.open_nursery() as nursery:
-        for _ in range(WAITING_OF_SHARE + THREADS + 1):
+        for _ in range(HASHES_WAITING_PER_CLIENT + THREADS + 1):
             nursery.start_soon(check, "flood")
         await trio.testing.wait_all_tasks_blocked()
         assert refused == [("flood", Code.TEMPORARY_FAILURE)]
-        for number in range(WAITING):
+        for number in range(HASHES_WAITING):
             nursery.start_soon(check, str(number))
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(check, "late")
         await trio.testing.wait_all_tasks_blocked()
         assert refused[-1] == ("late", Code.TEMPORARY_FAILURE)
-        assert hashing._waiting <= WAITING
+        assert hashing._waiting <= HASHES_WAITING
         nursery.cancel_scope.cancel()
     assert hashing._waiting == 0

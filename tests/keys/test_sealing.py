@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.keys.keyfile import derive
-from appliance.keys.sealing import SealBroken, seal, unseal
+from appliance.keys.sealing import UnsealError, seal, unseal
 
 KEY = derive(bytes(32), "dkim")
 CONTEXT = b"signing_key/7"
@@ -36,7 +36,7 @@ def test_a_changed_octet_is_noticed(data: st.DataObject) -> None:
     """Whichever octet is changed, version included, the seal is broken."""
     sealed = bytearray(seal(KEY, b"secret", CONTEXT))
     sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(SealBroken):
+    with pytest.raises(UnsealError):
         unseal(KEY, bytes(sealed), CONTEXT)
 
 
@@ -45,7 +45,7 @@ def test_noise_and_pieces(noise: bytes) -> None:
     """Random bytes, a shortened secret and a lengthened one do not open."""
     sealed = seal(KEY, b"secret", CONTEXT)
     for bad in (noise, b"\x01" + noise, sealed[: len(noise) % len(sealed)], sealed + b"\x00"):
-        with pytest.raises(SealBroken):
+        with pytest.raises(UnsealError):
             unseal(KEY, bad, CONTEXT)
 
 
@@ -53,7 +53,7 @@ def test_other_context_and_other_key() -> None:
     """A secret that was moved to another place, or sealed under another key, does not open."""
     sealed = seal(KEY, b"secret", CONTEXT)
     for key, context in ((KEY, b"signing_key/8"), (KEY, b""), (derive(bytes(32), "other"), CONTEXT)):
-        with pytest.raises(SealBroken):
+        with pytest.raises(UnsealError):
             unseal(key, sealed, context)
 
 

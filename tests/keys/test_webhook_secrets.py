@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from appliance.keys.sealing import SealBroken
+from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, Webhook
 from appliance.outside import Outside
@@ -32,9 +32,9 @@ def test_a_secret_opens_where_it_belongs() -> None:
 def test_a_secret_opens_nowhere_else() -> None:
     """Not for another webhook, and not under another key."""
     _, stored = SECRETS.fresh("whk_1")
-    with pytest.raises(SealBroken):
+    with pytest.raises(UnsealError):
         SECRETS.open(webhook("whk_2", stored.sealed))
-    with pytest.raises(SealBroken):
+    with pytest.raises(UnsealError):
         WebhookSecrets(bytes([1] * 32), Outside()).open(webhook("whk_1", stored.sealed))
 
 

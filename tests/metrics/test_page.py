@@ -1,13 +1,17 @@
 """In charge of the page that Prometheus reads: its form, its numbers, and whatever a label may hold."""
 
 from appliance.metrics.page import Reading, page
-from appliance.telemetry.metrics import COUNTS, SPREADS, Counts, Spread
+from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, Counter, Histogram
 from tests.metrics.exposition import read
 
 
 def test_counts_by_their_labels() -> None:
     """One sample for each combination that happened, and none for what never did."""
-    one, two, none = Counts("a_total", ("x",), "A."), Counts("b_total", ("x", "y"), "B."), Counts("c_total", (), "C.")
+    one, two, none = (
+        Counter("a_total", ("x",), "A."),
+        Counter("b_total", ("x", "y"), "B."),
+        Counter("c_total", (), "C."),
+    )
     one.add("p")
     one.add("p", 4)
     two.add(("p", "q"))
@@ -23,7 +27,7 @@ def test_counts_by_their_labels() -> None:
 
 def test_a_spread_counts_up_to_each_bound() -> None:
     """A value on a bound belongs to it, one above all to +Inf, and the sum is of all."""
-    spread = Spread("t_seconds", (0.1, 1.0), "T.")
+    spread = Histogram("t_seconds", (0.1, 1.0), "T.")
     for value in (0.05, 0.1, 0.5, 30.0):
         spread.add(value)
     samples = read(page([], [spread], []))["t_seconds"].samples
@@ -35,7 +39,7 @@ def test_a_spread_counts_up_to_each_bound() -> None:
 def test_no_text_breaks_the_page() -> None:
     """Quotes, backslashes and line ends in a label or an explanation are escaped."""
     evil = 'a"b\\c\nd{}, e="f'
-    counts = Counts("a_total", ("x",), "One\nline \\ of it.")
+    counts = Counter("a_total", ("x",), "One\nline \\ of it.")
     counts.add(evil)
     found = read(page([counts], [], [Reading("g", "G.", {evil: 1.0}, ("x",))]))
     escaped = 'a\\"b\\\\c\\nd{}, e=\\"f'
@@ -59,4 +63,4 @@ def test_readings_keep_their_digits() -> None:
 
 def test_everything_that_is_counted_makes_a_page() -> None:
     """Whatever has been counted by now, the program's own page is well-formed."""
-    assert len(read(page(COUNTS, SPREADS, []))) == len(COUNTS) + len(SPREADS)
+    assert len(read(page(COUNTERS, HISTOGRAMS, []))) == len(COUNTERS) + len(HISTOGRAMS)

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from appliance.times import rfc3339
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.model.events import TYPES, envelope, rfc3339
+from appliance.model.events import EVENT_TYPES, envelope
 from appliance.model.mail import RecipientStatus
 
 NOW = 1_700_000_000_123_456
@@ -58,7 +59,7 @@ def test_an_envelope_has_the_interfaces_fields(status: RecipientStatus, name: st
 
 def test_only_final_results_are_events() -> None:
     """Waiting is not an event."""
-    assert set(TYPES) == {RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED}
+    assert set(EVENT_TYPES) == {RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED}
 
 
 def test_empty_fields_are_left_out() -> None:
@@ -105,7 +106,7 @@ def test_times_are_those_of_the_standard_library(microseconds: int) -> None:
 
 
 @given(
-    st.sampled_from(sorted(TYPES)),
+    st.sampled_from(sorted(EVENT_TYPES)),
     st.integers(0, 7_258_118_400_000_000),
     st.tuples(*[st.text(max_size=5)] * 4),
     st.text(max_size=300),
@@ -127,7 +128,7 @@ def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
         "smtp_response": (response or "")[:500],
     }
     data = {name: value for name, value in data.items() if value not in (None, "")}
-    body = {"id": "evt_1", "type": TYPES[status], "created_at": rfc3339(now), "data": data}
+    body = {"id": "evt_1", "type": EVENT_TYPES[status], "created_at": rfc3339(now), "data": data}
     assert msgspec.json.encode(body) == envelope(
         "evt_1",
         status,

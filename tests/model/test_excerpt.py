@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.model.excerpt import EXCERPT, excerpt
+from appliance.model.webhooks import EXCERPT_BYTES, excerpt
 
 
 @pytest.mark.parametrize(
@@ -14,10 +14,10 @@ from appliance.model.excerpt import EXCERPT, excerpt
         (b"ok", "ok"),
         ("Grüße".encode(), "Grüße"),
         (b"\xff\x00", "\ufffd\x00"),
-        (b"a" * EXCERPT, "a" * EXCERPT),
-        (b"a" * 5000, "a" * EXCERPT),
-        (b"a" * (EXCERPT - 1) + "ü".encode(), "a" * (EXCERPT - 1)),
-        (b"a" * (EXCERPT - 1) + "😀".encode(), "a" * (EXCERPT - 1)),
+        (b"a" * EXCERPT_BYTES, "a" * EXCERPT_BYTES),
+        (b"a" * 5000, "a" * EXCERPT_BYTES),
+        (b"a" * (EXCERPT_BYTES - 1) + "ü".encode(), "a" * (EXCERPT_BYTES - 1)),
+        (b"a" * (EXCERPT_BYTES - 1) + "😀".encode(), "a" * (EXCERPT_BYTES - 1)),
     ],
 )
 def test_what_is_shown_of_a_body(body: bytes, shown: str) -> None:
@@ -28,4 +28,4 @@ def test_what_is_shown_of_a_body(body: bytes, shown: str) -> None:
 @given(st.binary(max_size=5000))
 def test_it_stays_within_its_limit(body: bytes) -> None:
     """However many replacements there are, the text has at most 2 KiB, and can be written as UTF-8."""
-    assert len(excerpt(body).encode()) <= EXCERPT
+    assert len(excerpt(body).encode()) <= EXCERPT_BYTES

@@ -3,16 +3,17 @@
 from ipaddress import ip_address
 
 import pytest
+from appliance.times import DAY, HOUR
 
-from appliance.config.settings import Warmup
-from appliance.model.warmup import BURST, DAY, HOUR, Pace, all_told, begin, hourly
+from appliance.config.settings import WarmupSettings
+from appliance.model.warmup import BURST_PART, WarmupPace, begin, hourly_limit, statuses
 
-ON = Warmup(enabled=True)
+ON = WarmupSettings(enabled=True)
 START = 1_750_000_000_000_000
 MINUTE = HOUR // 60
 
 
-def sent(pace: Pace, now: int, settings: Warmup = ON) -> tuple[Pace, int]:
+def sent(pace: WarmupPace, now: int, settings: WarmupSettings = ON) -> tuple[WarmupPace, int]:
     """Send all that may go at this moment; how much that was."""
     pace = pace.at(now)
     count = pace.room(settings, now)
@@ -20,7 +21,7 @@ def sent(pace: Pace, now: int, settings: Warmup = ON) -> tuple[Pace, int]:
     return (pace.take(settings, now, count) if count else pace), count
 
 
-def eager(pace: Pace, start: int, hours: int, settings: Warmup = ON) -> tuple[Pace, list[int]]:
+def eager(pace: WarmupPace, start: int, hours: int, settings: WarmupSettings = ON) -> tuple[WarmupPace, list[int]]:
     """Somebody with endless mail, who asks every minute; what went in each hour."""
     gone = [0] * hours
     for minute in range(60 * hours):
@@ -38,13 +39,13 @@ def eager(pace: Pace, start: int, hours: int, settings: Warmup = ON) -> tuple[Pa
 )
 def test_each_day_has_its_recipients_an_hour(day: int, recipients: int) -> None:
     """20 times 1.4 to the power of the day, rounded down."""
-    assert hourly(ON, day) == recipients
+    assert hourly_limit(ON, day) == recipients
 
 
 def test_after_the_last_day_there_is_no_limit() -> None:
     """The 30 days are days 0 to 29."""
-    assert hourly(ON, 30) is None
-    over = Pace("google", "192.0.2.1", 29, START, 1, START, 20, START)
+    assert hourly_limit(ON, 30) is None
+    over = WarmupPace("google", "192.0.2.1", 29, START, 1, START, 20, START)
     assert over.room(ON, START + DAY) is None
     assert over.next_at(ON, START + DAY) == START + DAY
     assert over.take(ON, START + DAY, 1_000_000).room(ON, START + DAY) is None
@@ -52,8 +53,8 @@ def test_after_the_last_day_there_is_no_limit() -> None:
 
 def test_growth_is_exact_and_bounded() -> None:
     """100 times 1.15 is 115, as on paper, and the steepest plan there can be is still a number."""
-    assert hourly(Warmup(first_hour=100, growth=1.15), 1) == 115
-    assert hourly(Warmup(first_hour=1_000_000, growth=3.0, days=365), 364) == 1_000_000_000
+    assert hourly_limit(WarmupSettings(first_hour=100, growth=1.15), 1) == 115
+    assert hourly_limit(WarmupSettings(first_hour=1_000_000, growth=3.0, days=365), 364) == 1_000_000_000
 
 
 # ---- an hour
@@ -75,7 +76,7 @@ def test_an_hour_is_spread() -> None:
 def test_what_is_not_used_is_lost() -> None:
     """After hours of silence no more goes at once than a tenth of an hour's."""
     pace = begin("google", "192.0.2.1", START).take(ON, START, 1)
-    assert pace.room(ON, START + 5 * HOUR + MINUTE) == 20 // BURST
+    assert pace.room(ON, START + 5 * HOUR + MINUTE) == 20 // BURST_PART
 
 
 def test_it_says_when_the_next_may_go() -> None:
@@ -127,9 +128,9 @@ def test_a_clock_that_leaps_ahead_makes_no_burst(leap: int) -> None:
     pace, _ = eager(begin("google", "192.0.2.1", START), START, 1)
     after, count = sent(pace, START + HOUR + leap)
     assert after.day <= 1
-    assert count <= 28 // BURST
+    assert count <= 28 // BURST_PART
     _, gone = eager(after, START + HOUR + leap + MINUTE, 1)
-    assert count + gone[0] <= 28 + 28 // BURST
+    assert count + gone[0] <= 28 + 28 // BURST_PART
 
 
 @pytest.mark.parametrize("leap", [MINUTE, HOUR, DAY, 365 * DAY])
@@ -141,7 +142,7 @@ def test_a_clock_that_is_set_back_neither_makes_a_burst_nor_stops_mail(leap: int
     assert pace.next_at(ON, back) <= back + HOUR
     _, gone = eager(pace, back, 3)
     assert max(gone) <= 20
-    assert min(gone[1:]) >= 20 - 20 // BURST
+    assert min(gone[1:]) >= 20 - 20 // BURST_PART
 
 
 def test_a_clock_that_was_years_ahead_costs_one_day() -> None:
@@ -159,7 +160,7 @@ def test_a_clock_that_was_years_ahead_costs_one_day() -> None:
 def test_a_warm_up_is_told_in_plain_numbers() -> None:
     """The day from 1, the hour's limit, what is used of it, and when the next may go, if that is not now."""
     pace = begin("google", "192.0.2.1", START).take(ON, START, 2)
-    (told,) = all_told(ON, [pace], START)
+    (told,) = statuses(ON, [pace], START)
     assert (told.pool, told.source, told.day, told.days, told.per_hour, told.used) == (
         "google",
         "192.0.2.1",
@@ -169,15 +170,15 @@ def test_a_warm_up_is_told_in_plain_numbers() -> None:
         2,
     )
     assert told.next_at == START + 3 * MINUTE
-    (later,) = all_told(ON, [pace], START + DAY)
+    (later,) = statuses(ON, [pace], START + DAY)
     assert (later.day, later.per_hour, later.used, later.next_at) == (2, 28, 0, None)
 
 
 def test_only_what_is_under_way_is_told() -> None:
     """Nothing of an address that has sent nothing, that is warm, or that the settings do not name."""
     fresh = begin("google", "192.0.2.1", START)
-    warm = Pace("google", "192.0.2.1", 30, START, 1, START, 1, START)
-    assert list(all_told(ON, [fresh, warm], START)) == []
-    others = Warmup(enabled=True, addresses=(ip_address("2001:db8::1"),))
-    assert list(all_told(others, [fresh.take(ON, START, 1)], START)) == []
-    assert len(list(all_told(others, [begin("google", "2001:db8::1", START).take(ON, START, 1)], START))) == 1
+    warm = WarmupPace("google", "192.0.2.1", 30, START, 1, START, 1, START)
+    assert list(statuses(ON, [fresh, warm], START)) == []
+    others = WarmupSettings(enabled=True, addresses=(ip_address("2001:db8::1"),))
+    assert list(statuses(others, [fresh.take(ON, START, 1)], START)) == []
+    assert len(list(statuses(others, [begin("google", "2001:db8::1", START).take(ON, START, 1)], START))) == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.net.address_policy import is_allowed, refusal
-from appliance.net.local_addresses import OwnAddresses, leaving_from
+from appliance.net.local_addresses import LocalAddresses, source_address
 
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.1 168.63.129.15
@@ -145,22 +145,22 @@ def test_own_addresses_inside_other_forms() -> None:
 def test_the_system_knows_its_own_addresses() -> None:
     """Loopback is this machine's own, a stranger's address is not, and what is behind a NAT can be told."""
     behind_nat = ip_address("1.2.3.4")
-    own = OwnAddresses(frozenset({behind_nat}))
+    own = LocalAddresses(frozenset({behind_nat}))
     assert ip_address("127.0.0.1") in own
     assert ip_address("1.1.1.1") not in own
     assert ip_address("2606:4700::1111") not in own
     assert behind_nat in own
-    assert behind_nat not in OwnAddresses()
+    assert behind_nat not in LocalAddresses()
     assert "127.0.0.1" not in own
 
 
 def test_the_routing_table_tells_where_mail_leaves_from() -> None:
     """To this machine from this machine, family by family; from nowhere to where no way leads."""
-    assert leaving_from(ip_address("127.0.0.9")) == ip_address("127.0.0.1")
-    assert leaving_from(ip_address("255.255.255.255")) is None
+    assert source_address(ip_address("127.0.0.9")) == ip_address("127.0.0.1")
+    assert source_address(ip_address("255.255.255.255")) is None
 
 
 def test_a_system_that_binds_to_anything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kernel binds to foreign addresses, none counts as our own: better than refusing all mail."""
     monkeypatch.setattr("appliance.net.local_addresses._binds", lambda address: True)
-    assert ip_address("1.1.1.1") not in OwnAddresses()
+    assert ip_address("1.1.1.1") not in LocalAddresses()

@@ -10,8 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.net.connection_limits import Doorkeeper
-from appliance.net.known_networks import LIFETIME, REMEMBERED, KnownNetworks
+from appliance.net.connection_limits import KNOWN_FOR, NETWORKS_KNOWN, ConnectionTable, KnownNetworks
 
 
 @dataclass(eq=False)
@@ -25,7 +24,7 @@ class Connection:
         self.gave_way = True
 
 
-Table = Doorkeeper[Connection]
+Table = ConnectionTable[Connection]
 
 
 @contextmanager
@@ -52,7 +51,7 @@ def is_empty(table: Table) -> bool:
 
 def test_one_address_has_its_own_limit() -> None:
     """Beyond it there is no room for this address and there is for others; a connection that leaves makes room."""
-    table: Table = Doorkeeper(most=10, most_per_address=2)
+    table: Table = ConnectionTable(most=10, most_per_address=2)
     with filled(table, "192.0.2.1", "192.0.2.1") as (first, _):
         assert not table.admits("192.0.2.1")
         assert table.admits("192.0.2.2")
@@ -76,14 +75,14 @@ def test_one_address_has_its_own_limit() -> None:
 )
 def test_a_network_is_one_client(one: str, other: str, same: bool) -> None:
     """A public IPv6 /64 counts as one address, and IPv4 carried by IPv6 as IPv4."""
-    table: Table = Doorkeeper(most=10, most_per_address=1)
+    table: Table = ConnectionTable(most=10, most_per_address=1)
     with filled(table, one):
         assert table.admits(other) is not same
 
 
 def test_a_trusted_proxy_brings_many() -> None:
     """Its connections count in all only."""
-    table: Table = Doorkeeper(2, 1, (ipaddress.ip_network("10.0.0.0/8"),))
+    table: Table = ConnectionTable(2, 1, (ipaddress.ip_network("10.0.0.0/8"),))
     with filled(table, "10.0.0.1", "10.0.0.1") as connections:
         for connection in connections:
             table.works(connection)
@@ -92,7 +91,7 @@ def test_a_trusted_proxy_brings_many() -> None:
 
 def test_a_login_counts_for_its_credential_instead() -> None:
     """It frees its address's place, has a limit of its own, and is counted off once."""
-    table: Table = Doorkeeper(most=10, most_per_address=2)
+    table: Table = ConnectionTable(most=10, most_per_address=2)
     with filled(table, "192.0.2.1", "192.0.2.1") as (first, second):
         assert table.logged_in(first, "acc_1", "smtp_1", 1)
         assert table.logged_in(first, "acc_1", "smtp_1", 1)
@@ -109,7 +108,7 @@ def test_a_login_counts_for_its_credential_instead() -> None:
 
 def test_in_a_full_table_the_one_that_waits_longest_gives_way() -> None:
     """One connection ends for each new one, in the order in which they began to wait."""
-    table: Table = Doorkeeper(most=3, most_per_address=9)
+    table: Table = ConnectionTable(most=3, most_per_address=9)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (first, second, third):
         table.works(first)
         table.waits(first)
@@ -124,7 +123,7 @@ def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
     """A table full of requests and logged-in sessions has no room, whoever comes."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = Doorkeeper(most=2, most_per_address=9, known=known)
+    table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
     with filled(table, "192.0.2.9", "192.0.2.9") as (request, session):
         table.works(request)
         table.logged_in(session, "acc_1", "smtp_1", 1)
@@ -139,7 +138,7 @@ def test_known_networks_have_a_part_of_the_table() -> None:
     """Others cannot take it even while it is empty, and push out only each other."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = Doorkeeper(most=4, most_per_address=9, known=known)
+    table: Table = ConnectionTable(most=4, most_per_address=9, known=known)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (first, *others):
         table.works(first)
         for connection in others:
@@ -155,7 +154,7 @@ def test_an_authenticated_connection_between_requests_gives_way_last_and_to_know
     """Others are refused before it ends, and all that have not authenticated end first."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = Doorkeeper(most=2, most_per_address=9, known=known)
+    table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
     with filled(table, "192.0.2.9", "192.0.2.9") as (first, second):
         table.waits(first, authenticated=True)
         assert table.admits("192.0.2.1")
@@ -170,7 +169,7 @@ def test_an_authenticated_connection_between_requests_gives_way_last_and_to_know
 def test_the_counts_hold_whatever_happens() -> None:
     """After thousands of steps in any order the table is within its limits, and empty at the end."""
     chance, known = random.Random(20_261_115), KnownNetworks()
-    table: Table = Doorkeeper(most=8, most_per_address=4, known=known)
+    table: Table = ConnectionTable(most=8, most_per_address=4, known=known)
     inside: list[tuple[Connection, ExitStack]] = []
     for _ in range(20_000):
         address = f"192.0.2.{chance.randrange(4)}"
@@ -205,7 +204,7 @@ def test_a_logged_in_session_without_a_message_gives_way_to_known_networks_only(
     """Sessions that only stay logged in do not keep a client out that is known; a message under way is finished."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = Doorkeeper(most=2, most_per_address=9, known=known)
+    table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
     with filled(table, "192.0.2.1", "192.0.2.2") as (idle, sending):
         assert table.logged_in(idle, "acc_1", "smtp_1", 1)
         assert table.logged_in(sending, "acc_2", "smtp_2", 1)
@@ -218,7 +217,7 @@ def test_a_logged_in_session_without_a_message_gives_way_to_known_networks_only(
 
 def test_an_account_has_half_of_the_table() -> None:
     """However many credentials it makes for itself."""
-    table: Table = Doorkeeper(most=4, most_per_address=9)
+    table: Table = ConnectionTable(most=4, most_per_address=9)
     with filled(table, *["192.0.2.1"] * 4) as connections:
         logins = [table.logged_in(each, "acc_1", f"smtp_{number}", 9) for number, each in enumerate(connections)]
         assert logins == [True, True, False, False]
@@ -232,7 +231,7 @@ def test_an_account_has_half_of_the_table() -> None:
 
 async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs_in(autojump_clock: MockClock) -> None:
     """It waits for as long as it is told to, and others of its network that leave or log in let it in."""
-    table: Table = Doorkeeper(most=16, most_per_address=1)
+    table: Table = ConnectionTable(most=16, most_per_address=1)
     came: list[bool] = []
 
     async def wait(patience: float) -> None:
@@ -253,7 +252,7 @@ async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs
 
 async def test_not_many_wait_for_a_place(autojump_clock: MockClock) -> None:
     """Of one network an eighth of the table, and of all a half: more are sent away at once."""
-    table: Table = Doorkeeper(most=16, most_per_address=1)
+    table: Table = ConnectionTable(most=16, most_per_address=1)
     with filled(table, *(f"192.0.2.{number}" for number in range(9))):
         async with trio.open_nursery() as nursery:
             for number in range(4):
@@ -277,12 +276,12 @@ def test_a_network_is_known_for_a_day_and_few_are_remembered() -> None:
     known = KnownNetworks(lambda: now)
     known.note("2a01:4f8:1:2::1")
     assert "2a01:4f8:1:2::/64" in known
-    now = LIFETIME
+    now = KNOWN_FOR
     assert "2a01:4f8:1:2::/64" not in known
     known.note("2a01:4f8:1:2::2")
     known.note("192.0.2.1")
     known.note("2a01:4f8:1:2::3")
-    for number in range(REMEMBERED - 1):
+    for number in range(NETWORKS_KNOWN - 1):
         known.note(f"10.1.{number // 256}.{number % 256}")
     assert "2a01:4f8:1:2::/64" in known
     assert "192.0.2.1" not in known

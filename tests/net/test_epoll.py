@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from appliance.net import epoll as readable_module
-from appliance.net.epoll import Readable
-from appliance.net.socket_stream import QuickStream
+from appliance.net.epoll import ReadWatch
+from appliance.net.socket_stream import FastSocketStream
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
 async def test_each_edge_wakes_once() -> None:
     """Before the wait, during it, and not again for what is there already."""
     with connected() as (ours, theirs):
-        readable = Readable(ours.fileno())
+        readable = ReadWatch(ours.fileno())
         theirs.sendall(b"a")
         with trio.fail_after(5):
             await readable.wait()
@@ -47,7 +47,7 @@ async def test_each_edge_wakes_once() -> None:
 async def test_news_that_nobody_waited_for_are_kept() -> None:
     """Who comes later need not wait, once."""
     with connected() as (ours, theirs):
-        readable = Readable(ours.fileno())
+        readable = ReadWatch(ours.fileno())
         theirs.sendall(b"a")
         await trio.lowlevel.wait_readable(ours)
         await trio.testing.wait_all_tasks_blocked()
@@ -60,7 +60,7 @@ async def test_news_that_nobody_waited_for_are_kept() -> None:
 async def test_it_knows_when_it_is_over() -> None:
     """Data and the end that come together are one edge; the end must not be waited for then."""
     with connected() as (ours, theirs):
-        readable = Readable(ours.fileno())
+        readable = ReadWatch(ours.fileno())
         theirs.sendall(b"last words")
         theirs.shutdown(socket.SHUT_WR)
         await trio.lowlevel.wait_readable(ours)
@@ -75,7 +75,7 @@ async def test_it_knows_when_it_is_over() -> None:
 async def test_only_one_may_wait() -> None:
     """A second task is told, and the first goes on waiting."""
     with connected() as (ours, theirs):
-        readable = Readable(ours.fileno())
+        readable = ReadWatch(ours.fileno())
         with trio.fail_after(5):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(readable.wait)
@@ -89,7 +89,7 @@ async def test_only_one_may_wait() -> None:
 async def test_who_waits_is_told_of_the_end() -> None:
     """Closing wakes; and the next socket with the same number is another one."""
     with connected() as (ours, _):
-        readable = Readable(number := ours.fileno())
+        readable = ReadWatch(number := ours.fileno())
         async with trio.open_nursery() as nursery:
 
             async def wait() -> None:
@@ -101,7 +101,7 @@ async def test_who_waits_is_told_of_the_end() -> None:
             readable.close()
             readable.close()  # twice is once
     with connected() as (ours, theirs):
-        other = Readable(os.dup2(ours.fileno(), number))
+        other = ReadWatch(os.dup2(ours.fileno(), number))
         readable.close()  # is none of its business
         theirs.sendall(b"x")
         with trio.fail_after(5):
@@ -113,7 +113,7 @@ async def test_who_waits_is_told_of_the_end() -> None:
 async def test_a_socket_that_is_gone_can_be_closed() -> None:
     """Whoever closed the socket first has done no harm."""
     with connected() as (ours, _):
-        readable = Readable(ours.fileno())
+        readable = ReadWatch(ours.fileno())
         ours.close()
         readable.close()
 
@@ -122,7 +122,7 @@ async def test_more_edges_than_are_heard_at_once(monkeypatch: pytest.MonkeyPatch
     """All of them are, in the end."""
     monkeypatch.setattr(readable_module, "_MOST", 3)
     pairs = [socket.socketpair() for _ in range(20)]
-    readables = [Readable(ours.fileno()) for ours, _ in pairs]
+    readables = [ReadWatch(ours.fileno()) for ours, _ in pairs]
     for _, theirs in pairs:
         theirs.sendall(b"x")
     with trio.fail_after(5):
@@ -136,7 +136,7 @@ async def test_more_edges_than_are_heard_at_once(monkeypatch: pytest.MonkeyPatch
 async def test_news_are_kept_for_whoever_was_cancelled() -> None:
     """A read that was cancelled has read nothing: the next one need not wait for more."""
     with connected() as (ours, theirs):
-        readable = Readable(ours.fileno())
+        readable = ReadWatch(ours.fileno())
         theirs.sendall(b"a")
         await trio.lowlevel.wait_readable(ours)
         await trio.testing.wait_all_tasks_blocked()
@@ -153,7 +153,7 @@ async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
     """A read ends before such a byte, though more is there; nobody waits for news then."""
     ours, theirs = _tcp_pair()
     with theirs:
-        async with QuickStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
+        async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
             theirs.sendall(b"before ")
             theirs.send(b"!", socket.MSG_OOB)
             theirs.sendall(b"behind")
@@ -168,7 +168,7 @@ async def test_where_no_more_files_can_be_opened_only_the_connection_is_lost() -
     """It is broken, in the stream's own words, and can be tried again once there is room."""
     ours, theirs = _tcp_pair()
     with theirs:
-        async with QuickStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
+        async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
             theirs.sendall(b"x")
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
@@ -199,7 +199,7 @@ async def test_a_stream_loses_nothing_whatever_the_chunks(seed: int) -> None:
 
     async def receive(number: int, stream: trio.SocketStream, dice: Random) -> None:
         got = b""
-        async with QuickStream(stream) as quick:
+        async with FastSocketStream(stream) as quick:
             while data := await quick.receive_some(dice.choice((1, 100, 4_096, 65_536, None))):
                 got += data
                 if dice.random() < 0.2:

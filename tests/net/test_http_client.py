@@ -6,24 +6,31 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from appliance.net.http_client import HEADER_LIMIT, Answer, BadAnswer, ClosedEarly, TooLong, ask
+from appliance.net.http_client import (
+    RESPONSE_HEADER_BYTES,
+    BadResponse,
+    ClosedEarly,
+    HttpResponse,
+    TooLong,
+    send_request,
+)
 
 HEADERS = [("Host", "example.com")]
 
 
 async def exchanged(
-    says: bytes, read: Callable[[Answer], Awaitable[object]], body: bytes = b""
+    says: bytes, read: Callable[[HttpResponse], Awaitable[object]], body: bytes = b""
 ) -> tuple[object, bytes]:
     """What is read of an answer, and the request that it was given to."""
     ours, theirs = memory_stream_pair()
     await theirs.send_all(says)
     await theirs.send_eof()
-    found = await read(await ask(ours, "POST" if body else "GET", "/x", HEADERS, body))
+    found = await read(await send_request(ours, "POST" if body else "GET", "/x", HEADERS, body))
     await ours.send_eof()
     return found, b"".join([bytes(part) async for part in theirs])
 
 
-async def whole(answer: Answer) -> tuple[int, bytes]:
+async def whole(answer: HttpResponse) -> tuple[int, bytes]:
     """Status and body."""
     return answer.status, await answer.body(100)
 
@@ -59,7 +66,7 @@ async def test_every_way_to_end_a_body(says: bytes) -> None:
 async def test_headers_are_found_whatever_their_case() -> None:
     """And every one of those that stand twice."""
 
-    async def values(answer: Answer) -> list[bytes]:
+    async def values(answer: HttpResponse) -> list[bytes]:
         return answer.all(b"x-a")
 
     assert (await exchanged(b"HTTP/1.1 200 OK\r\nX-A: 1\r\nx-a: 2\r\n\r\n", values))[0] == [b"1", b"2"]
@@ -68,17 +75,17 @@ async def test_headers_are_found_whatever_their_case() -> None:
 @pytest.mark.parametrize(
     ("says", "kind"),
     [
-        (b"", BadAnswer),
-        (b"HTTP/1.1 103 Early Hints\r\n\r\n", BadAnswer),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", BadAnswer),
-        (b"220 mail.example.com ESMTP\r\n", BadAnswer),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * HEADER_LIMIT, BadAnswer),
+        (b"", BadResponse),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", BadResponse),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", BadResponse),
+        (b"220 mail.example.com ESMTP\r\n", BadResponse),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * RESPONSE_HEADER_BYTES, BadResponse),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n" + b"x" * 101, TooLong),
         (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 101, TooLong),
     ],
 )
-async def test_what_is_no_answer(says: bytes, kind: type[BadAnswer]) -> None:
+async def test_what_is_no_answer(says: bytes, kind: type[BadResponse]) -> None:
     """An early end, another protocol and floods are all one kind of error, which has words."""
     with trio.fail_after(5), pytest.raises(kind, match=r"\w") as caught:
         await exchanged(says, whole)
-    assert isinstance(caught.value, TooLong | ClosedEarly) or type(caught.value) is BadAnswer
+    assert isinstance(caught.value, TooLong | ClosedEarly) or type(caught.value) is BadResponse

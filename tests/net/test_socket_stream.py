@@ -8,18 +8,18 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.net.socket_stream import QUICK_BYTES, QuickStream, quick
+from appliance.net.socket_stream import ONE_WRITE_BYTES, FastSocketStream, faster
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[tuple[QuickStream, trio.SocketStream]]:
+async def pair() -> AsyncIterator[tuple[FastSocketStream, trio.SocketStream]]:
     """Two ends of one TCP connection; the first is ours."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         server, _ = listener.accept()
     ours, theirs = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (client, server))
     async with ours, theirs:
-        yield QuickStream(ours), theirs
+        yield FastSocketStream(ours), theirs
 
 
 async def _read_all(stream: trio.SocketStream, count: int) -> bytes:
@@ -29,7 +29,7 @@ async def _read_all(stream: trio.SocketStream, count: int) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("size", [0, 1, QUICK_BYTES, QUICK_BYTES + 1, 20_000_000])
+@pytest.mark.parametrize("size", [0, 1, ONE_WRITE_BYTES, ONE_WRITE_BYTES + 1, 20_000_000])
 async def test_everything_arrives(size: int) -> None:
     """Short, exactly the limit, over it, and far more than a socket buffer holds."""
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
@@ -105,7 +105,7 @@ async def test_faults_are_trio_s() -> None:
 async def test_only_plain_sockets_are_quick() -> None:
     """Any other stream is left as it is."""
     stream, _ = trio.testing.memory_stream_pair()
-    assert quick(stream) is stream
+    assert faster(stream) is stream
 
 
 async def test_it_tells_whether_something_has_come() -> None:

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from appliance.model.queue import PoolHold, PoolState, PoolView
 
-from appliance.model.mail import Attempt, Billing, PoolHold, PoolState, Recipient, RecipientStatus, TriedRecipient
-from appliance.model.warmup import Warming
-from appliance.report.explain import PoolView, Spoken, attempt_line, clock, dialogue, encryption, span, standing
+from appliance.model.mail import Attempt, Billing, Recipient, RecipientStatus, TriedRecipient
+from appliance.model.warmup import WarmupStatus
+from appliance.report.explain import Spoken, attempt_line, clock, dialogue, encryption, span, standing
 
 SECOND = 1_000_000
 NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
@@ -16,9 +17,9 @@ IDLE = PoolState("google", 1, 5, None, None, NOW)
 HOLD = PoolHold("google", "10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked", NOW)
 
 
-def warming(source: str, wait: int | None) -> Warming:
+def warming(source: str, wait: int | None) -> WarmupStatus:
     """A warm-up; `wait` seconds until more may go."""
-    return Warming("google", source, 2, 30, 28, 28, None if wait is None else NOW + wait * SECOND)
+    return WarmupStatus("google", source, 2, 30, 28, 28, None if wait is None else NOW + wait * SECOND)
 
 
 def attempt(code: int | None, text: str, host: str | None = "mx.example.net", **fields: object) -> Attempt:

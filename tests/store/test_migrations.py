@@ -12,8 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from appliance.keys.keyfile import FILE_NAME as KEY_FILE
-from appliance.keys.keyfile import load_or_create
+from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, NewerDatabase, open_store
 from appliance.store.connection import open_reader, open_writer

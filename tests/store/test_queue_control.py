@@ -6,9 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from appliance.model.queue import WaitingMail
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus, WaitingMail
+from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.outside import Outside
 from appliance.store import Store, open_store, queue_control
 from appliance.store import in_flight as on_the_way_module

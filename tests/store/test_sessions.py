@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.model.dashboard import Session
+from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Account, User
 from appliance.store import Store
 from appliance.store.sessions import LIFETIME, MOST
@@ -19,7 +19,7 @@ def user(store: Store, account: Account) -> User:
     return found
 
 
-async def begin(store: Store, user: User) -> Session:
+async def begin(store: Store, user: User) -> LoginSession:
     """A new session, which must be given."""
     begun = await store.sessions.begin(user, *WHERE)
     assert begun is not None

@@ -1,11 +1,12 @@
 """In charge of the numbers: everything is counted once, whether it was added up already or not."""
 
 import pytest
+from appliance.times import HOUR
 
-from appliance.model.dashboard import Numbers
+from appliance.model.dashboard import AccountStatistics
 from appliance.model.mail import Account, RecipientStatus
 from appliance.store import Store, statistics
-from appliance.store.statistics import HOUR, bucket_milliseconds
+from appliance.store.statistics import bucket_milliseconds
 from tests.store.samples import SECOND, Clock, Messages, record
 
 DELIVERED, BOUNCED, FAILED, DEFERRED = (
@@ -16,7 +17,7 @@ DELIVERED, BOUNCED, FAILED, DEFERRED = (
 )
 
 
-def totals(numbers: Numbers) -> dict[str, int]:
+def totals(numbers: AccountStatistics) -> dict[str, int]:
     """All hours together."""
     found: dict[str, int] = {}
     for (_, kind), count in numbers.by_hour.items():

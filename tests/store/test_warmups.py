@@ -1,11 +1,13 @@
 """How far warm-ups have come, as the store keeps it."""
 
-from appliance.config.settings import Warmup
-from appliance.model.warmup import DAY, Pace, begin
+from appliance.times import DAY
+
+from appliance.config.settings import WarmupSettings
+from appliance.model.warmup import WarmupPace, begin
 from appliance.store import Store
 from tests.store.samples import Clock
 
-ON = Warmup(enabled=True)
+ON = WarmupSettings(enabled=True)
 
 
 async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
@@ -23,14 +25,14 @@ async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
 async def test_those_that_keep_mail_waiting_are_told_first(store: Store, clock: Clock) -> None:
     """Then those with most mail in this hour; no more than wanted, and none unless warm-up is on."""
     now = clock()
-    fast = Pace("fast", "192.0.2.1", 10, now, 40, now, 40, now)
-    busy = Pace("busy", "192.0.2.1", 10, now, 50, now, 50, now)
+    fast = WarmupPace("fast", "192.0.2.1", 10, now, 40, now, 40, now)
+    busy = WarmupPace("busy", "192.0.2.1", 10, now, 50, now, 50, now)
     waits = begin("waits", "192.0.2.1", now).take(ON, now, 2)
     await store.warmups.keep([fast, busy, waits])
     assert [each.pool for each in store.warmups.told(ON, 10)] == ["waits", "busy", "fast"]
     assert [each.pool for each in store.warmups.told(ON, 1)] == ["waits"]
     assert [each.used for each in store.warmups.told_of(ON, "busy")] == [50]
-    assert store.warmups.told(Warmup(), 10) == store.warmups.told_of(Warmup(), "busy") == []
+    assert store.warmups.told(WarmupSettings(), 10) == store.warmups.told_of(WarmupSettings(), "busy") == []
 
 
 async def test_addresses_that_send_no_more_are_not_told(store: Store, clock: Clock) -> None:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 
 from appliance.config import load
 from appliance.submission.certificate import of_settings
-from appliance.tls.certificate import LOOK_EVERY, Certificate
+from appliance.tls.certificate import CERTIFICATE_CHECK_INTERVAL, Certificate
 from appliance.tls.certificate_files import CERTIFICATE
 from appliance.tls.self_signed import generate
 
@@ -75,7 +75,7 @@ async def test_a_change_is_seen(tmp_path: Path, autojump_clock: trio.testing.Moc
     seen: list[ssl.SSLContext] = [certificate.context]
 
     async def look() -> ssl.SSLContext:
-        await trio.sleep(LOOK_EVERY * 1.5)
+        await trio.sleep(CERTIFICATE_CHECK_INTERVAL * 1.5)
         return certificate.context
 
     async with trio.open_nursery() as nursery:

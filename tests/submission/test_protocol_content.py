@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.errors import ANSWERS, Code, Refused
+from appliance.errors import ERROR_ANSWERS, Code, Refused
 from appliance.message.submitted import read
 from appliance.submission.actions import Phase
 from tests.submission.offline_client import MESSAGE, logged_in, ready
@@ -30,7 +30,7 @@ def test_a_refused_message(code: Code) -> None:
     made.say(b"DATA")
     made.send(MESSAGE + b".\r\n")
     made.dialogue.answer(None, Refused(code, "Because\r\nso ä."))
-    assert made.replies() == [f"{ANSWERS[code].smtp} Because??so ?.\r\n".encode()]
+    assert made.replies() == [f"{ERROR_ANSWERS[code].smtp} Because??so ?.\r\n".encode()]
     assert made.say(b"DATA").startswith(b"503 5.5.1 Send MAIL first")
 
 

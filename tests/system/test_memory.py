@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from appliance.system import memory
-from appliance.system.memory import LEAST, MIB, PAGE, RESERVED, RESERVED_ADDRESSES, System, for_messages
+from appliance.system.memory import (
+    MIB,
+    MIN_MESSAGE_MEMORY,
+    PAGE_BYTES,
+    RESERVED_ADDRESSES,
+    RESERVED_MEMORY,
+    System,
+    for_messages,
+)
 
 WANTED = 256 * MIB
 USED = 100 * MIB  # resident, of a process in these tests
@@ -17,7 +25,7 @@ def system(directory: Path, group: str = "0::/\n", machine: int = 64_000 * MIB) 
     process, groups = directory / "self", directory / "cgroup"
     process.mkdir()
     groups.mkdir()
-    (process / "statm").write_text(f"{3 * USED // PAGE} {USED // PAGE} 0 0 0 {2 * USED // PAGE} 0\n")
+    (process / "statm").write_text(f"{3 * USED // PAGE_BYTES} {USED // PAGE_BYTES} 0 0 0 {2 * USED // PAGE_BYTES} 0\n")
     (process / "cgroup").write_text(group)
     return System(process, groups, machine)
 
@@ -39,7 +47,7 @@ def test_a_large_machine_gives_what_the_settings_want(tmp_path: Path) -> None:
 def test_a_small_machine_gives_less(tmp_path: Path) -> None:
     """HTTP and SMTP have a half each of three quarters of it, without what is used and reserved."""
     made = system(tmp_path, machine=512 * MIB)
-    assert for_messages(WANTED, made) == (384 * MIB - USED - RESERVED) // 2
+    assert for_messages(WANTED, made) == (384 * MIB - USED - RESERVED_MEMORY) // 2
 
 
 @pytest.mark.parametrize(
@@ -57,7 +65,7 @@ def test_a_control_group_gives_less(tmp_path: Path, own: str, file: str, inside:
     """Its own limit counts, and that of any group around it, by either version's files."""
     made = system(tmp_path, own)
     limit(made, inside, file, str(450 * MIB))
-    assert for_messages(WANTED, made) == (450 * MIB - USED - RESERVED) // 2
+    assert for_messages(WANTED, made) == (450 * MIB - USED - RESERVED_MEMORY) // 2
 
 
 def test_the_tightest_limit_counts_and_what_is_none_does_not(tmp_path: Path) -> None:
@@ -67,9 +75,9 @@ def test_the_tightest_limit_counts_and_what_is_none_does_not(tmp_path: Path) -> 
     assert for_messages(WANTED, made) == WANTED
     limit(made, "a", "memory.max", str(500 * MIB))
     limit(made, "a/b", "memory.max", str(400 * MIB))
-    assert for_messages(WANTED, made) == (400 * MIB - USED - RESERVED) // 2
+    assert for_messages(WANTED, made) == (400 * MIB - USED - RESERVED_MEMORY) // 2
     limit(made, "a/b", "memory.max", str(100 * MIB))
-    assert for_messages(WANTED, made) == LEAST
+    assert for_messages(WANTED, made) == MIN_MESSAGE_MEMORY
 
 
 @pytest.mark.parametrize(("kind", "used"), [(resource.RLIMIT_AS, 3 * USED), (resource.RLIMIT_DATA, 2 * USED)])

@@ -4,10 +4,10 @@ import errno
 
 import pytest
 
-from appliance.system.shortage import LACKS, Shortage, lack_behind, raise_if_short
+from appliance.system.shortage import SHORTAGE_ERRNOS, Shortage, lack_behind, raise_if_short
 
 
-@pytest.mark.parametrize("lack", sorted(LACKS))
+@pytest.mark.parametrize("lack", sorted(SHORTAGE_ERRNOS))
 def test_a_lack_is_found_behind_other_errors(lack: int) -> None:
     """Whatever a library made of it: another exception, or a group of them."""
     system = OSError(lack, "words")

@@ -34,7 +34,7 @@ HOSTILE = "ok\n12:00:00 INFO    forged\r\x1b[2J\x85\u2028\u202e\x7f\x00\udc80 en
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """What `setup` changes is the interpreter's; the next test gets it back."""
-    root, ours = logging.getLogger(), logging.getLogger(log.ROOT)
+    root, ours = logging.getLogger(), logging.getLogger(log.ROOT_LOGGER)
     before = (root.handlers[:], root.level, ours.level)
     names = ("raiseExceptions", "logThreads", "logProcesses", "logMultiprocessing")
     switches = {name: getattr(logging, name) for name in names}
@@ -274,7 +274,7 @@ def test_a_terminal_gets_text_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -
         log.setup()
         record = logging.LogRecord("appliance.web", logging.INFO, "", 0, "x", (), None)
         record.created = time.mktime((2024, 1, 1, 12, 0, 0, 0, 0, -1))
-        logging.getLogger(log.ROOT).handle(record)
+        logging.getLogger(log.ROOT_LOGGER).handle(record)
         assert stream.getvalue().startswith(start)
 
 

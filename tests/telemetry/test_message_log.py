@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.telemetry import log, message_log
-from appliance.telemetry.message_log import Trail
+from appliance.telemetry.message_log import MessageLog
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def kept() -> Trail:
+def kept() -> MessageLog:
     """A trail that is kept."""
-    made = Trail()
+    made = MessageLog()
     made.keep = True
     return made
 
@@ -87,7 +87,7 @@ def test_what_finds_no_room_is_counted(written: io.StringIO, monkeypatch: pytest
 
 def test_nothing_is_noted_unless_it_is_wanted(written: io.StringIO) -> None:
     """With `messages = false`, and before the server runs."""
-    made = Trail()
+    made = MessageLog()
     made.note("accepted", message_id="msg_1")
     made.write()
     assert written.getvalue() == ""

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from appliance.tls.trust import trusting_context
+from appliance.tls.trust import verifying_context
 
 HOST = "hooks.example.com"
 
@@ -60,9 +60,9 @@ def test_an_authority_of_the_file_is_believed(authority: Callable[[], trustme.CA
     made = authority()
     made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     leaf = made.issue_cert(HOST)
-    shake_hands(trusting_context(tmp_path / "ca.pem"), leaf)
+    shake_hands(verifying_context(tmp_path / "ca.pem"), leaf)
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(trusting_context(None), leaf)
+        shake_hands(verifying_context(None), leaf)
 
 
 def test_a_certificate_of_the_file_is_believed_itself(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_certificate_of_the_file_is_believed_itself(tmp_path: Path) -> None:
     authority = trustme.CA()
     leaf, other = authority.issue_cert(HOST), authority.issue_cert(HOST)
     leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "ca.pem"))
-    context = trusting_context(tmp_path / "ca.pem")
+    context = verifying_context(tmp_path / "ca.pem")
     shake_hands(context, leaf)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(context, other)
@@ -78,4 +78,4 @@ def test_a_certificate_of_the_file_is_believed_itself(tmp_path: Path) -> None:
 
 def test_the_rules_are_the_same_under_every_python() -> None:
     """Python 3.13 has stricter ones, which turn away authorities that every other program takes."""
-    assert not trusting_context(None).verify_flags & ssl.VERIFY_X509_STRICT
+    assert not verifying_context(None).verify_flags & ssl.VERIFY_X509_STRICT

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from appliance.concurrency.workers import Workers
-from appliance.config.load import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.web.api import emails, webhook_deliveries
@@ -48,7 +48,7 @@ async def test_only_large_pages_are_read_on_a_thread(tmp_path: Path, path: str) 
         owner: Any = Owner(account.id)
         services = Services(store, outside, owner, trio.Event())
         routes = [
-            emails.blueprint(services, workers, 12, Warmup()),
+            emails.blueprint(services, workers, 12, WarmupSettings()),
             webhook_deliveries.blueprint(services, workers, 7),
         ]
         client = create_app(routes).test_client()

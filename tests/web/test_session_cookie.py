@@ -2,10 +2,10 @@
 
 import pytest
 
-from appliance.model.dashboard import Session
+from appliance.model.dashboard import LoginSession
 from appliance.web.session_cookie import SessionCookies
 
-SESSION = Session(f"ses_{'a' * 32}", "usr_1", 3, "192.0.2.1", "", 0, 1_000_000, 61_000_000)
+SESSION = LoginSession(f"ses_{'a' * 32}", "usr_1", 3, "192.0.2.1", "", 0, 1_000_000, 61_000_000)
 PLAIN = SessionCookies(b"key", "http://mail.example.com:8080")
 PROXIED = SessionCookies(b"key", "https://mail.example.com")
 

@@ -10,7 +10,7 @@ import trio
 
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
-from appliance.model.webhooks import Delivery, EventType, WebhookSettings
+from appliance.model.webhooks import EventType, WebhookDelivery, WebhookSettings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.sql import rows
@@ -130,7 +130,7 @@ class Stage:
         await self.store.queue.record([outcome(new, each, status, self.outside.now()) for each in new.recipients])
         return new.id
 
-    def deliveries(self, name: str) -> list[Delivery]:
+    def deliveries(self, name: str) -> list[WebhookDelivery]:
         """The account's history, the newest first."""
         return self.store.webhook_history.page(self.accounts[name], None, None, 1_000)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.load import Config, ConfigError, parse
+from appliance.config.load import Config, parse
+from appliance.config.settings import ConfigError
 from appliance.outside import Outside
 from appliance.webhook.from_settings import own_names, poster
 from tests.fakes.dns import ZoneResolver

@@ -12,7 +12,7 @@ import trustme
 from trio.testing import MockClock
 
 from appliance.tls.self_signed import generate
-from appliance.tls.trust import trusting_context
+from appliance.tls.trust import verifying_context
 from appliance.webhook.post import POST_TIMEOUT, Posted, Poster
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import (
@@ -372,7 +372,7 @@ async def never(address: str, port: int) -> trio.abc.Stream:
 )
 async def test_five_seconds_include_all_of_it(autojump_clock: MockClock, resolver: ZoneResolver, words: str) -> None:
     """The time of an attempt runs from its beginning, DNS and dialling included."""
-    poster = Poster(resolver, never, trusting_context(None), ports={443}, allowed=LOOPBACK)
+    poster = Poster(resolver, never, verifying_context(None), ports={443}, allowed=LOOPBACK)
     posted = await poster.post(f"https://{HOST}/", [], b"")
     assert (posted.status, posted.error, posted.duration_ms) == (None, words, 5000)
 

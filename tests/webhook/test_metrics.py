@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
-from appliance.telemetry.message_log import TRAIL
+from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.webhook.metrics import observe
 
@@ -12,8 +12,8 @@ from appliance.webhook.metrics import observe
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """The notes of the trail, which is kept."""
     notes: list[dict[str, object]] = []
-    monkeypatch.setattr(TRAIL, "keep", True)
-    monkeypatch.setattr(TRAIL, "note", lambda event, **fields: notes.append({"event": event, **fields}))
+    monkeypatch.setattr(MESSAGE_LOG, "keep", True)
+    monkeypatch.setattr(MESSAGE_LOG, "note", lambda event, **fields: notes.append({"event": event, **fields}))
     return notes
 
 

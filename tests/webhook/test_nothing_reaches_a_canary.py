@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from appliance.net.address_policy import Network
-from appliance.net.local_addresses import OwnAddresses
+from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.webhook.post import Poster
 from tests.fakes.dns import DnsServer, Zone, serving
@@ -55,7 +55,7 @@ async def canary(server: DnsServer, allowed: tuple[Network, ...] = ()) -> AsyncI
         async def count(stream: trio.SocketStream) -> None:
             here.connections += 1
 
-        context, own = client_context(), OwnAddresses()
+        context, own = client_context(), LocalAddresses()
         poster = Poster(resolver, dial, context, ports={port}, own_names=OWN_NAMES, allowed=allowed, own=own)
         here = Canary(poster, port)
         nursery.start_soon(trio.serve_listeners, count, listeners)

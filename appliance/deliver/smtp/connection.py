@@ -18,7 +18,7 @@ from appliance.deliver.smtp.timeouts import Timeouts
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
 from appliance.deliver.smtp.transcript import Line
 from appliance.deliver.smtp.watch import Watch
-from appliance.net.socket_stream import quick
+from appliance.net.socket_stream import faster
 
 RECEIVE_BYTES = 4_096  # at a time; replies are short, and a server that floods us is to be noticed soon
 BLOCK_BYTES = 64 * 1024  # sent at a time, each with its own time limit
@@ -41,7 +41,7 @@ class Connection:
         self.transcript: tuple[Line, ...] = ()  # of the opening
         self.transactions = 0  # carried so far
         self.deadline = 0.0  # of a transaction that runs, as the watch sees it
-        self._stream = self._transport = quick(stream)
+        self._stream = self._transport = faster(stream)
         self._watch = watch
         self._timeouts = timeouts
         self._clock = clock

@@ -8,8 +8,8 @@ from quart import Blueprint, Response, request
 from appliance.config.load import Config
 from appliance.errors import Code
 from appliance.intake.quota import Quota
-from appliance.model.events import rfc3339
 from appliance.model.mail import LedgerEntry, LedgerKind, Role
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.warnings import Warner, WarningObject
 from appliance.web.app import Services, answer, page_limit, request_id

@@ -8,11 +8,11 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
-from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new
-from appliance.model.events import rfc3339
+from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, PasswordHasher, check_new
 from appliance.model.mail import Account, Role
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, page_limit, request_id
 from appliance.web.operations import PAGING, for_admins, identifier
@@ -23,7 +23,7 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(examples=["acme"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"})]
     email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=MIN_CHARACTERS, max_length=MAX_BYTES)]
+    password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
     credits: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | None = None
     role: Role = Role.CUSTOMER
 
@@ -66,7 +66,7 @@ NEW = msgspec.json.Decoder(NewAccountRequest)
 CREDITS = msgspec.json.Decoder(CreditsRequest)
 
 
-def blueprint(services: Services, hashing: Hashing) -> Blueprint:
+def blueprint(services: Services, hashing: PasswordHasher) -> Blueprint:
     """The routes."""
     routes = Blueprint("admin_accounts", __name__)
     accounts = services.store.accounts

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 from quart import Blueprint, Response
 
-from appliance.config.load import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.report.queue import Pause, WaitingPool, WarmingAddress, by_pool, pause_of, warming
@@ -52,7 +52,7 @@ class QueueAnswer(msgspec.Struct):
 BODY = msgspec.json.Decoder(PauseRequest)
 
 
-def blueprint(services: Services, warmup: Warmup) -> Blueprint:
+def blueprint(services: Services, warmup: WarmupSettings) -> Blueprint:
     """The routes."""
     routes = Blueprint("admin_queue", __name__)
     store = services.store

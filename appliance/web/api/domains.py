@@ -16,14 +16,14 @@ from quart import Blueprint, Response, request
 
 from appliance.config.load import Config
 from appliance.dns import records as dns_records
-from appliance.dns.check import Checked, Status, check
-from appliance.dns.records import DnsRecord, Kind
+from appliance.dns.check import CheckedRecord, RecordStatus, check
+from appliance.dns.records import DnsRecord, RecordKind
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.model.events import rfc3339
 from appliance.model.mail import Domain
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.lists import time_or_none
 from appliance.web.api.templates import DeletedAnswer
@@ -67,7 +67,7 @@ class RecordObject(msgspec.Struct):
     purpose: str
     needed: bool
     proves: bool
-    status: Status
+    status: RecordStatus
     found: list[str]
     note: str
 
@@ -108,14 +108,14 @@ class Lookups:
         host = dns_records.sending_host(self.config)
         return dns_records.records(domain, host, keys, self.services.outside.now())
 
-    async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[Checked]:
+    async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
         """The same as DNS shows it now."""
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(OWN_CHECKS))
         with trio.move_on_after(DNS_TIME):
             async with own, self._limiter:
                 resolver, host = DnsResolver(self.config.dns.resolvers), dns_records.sending_host(self.config)
                 return await check(resolver, host, wanted)
-        return [Checked(record, Status.UNKNOWN, note="DNS did not answer in time") for record in wanted]
+        return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in wanted]
 
 
 def blueprint(services: Services, config: Config, keys: SigningKeys) -> Blueprint:
@@ -136,7 +136,9 @@ def blueprint(services: Services, config: Config, keys: SigningKeys) -> Blueprin
         user, body = await services.customer(), await json_request(BODY)
         added = await domains.register(user.account_id, domain_name(body.domain))
         wanted = await lookups.records(user.account_id, added.name)
-        return _answer(added, [Checked(record, Status.UNKNOWN, note="not asked yet") for record in wanted], 201)
+        return _answer(
+            added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted], 201
+        )
 
     @routes.get("/v1/domains/<name>")
     async def show(name: str) -> Response:
@@ -150,7 +152,7 @@ def blueprint(services: Services, config: Config, keys: SigningKeys) -> Blueprin
         user = await services.customer()
         found = domains.find(user.account_id, _spelled(name))
         checked = await lookups.check(user.account_id, await lookups.records(user.account_id, found.name))
-        if any(_proves(each.record) and each.status is Status.OK for each in checked):
+        if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
             found = await domains.prove(user.account_id, found.name)
             services.auth.forget()
         return _answer(found, checked)
@@ -175,7 +177,7 @@ def _spelled(name: str) -> str:
 
 def _proves(record: DnsRecord) -> bool:
     """Whether publishing this record shows that the domain is the account's: a key of its own that is in use."""
-    return record.kind is Kind.DKIM and record.needed
+    return record.kind is RecordKind.DKIM and record.needed
 
 
 def _fields(domain: Domain) -> tuple[str, DomainStatus, str, str | None]:
@@ -184,11 +186,11 @@ def _fields(domain: Domain) -> tuple[str, DomainStatus, str, str | None]:
     return domain.name, status, rfc3339(domain.created_at), time_or_none(domain.verified_at)
 
 
-def _answer(domain: Domain, checked: list[Checked], status: int = 200) -> Response:
+def _answer(domain: Domain, checked: list[CheckedRecord], status: int = 200) -> Response:
     return answer(DomainAnswer(*_fields(domain), [_record(each) for each in checked], request_id()), status)
 
 
-def _record(each: Checked) -> RecordObject:
+def _record(each: CheckedRecord) -> RecordObject:
     record = each.record
     described = record.name, record.type, record.value, record.purpose, record.needed, _proves(record)
     return RecordObject(*described, each.status, list(each.found), each.note)

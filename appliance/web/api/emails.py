@@ -8,14 +8,14 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.concurrency.workers import ON_LOOP, Workers
-from appliance.config.load import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import domain_name
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
-from appliance.model.events import rfc3339
 from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
-from appliance.report.explain import PoolView
+from appliance.model.queue import PoolView
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import BodyAnswer, MessageBodies
 from appliance.web.api.timeline import MessageDetails, details
@@ -67,7 +67,7 @@ class CancelledAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, workers: Workers, attempts: int, warmup: Warmup) -> Blueprint:
+def blueprint(services: Services, workers: Workers, attempts: int, warmup: WarmupSettings) -> Blueprint:
     """The routes; `attempts` is how many a recipient may have."""
     routes = Blueprint("mail_log", __name__)
     store = services.store

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from appliance.model.events import rfc3339
+from appliance.times import rfc3339
 
 
 class RevokedAnswer(msgspec.Struct):

@@ -9,12 +9,18 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, Attempt, Guesses
-from appliance.keys.passwords import MAX_BYTES, MIN_CHARACTERS, Hashing, check_new, hash_password
-from appliance.model.dashboard import Session
-from appliance.model.events import rfc3339
+from appliance.keys.passwords import (
+    MAX_PASSWORD_BYTES,
+    MIN_PASSWORD_CHARACTERS,
+    PasswordHasher,
+    check_new,
+    hash_password,
+)
+from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers
@@ -38,14 +44,14 @@ class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a login."""
 
     email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=1, max_length=MAX_BYTES)]
+    password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
 
 
 class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a password change."""
 
-    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_BYTES)]
-    new_password: Annotated[str, Meta(min_length=MIN_CHARACTERS, max_length=MAX_BYTES)]
+    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
+    new_password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
 
 
 class AccountObject(msgspec.Struct):
@@ -91,7 +97,7 @@ def user_agent() -> str:
 
 
 def blueprint(
-    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses, hashing: Hashing
+    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: Guesses, hashing: PasswordHasher
 ) -> Blueprint:
     """The routes."""
     routes = Blueprint("session", __name__)
@@ -104,7 +110,7 @@ def blueprint(
         account = AccountObject(user.account_id, user.account_name, user.email, user.role)
         return answer(TokenObject(token, "Bearer", rfc3339(expires_at), account, request_id()))
 
-    def with_cookie(response: Response, session: Session | None) -> Response:
+    def with_cookie(response: Response, session: LoginSession | None) -> Response:
         given = cookies.clear(request.scheme) if session is None else cookies.give(session, request.scheme)
         response.headers["Set-Cookie"] = given
         return response

@@ -14,7 +14,7 @@ import trio
 from quart import Response
 from quart.wrappers.response import DataBody
 
-from appliance.concurrency.workers import Turns
+from appliance.concurrency.workers import FairQueue
 from appliance.errors import Code, Refused
 from appliance.message.reader import MessageView, read_message
 from appliance.store import Store
@@ -60,7 +60,7 @@ class MessageBodies:
 
     store: Store
     _places: Places = field(default_factory=lambda: Places(WAIT))
-    _turns: Turns = field(default_factory=lambda: Turns(1, patience=WAIT))
+    _turns: FairQueue = field(default_factory=lambda: FairQueue(1, patience=WAIT))
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     async def answer(self, account_id: str, message_id: str, size: int, request_id: str) -> Response:

@@ -4,8 +4,8 @@ import msgspec
 from quart import Blueprint, Response
 
 from appliance.errors import Code, Refused
-from appliance.model.dashboard import Session
-from appliance.model.events import rfc3339
+from appliance.model.dashboard import LoginSession
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id
 from appliance.web.operations import for_customers, identifier
@@ -67,7 +67,7 @@ def blueprint(services: Services) -> Blueprint:
     return routes
 
 
-def _object(session: Session, current: bool) -> SessionObject:
+def _object(session: LoginSession, current: bool) -> SessionObject:
     times = (session.created_at, session.renewed_at, session.expires_at)
     return SessionObject(session.id, current, session.address, session.user_agent, *map(rfc3339, times))
 

@@ -4,8 +4,8 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code
-from appliance.model.events import rfc3339
 from appliance.model.mail import SmtpCredential
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.labels import Label, check_label
 from appliance.web.api.lists import RevokedAnswer, time_or_none

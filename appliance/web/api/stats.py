@@ -6,9 +6,9 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from appliance.errors import Code, invalid
-from appliance.model.dashboard import Numbers
-from appliance.model.events import rfc3339
-from appliance.store.statistics import HOUR, bucket_milliseconds
+from appliance.model.dashboard import AccountStatistics
+from appliance.store.statistics import bucket_milliseconds
+from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, request_id
 from appliance.web.operations import for_customers, parameter
@@ -86,7 +86,7 @@ def _days() -> int:
 # ---- pure
 
 
-def stats(numbers: Numbers, first: int, now: int, days: int, request_id: str) -> StatsAnswer:
+def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_id: str) -> StatsAnswer:
     """The answer, from the hour `first` to the hour `now`, with a line also for times without mail."""
     hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
     return StatsAnswer(
@@ -98,15 +98,15 @@ def stats(numbers: Numbers, first: int, now: int, days: int, request_id: str) ->
     )
 
 
-def _sums(numbers: Numbers, first: int, hours: int) -> list[int]:
+def _sums(numbers: AccountStatistics, first: int, hours: int) -> list[int]:
     return [sum(numbers.by_hour.get((hour, kind), 0) for hour in range(first, first + hours)) for kind in KINDS]
 
 
-def _counts(numbers: Numbers, first: int, hours: int) -> CountsObject:
+def _counts(numbers: AccountStatistics, first: int, hours: int) -> CountsObject:
     return CountsObject(rfc3339(first * HOUR), *_sums(numbers, first, hours))
 
 
-def _totals(numbers: Numbers, first: int, now: int) -> TotalsObject:
+def _totals(numbers: AccountStatistics, first: int, now: int) -> TotalsObject:
     sent, delivered, bounced, failed = _sums(numbers, first, now + 1 - first)
     final = delivered + bounced + failed
     return TotalsObject(

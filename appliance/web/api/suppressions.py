@@ -11,8 +11,8 @@ from appliance.intake.quota import Quota
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.message.fields import Mailbox
-from appliance.model.events import rfc3339
 from appliance.model.mail import Suppression
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.templates import DeletedAnswer
 from appliance.web.app import Services, answer, json_request, page_limit, request_id

@@ -5,8 +5,8 @@ from quart import Blueprint, Response, request
 
 from appliance.errors import Code, Refused
 from appliance.message.template import ALIAS
-from appliance.model.events import rfc3339
 from appliance.model.mail import TemplateVersion
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.templates import ALIAS_PARAMETER, NO_TEMPLATE
 from appliance.web.app import Services, answer, page_limit, request_id

@@ -11,8 +11,8 @@ from appliance.intake.quota import Quota
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
-from appliance.model.events import rfc3339
 from appliance.model.mail import StoredTemplate
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Services, answer, json_request, page_limit, request_id
 from appliance.web.operations import PAGING, for_customers, parameter

@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 
 from appliance.model.dashboard import MessageFacts
-from appliance.model.events import rfc3339
 from appliance.model.mail import Attempt, Billing, MessageRecord, MessageStatus, RecipientStatus, Source, TriedRecipient
+from appliance.model.queue import PoolView
 from appliance.report import explain
-from appliance.report.explain import PoolView
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.lists import time_or_none
 

@@ -5,7 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
-from appliance.model.mail import Account, PoolHold
+from appliance.model.mail import Account
+from appliance.model.queue import PoolHold
 from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY

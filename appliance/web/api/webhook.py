@@ -10,8 +10,8 @@ from quart import Blueprint, Response
 
 from appliance.errors import Code, invalid
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.events import rfc3339
 from appliance.model.webhooks import EventType, Webhook, WebhookSettings
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.templates import DeletedAnswer
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_object, optional_time

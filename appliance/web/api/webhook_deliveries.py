@@ -9,9 +9,8 @@ from quart import Blueprint, Response, request
 from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.errors import Code
 from appliance.intake.rate_limit import RequestRate
-from appliance.model.events import rfc3339
-from appliance.model.excerpt import excerpt
-from appliance.model.webhooks import Delivery, PostStatus, Trigger
+from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
+from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import PAGE, Services, answer, page_limit, request_id
 from appliance.web.operations import for_customers, parameter
@@ -93,13 +92,13 @@ def blueprint(
     return routes
 
 
-def _encoded(found: list[Delivery], limit: int, max_attempts: int, request_id: str) -> bytes:
+def _encoded(found: list[WebhookDelivery], limit: int, max_attempts: int, request_id: str) -> bytes:
     following = found[limit - 1].id if len(found) > limit else None
     shown = [delivery_object(each, max_attempts) for each in found[:limit]]
     return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id))
 
 
-def delivery_object(delivery: Delivery, max_attempts: int) -> DeliveryObject:
+def delivery_object(delivery: WebhookDelivery, max_attempts: int) -> DeliveryObject:
     """A delivery as it is shown."""
     return DeliveryObject(
         id=delivery.id,

@@ -24,7 +24,7 @@ from appliance.deliver.smtp.tls import (
     system_trust,
 )
 from appliance.deliver.smtp.watch import Watch
-from appliance.tls.trust import trusting_context
+from appliance.tls.trust import verifying_context
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
 NAME = "mx.mail.example"
@@ -77,7 +77,7 @@ def opportunistic() -> TlsPlan:
 @cache
 def demanding() -> TlsPlan:
     """A verified certificate, or nothing."""
-    context = trusting_context(None)
+    context = verifying_context(None)
     AUTHORITY.configure_trust(context)
     return TlsPlan(context, NAME, required=True)
 

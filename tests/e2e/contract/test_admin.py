@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.model.mail import Role
 from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
@@ -206,7 +206,7 @@ def test_the_queue_is_told_and_steered(admin: Caller, new_account: NewAccount) -
 def test_no_warm_up_is_told_unless_it_is_on(admin: Caller) -> None:
     """What is left of one that was turned off holds nothing back, and is not told."""
     now = time.time_ns() // 1000
-    pace = begin("google", "192.0.2.1", now).take(Warmup(), now, 1)
+    pace = begin("google", "192.0.2.1", now).take(WarmupSettings(), now, 1)
     change(admin.running.data_dir, lambda store: store.warmups.keep([pace]))
     assert admin.get("/v1/admin/queue").json()["warmups"] == []
 

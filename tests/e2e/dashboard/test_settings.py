@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx
 from selenium.webdriver.common.by import By
 
-from appliance.config.settings import Warmup
+from appliance.config.settings import WarmupSettings
 from appliance.model.mail import Role
 from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
@@ -137,7 +137,7 @@ def test_a_pause_of_all_mail_is_seen(stage: Stage, browser: Browser) -> None:
 
 def test_a_warm_up_is_seen(stage: Stage, browser: Browser) -> None:
     """An administrator sees how far a new address has come at each provider, and until when its mail waits."""
-    settings = Warmup(enabled=True)
+    settings = WarmupSettings(enabled=True)
     now = time.time_ns() // 1000
     pace = replace(begin("google", "192.0.2.1", now), day=2, sent=9).take(settings, now, 39)
     change(stage.world.running.data_dir, lambda store: store.warmups.keep([pace]))

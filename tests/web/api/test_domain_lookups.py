@@ -8,20 +8,20 @@ import trio
 import trio.testing
 
 from appliance.config.load import load
-from appliance.dns.check import Checked, Status
-from appliance.dns.records import DnsRecord, Kind
+from appliance.dns.check import CheckedRecord, RecordStatus
+from appliance.dns.records import DnsRecord, RecordKind
 from appliance.web.api import domains
 from appliance.web.api.domains import CHECKS, DNS_TIME, Lookups
 
-DEAD = DnsRecord(Kind.SPF, "dead.example", "v=spf1 -all", "")
-QUICK = DnsRecord(Kind.SPF, "quick.example", "v=spf1 -all", "")
+DEAD = DnsRecord(RecordKind.SPF, "dead.example", "v=spf1 -all", "")
+QUICK = DnsRecord(RecordKind.SPF, "quick.example", "v=spf1 -all", "")
 
 
-async def dns(_resolver: object, _host: str, wanted: list[DnsRecord]) -> list[Checked]:
+async def dns(_resolver: object, _host: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
     """A DNS that answers for one of them at once, and for the other never."""
     if DEAD in wanted:
         await trio.sleep_forever()
-    return [Checked(record, Status.OK) for record in wanted]
+    return [CheckedRecord(record, RecordStatus.OK) for record in wanted]
 
 
 async def test_dead_dns_takes_nobody_elses_turn(
@@ -36,6 +36,6 @@ async def test_dead_dns_takes_nobody_elses_turn(
             nursery.start_soon(lookups.check, "acc_one", [DEAD])
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
-        assert [each.status for each in await lookups.check("acc_other", [QUICK])] == [Status.OK]
+        assert [each.status for each in await lookups.check("acc_other", [QUICK])] == [RecordStatus.OK]
         assert trio.current_time() == began
     assert trio.current_time() == began + DNS_TIME

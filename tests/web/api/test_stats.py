@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.model.dashboard import Numbers
+from appliance.model.dashboard import AccountStatistics
 from appliance.web.api.stats import quantile, stats
 
 MIDNIGHT = 24 * 20_000  # in hours
@@ -17,7 +17,7 @@ def test_days_are_the_sum_of_their_hours() -> None:
         (MIDNIGHT + 1, "bounced"): 1,
         (MIDNIGHT + 2, "delivered"): 3,
     }
-    told = stats(Numbers(by_hour, {}, ()), MIDNIGHT - 24, MIDNIGHT + 2, 2, "req_1")
+    told = stats(AccountStatistics(by_hour, {}, ()), MIDNIGHT - 24, MIDNIGHT + 2, 2, "req_1")
     assert [day.sent for day in told.days] == [3, 4]
     assert len(told.hours) == 27
     assert [told.hours[0].sent, told.hours[23].sent, told.hours[24].sent] == [1, 2, 4]
