@@ -21,7 +21,7 @@ _BASE64 = {
     "pattern": rf"^[\r\n]*(?:(?:{_DIGIT}){{4}})*(?:(?:{_DIGIT}){{2}}(?:{_PAD}{_PAD})?|(?:{_DIGIT}){{3}}(?:{_PAD})?)?$",
     "contentEncoding": "base64",
 }
-_FILENAME = {"pattern": rf"^(?!\.\.?$)[^{_CONTROLS}/\\]+$"}
+_FILENAME = {"pattern": rf"^(?!\.\.?$|\s*$)[^{_CONTROLS}/\\]+$"}
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105 (RFC 2045 5.1's word for it, not a secret)
 _CONTENT_TYPE = {"pattern": rf"^{_TOKEN}/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|\"[ !#-\[\]-~]*\"))*$"}
 _CONTENT_ID = {"pattern": "^[A-Za-z0-9._%+@-]+$"}

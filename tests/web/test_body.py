@@ -11,15 +11,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from appliance.errors import Code, Refused
 from appliance.web.body import (
     ANONYMOUS_BYTES,
-    FREE,
     MEMORY_FACTOR,
-    SMALL,
-    STEP,
-    WAIT,
-    Budget,
+    MEMORY_STEP,
+    MEMORY_WAIT,
+    SMALL_BODY,
+    UNCOUNTED,
+    BodyBudget,
+    BodyBudgets,
+    BodyOwner,
     ClientGone,
-    Memory,
-    Owner,
     RequestBody,
 )
 
@@ -45,7 +45,7 @@ class Client:
         return await self._receive.receive()
 
 
-def used(owner: Owner) -> int:
+def used(owner: BodyOwner) -> int:
     """How much memory an owner's bodies have, in all budgets."""
     return sum(memory.taken_by(owner.name) for memory in {owner.small, owner.large})
 
@@ -69,37 +69,37 @@ async def reading(*bodies: RequestBody) -> AsyncIterator[None]:
 @pytest.mark.parametrize("length", [64 * KIB, 16 * MIB, None])
 async def test_a_promise_takes_nothing(length: int | None) -> None:
     """Whatever length a head tells, a body that does not come has no memory, nor has its first piece."""
-    budget, client = Budget(256 * MIB), Client()
+    budget, client = BodyBudgets(256 * MIB), Client()
     owner = budget.of_network("192.0.2.1")
     async with reading(RequestBody(client.receive, length, 16 * MIB, owner)):
         assert used(owner) == 0
-        client.sends(FREE)
+        client.sends(UNCOUNTED)
         await wait_all_tasks_blocked()
         assert used(owner) == 0
         client.sends(1)
         await wait_all_tasks_blocked()
-        assert used(owner) == STEP * MEMORY_FACTOR
+        assert used(owner) == MEMORY_STEP * MEMORY_FACTOR
     assert used(owner) == 0
 
 
 async def test_memory_grows_with_what_has_come_and_is_given_back() -> None:
     """A body of undeclared length is counted as small first, as large once it is, and not at all at its end."""
-    budget, client = Budget(256 * MIB), Client()
+    budget, client = BodyBudgets(256 * MIB), Client()
     owner = budget.of_account("acc_1")
     body = RequestBody(client.receive, None, 16 * MIB, owner)
     async with reading(body):
         client.sends(*[64 * KIB] * 3)
         await wait_all_tasks_blocked()
-        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (3 * STEP * MEMORY_FACTOR, 0)
+        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (3 * MEMORY_STEP * MEMORY_FACTOR, 0)
         client.sends(*[64 * KIB] * 3)
         await wait_all_tasks_blocked()
-        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (0, 6 * STEP * MEMORY_FACTOR)
+        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (0, 6 * MEMORY_STEP * MEMORY_FACTOR)
     assert used(owner) == 0
 
 
 async def test_a_body_is_what_was_sent_and_no_longer_than_allowed() -> None:
     """Its pieces are joined; one byte too many is a 413; and a client that goes has no body."""
-    owner = Budget(256 * MIB).of_account("acc_1")
+    owner = BodyBudgets(256 * MIB).of_account("acc_1")
     for sizes, limit in (((10, 20), 30), ((10, 20, 1), 30)):
         client = Client()
         client.sends(*sizes, more=False)
@@ -121,13 +121,13 @@ async def test_a_body_is_what_was_sent_and_no_longer_than_allowed() -> None:
 
 async def test_clients_that_have_not_authenticated_delay_no_account(autojump_clock: MockClock) -> None:
     """With all of their memory in use an account's small and large bodies are read at once."""
-    budget = Budget(64 * MIB)
+    budget = BodyBudgets(64 * MIB)
     for number in range(9):
         network = budget.of_network(f"192.0.2.{number}")
         with trio.move_on_after(0.1):
             await network.small.take(network.name, ANONYMOUS_BYTES // 8, -1)
     began = trio.current_time()
-    for size in (SMALL, MIB):
+    for size in (SMALL_BODY, MIB):
         client = Client()
         client.sends(*[64 * KIB] * (size // (64 * KIB)), more=False)
         async with RequestBody(client.receive, size, 16 * MIB, budget.of_account("acc_1")) as body:
@@ -137,34 +137,34 @@ async def test_clients_that_have_not_authenticated_delay_no_account(autojump_clo
 
 async def test_an_ordinary_login_never_waits(autojump_clock: MockClock) -> None:
     """With all memory of its kind in use, even by its own network, a body of ordinary size is read at once."""
-    budget, client = Budget(64 * MIB), Client()
+    budget, client = BodyBudgets(64 * MIB), Client()
     owner = budget.of_network("192.0.2.1")
     await owner.small.take("192.0.2.1", ANONYMOUS_BYTES, -1)
     await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, -1)
-    client.sends(FREE, more=False)
+    client.sends(UNCOUNTED, more=False)
     began = trio.current_time()
     async with RequestBody(client.receive, None, 64 * KIB, owner) as body:
-        assert len(body) == FREE
+        assert len(body) == UNCOUNTED
     assert trio.current_time() == began
 
 
 async def test_one_owner_has_its_share_at_most(autojump_clock: MockClock) -> None:
     """An owner with its share, and one body beyond it, waits and is refused, while another is served at once."""
-    memory = Memory(100, part=2)
+    memory = BodyBudget(100, part=2)
     await memory.take("greedy", 50, age=1)
     await memory.take("greedy", 10, age=2)  # the one that may go beyond
     began = trio.current_time()
     with pytest.raises(Refused) as refused:
         await memory.take("greedy", 10, age=3)
     assert (refused.value.code, refused.value.retry_after) == (Code.TEMPORARY_FAILURE, 2)
-    assert trio.current_time() - began == pytest.approx(WAIT)
+    assert trio.current_time() - began == pytest.approx(MEMORY_WAIT)
     await memory.take("other", 40, age=4)
-    assert trio.current_time() - began == pytest.approx(WAIT)
+    assert trio.current_time() - began == pytest.approx(MEMORY_WAIT)
 
 
 async def test_what_is_given_back_goes_to_the_oldest_body(autojump_clock: MockClock) -> None:
     """Younger bodies do not overtake one that waits, even for less than there is."""
-    memory, order = Memory(100, part=1), []
+    memory, order = BodyBudget(100, part=1), []
 
     async def take(name: str, amount: int, age: int) -> None:
         await memory.take(name, amount, age)
@@ -190,14 +190,14 @@ async def test_what_is_given_back_goes_to_the_oldest_body(autojump_clock: MockCl
 
 async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_clock: MockClock) -> None:
     """Twenty that grow side by side in memory for two do not stand still half read: none waits to be refused."""
-    memory = Memory(20 * STEP, part=1)
+    memory = BodyBudget(20 * MEMORY_STEP, part=1)
     finished: list[int] = []
 
     async def read(number: int) -> None:
-        owner = Owner(f"acc_{number}", memory, memory)
+        owner = BodyOwner(f"acc_{number}", memory, memory)
         client = Client()
-        client.sends(*[STEP] * 5, more=False)
-        async with RequestBody(client.receive, 5 * STEP, 16 * MIB, owner):
+        client.sends(*[MEMORY_STEP] * 5, more=False)
+        async with RequestBody(client.receive, 5 * MEMORY_STEP, 16 * MIB, owner):
             await trio.sleep(0.1)  # storing it
         finished.append(number)
 
@@ -205,12 +205,12 @@ async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_
         for number in range(20):
             nursery.start_soon(read, number)
     assert sorted(finished) == list(range(20))
-    assert trio.current_time() < WAIT
+    assert trio.current_time() < MEMORY_WAIT
 
 
 async def test_a_single_body_always_fits() -> None:
     """Even one that is larger than the whole budget is taken when nothing else is in the way."""
-    memory = Memory(10, part=2)
+    memory = BodyBudget(10, part=2)
     await memory.take("one", 32, age=1)
     memory.give_back("one", 32, age=1)
     await memory.take("two", 5, age=2)
@@ -219,7 +219,7 @@ async def test_a_single_body_always_fits() -> None:
 
 async def test_a_body_that_is_cancelled_while_it_waits_leaves_nothing(autojump_clock: MockClock) -> None:
     """Its place among those who wait is gone, and what is given back goes to the others."""
-    memory = Memory(10, part=1)
+    memory = BodyBudget(10, part=1)
     await memory.take("one", 10, age=1)
     await memory.take("beyond", 1, age=2)
     with trio.move_on_after(1):
