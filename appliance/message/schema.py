@@ -37,7 +37,7 @@ Tag = Annotated[str, _meta("^[!-+\\--~](?:[ -+\\--~]*[!-+\\--~])?$", min_length=
 HeaderValue = Annotated[str, _meta(LINE_PATTERN, max_length=limits.HEADER_VALUE_LENGTH)]
 
 _FILENAME = _meta(
-    rf"^(?!\.\.?$)[^{_CONTROLS}/\\]+$",
+    rf"^(?!\.\.?$|\s*$)[^{_CONTROLS}/\\]+$",
     min_length=1,
     max_length=limits.FILENAME_LENGTH,
     description="File name without a path.",

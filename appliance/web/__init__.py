@@ -1,1 +1,1 @@
-"""In charge of everything that speaks HTTP."""
+"""HTTP: the API for sending and for managing accounts, and the dashboard."""

@@ -1,16 +1,18 @@
-"""In charge of the shape of answers: JSON bytes, their headers, and the error object."""
+"""Answers over HTTP: objects as JSON, the headers every answer has, and the error object."""
 
 from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from appliance.errors import ERROR_ANSWERS, Code, Refused
 from appliance.telemetry.metrics import REFUSALS
+from appliance.times import rfc3339
 
+Object = TypeVar("Object", bound=msgspec.Struct)
 Headers = list[tuple[bytes, bytes]]
 Answer = tuple[int, Headers, bytes]
 
@@ -20,7 +22,7 @@ CONTENT_SECURITY_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# On every answer: none of it is for caches, frames or other sites.
+# On every answer: it is not cached, framed or read by other sites.
 SECURITY_HEADERS: Headers = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -34,6 +36,19 @@ SECURITY_HEADERS: Headers = [
 Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 
 
+def time_or_none(at: int | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+def object_from(kind: type[Object], source: object, /, **given: Any) -> Object:
+    """An object of the API with the attributes of `source`, times as text; `given` are fields that differ from them."""
+    for name in kind.__struct_fields__:
+        if name not in given:
+            value = getattr(source, name)
+            given[name] = time_or_none(value) if name.endswith("_at") else value
+    return kind(**given)
+
+
 class ErrorObject(msgspec.Struct):
     """The body of every error: a sentence for people, a code for programs, the request to quote."""
 
@@ -42,14 +57,19 @@ class ErrorObject(msgspec.Struct):
     request_id: str
 
 
+class DeletedAnswer(msgspec.Struct):
+    """The answer to a DELETE."""
+
+    deleted: bool
+    request_id: str
+
+
 @lru_cache(maxsize=2)
 def http_date(second: int) -> bytes:
-    """A moment as the Date header tells it."""
     return formatdate(second, usegmt=True).encode("ascii")
 
 
 def json_answer(body: bytes, request_id: str) -> Headers:
-    """The headers of a JSON answer."""
     return [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -61,8 +81,8 @@ def json_answer(body: bytes, request_id: str) -> Headers:
 def error_answer(
     code: Code, text: str, request_id: str, *, status: int | None = None, retry_after: int | None = None
 ) -> Answer:
-    """Status, headers and body of an error; `status` only where the table's is not the one (405)."""
-    REFUSALS.add(("http", code))  # here, because every refusal by HTTP comes by
+    """Status, headers and body of an error; `status` replaces that of the code."""
+    REFUSALS.add(("http", code))
     body = msgspec.json.encode(ErrorObject(text, code, request_id))
     headers = json_answer(body, request_id)
     if retry_after is not None:
@@ -73,7 +93,7 @@ def error_answer(
 
 
 class MethodNotAllowed(Refused):
-    """A wrong method: 405, which no code has for its own."""
+    """405, which has no code of its own."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self.allowed = ", ".join(sorted(allowed))
@@ -81,7 +101,6 @@ class MethodNotAllowed(Refused):
 
 
 def refusal_answer(refused: Refused, request_id: str) -> Answer:
-    """The same for a refusal."""
     if isinstance(refused, MethodNotAllowed):
         status, headers, body = error_answer(refused.code, refused.text, request_id, status=405)
         return status, [*headers, (b"allow", refused.allowed.encode("ascii"))], body

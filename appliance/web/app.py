@@ -1,10 +1,13 @@
-"""In charge of the Quart application: everything under HTTP that is not POST or GET /emails."""
+"""The Quart application: every path but `/emails`, whose two operations the edge answers itself.
 
+Whatever a route raises is answered with the error object.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-import trio
 from quart import Blueprint, Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
@@ -18,38 +21,35 @@ from appliance.store import Store
 from appliance.store.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
-from appliance.web.api.json_body import check_content_type, decode_body
 from appliance.web.auth import Authenticator
+from appliance.web.body import check_content_type, decode_body
+from appliance.web.operations import PAGE_LIMIT, operations_of
 from appliance.web.tokens import Claims
 
 T = TypeVar("T")
-
-PAGE = 100  # entries in a list when the caller does not say; also the most
 
 log = get_logger("web")
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """What the routes work with."""
+class ApiServices:
+    """What all routes use."""
 
     store: Store
     outside: Outside
     auth: Authenticator
-    stopping: trio.Event
 
     async def user(self) -> tuple[User, Claims]:
-        """Who sent the current request; refused unless it is a logged-in customer."""
+        """The user of the token in the current request; refused without a valid one."""
         _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
         return await self.auth.user(authorization, address)
 
     async def customer(self) -> User:
-        """The same, for routes that need nothing of the token."""
+        """The same, without the claims of the token."""
         user, _ = await self.user()
         return user
 
     async def admin(self) -> User:
-        """Who sent the current request; refused unless it is somebody who may manage other accounts."""
         user = await self.customer()
         if user.role is not Role.ADMIN:
             raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
@@ -57,20 +57,20 @@ class Services:
 
 
 class Rest(BaseConverter):
-    """All that is left of a path, slashes too: an address may hold them, even as its first character."""
+    """The rest of the path, slashes included: an address may contain them."""
 
     part_isolating = False
     regex = ".+"
 
 
 class NotTest(BaseConverter):
-    """An id, whatever it is, but not the word that is a path of its own: /v1/emails/test is no message."""
+    """Any id but `test`: /v1/emails/test is a path of its own."""
 
     regex = "(?!test$)[^/]+"
 
 
-def create_app(blueprints: list[Blueprint]) -> QuartTrio:
-    """The application with its routes; its errors are the error object, whatever raised them."""
+def create_app(routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
+    """The application with these routes (see `operations`), and with blueprints that are no part of the API."""
     app = QuartTrio("appliance", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.config["RESPONSE_TIMEOUT"] = None  # writing has its own deadline, in the connection
@@ -78,6 +78,10 @@ def create_app(blueprints: list[Blueprint]) -> QuartTrio:
     app.url_map.merge_slashes = False
     app.url_map.converters["rest"] = Rest
     app.url_map.converters["not_test"] = NotTest
+    for each in routes:
+        for name, operation in operations_of(type(each)):
+            endpoint = f"{type(each).__name__}.{name}"
+            app.add_url_rule(operation.rule, endpoint, _view(getattr(each, name)), methods=[operation.method])
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
     app.register_error_handler(Refused, _refused)
@@ -86,37 +90,42 @@ def create_app(blueprints: list[Blueprint]) -> QuartTrio:
     return app
 
 
+def _view(handler: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+    """The handler, given the parameter of the path by position: it is `id` in the API, but not in the code."""
+
+    async def view(**parameters: str) -> Response:
+        return await handler(*parameters.values())
+
+    return view
+
+
 # ---- for the routes
 
 
 def request_id() -> str:
-    """The id of the current request, given by the edge."""
     return str(request.scope["appliance"][0])  # type: ignore[typeddict-item]  # the edge's own entry
 
 
 def client_address() -> str:
-    """Where the current request comes from."""
     return str(request.scope["appliance"][1])  # type: ignore[typeddict-item]  # the edge's own entry
 
 
-async def json_request(decoder: msgspec.json.Decoder[T]) -> T:
-    """The current request's body, checked."""
+async def json_request(kind: type[T]) -> T:
+    """The body of the current request, validated as this type."""
     check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
     body = await request.get_data()
     assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
-    return decode_body(body, decoder)
+    return decode_body(body, kind)
 
 
-def page_limit(usual: int = PAGE) -> int:
-    """How many entries a list is asked for."""
+def page_limit(usual: int = PAGE_LIMIT) -> int:
     given = request.args.get("limit", str(usual))
-    if not (given.isascii() and given.isdecimal() and len(given) <= 3 and 1 <= int(given) <= PAGE):
-        raise Refused(Code.INVALID_REQUEST, f"limit: must be a whole number from 1 to {PAGE}")
+    if not (given.isascii() and given.isdecimal() and len(given) <= 3 and 1 <= int(given) <= PAGE_LIMIT):
+        raise Refused(Code.INVALID_REQUEST, f"limit: must be a whole number from 1 to {PAGE_LIMIT}")
     return int(given)
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
     return Response(msgspec.json.encode(value), status, content_type="application/json")
 
 
@@ -124,12 +133,12 @@ def answer(value: Any, status: int = 200) -> Response:
 
 
 def refusal(refused: Refused) -> Response:
-    """The answer to a request that is refused, for a route that has something to add to it."""
+    """The error as a response, for a route that adds a header to it."""
     return _error(*refusal_answer(refused, request_id()))
 
 
 def _error(status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> Response:
-    # The edge adds the headers every answer has; only what is special to this error is added here.
+    # The edge adds the headers that every answer has.
     response = Response(body, status, content_type="application/json")
     for name, value in headers:
         if name in (b"retry-after", b"www-authenticate", b"allow"):

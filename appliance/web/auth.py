@@ -1,4 +1,4 @@
-"""In charge of who is calling: Basic (the SMTP credential), an API key, or a customer's token."""
+"""Authentication of HTTP requests: Basic with an SMTP credential, or Bearer with an API key or a customer token."""
 
 import binascii
 import hashlib
@@ -23,14 +23,12 @@ ONLY_TOKENS = "This endpoint needs a customer token from POST /v1/auth/login; ke
 
 @dataclass(slots=True)
 class Authenticator:
-    """Turns an Authorization header into a caller or a user."""
-
     store: Store
     outside: Outside
     tokens: Tokens
     credentials: Credentials
     known: KnownNetworks
-    # Header digests under a key of this process, so that the cache holds nothing worth stealing.
+    # By keyed digest of the header, so that the cache holds no secret.
     _salt: bytes = field(default_factory=lambda: os.urandom(32))
     _callers: TtlCache[bytes, Caller] = field(init=False)
 
@@ -38,7 +36,7 @@ class Authenticator:
         self._callers = TtlCache(CACHED, CACHED_FOR, self.outside.now)
 
     async def caller(self, authorization: bytes | None, address: str) -> Caller:
-        """Who may send or read messages with this header."""
+        """The account that may send or read messages with this header."""
         if authorization is None:
             raise Refused(Code.UNAUTHORIZED, MISSING)
         digest = hashlib.blake2b(authorization, digest_size=16, key=self._salt).digest()
@@ -52,12 +50,12 @@ class Authenticator:
         return caller
 
     def forget(self) -> None:
-        """Something about callers was changed by this process: look again at once."""
+        """Credentials or accounts were changed: read them again."""
         self._callers.clear()
         self.credentials.forget()
 
     async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
-        """The dashboard user of this header; nothing but a token opens /v1."""
+        """The user of this header; under /v1 only a token is valid."""
         if authorization is None:
             raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
         scheme, secret = _split(authorization)
@@ -70,7 +68,6 @@ class Authenticator:
         return found
 
     async def wrong_guess(self, address: str) -> Refused:
-        """The answer to a wrong credential, whatever kind it was of."""
         return await self.credentials.wrong_guess(address)
 
     def _look_up(self, authorization: bytes) -> Caller | None:
@@ -106,7 +103,7 @@ class Authenticator:
 
 
 def _split(authorization: bytes) -> tuple[str, str]:
-    """Scheme and credential; anything else is as good as no header."""
+    """Scheme and credential; refused like a missing header if it is neither Basic nor Bearer."""
     try:
         scheme, _, secret = authorization.decode("ascii").strip().partition(" ")
     except UnicodeDecodeError:
@@ -117,6 +114,5 @@ def _split(authorization: bytes) -> tuple[str, str]:
 
 
 def check_may_read(caller: Caller) -> None:
-    """Refuse a key that may only send."""
     if not caller.may_read:
         raise Refused(Code.UNAUTHORIZED, "this key may only send")

@@ -1,86 +1,90 @@
-"""Memory for request bodies: how large one may be, and how much all that are being read may take together.
+"""Request bodies: read within limits of size and memory, checked to be JSON, and decoded.
 
 Memory is taken as bytes arrive, never by the length a client promises. Three budgets keep clients apart: large bodies,
 small ones, and those of clients that have not authenticated. In each, one account or client network has a share.
 The first bytes of a body are free of any budget, so an ordinary login or message never waits for memory.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import trio
 
 from appliance.errors import Code, Refused
+from appliance.message.json_faults import explain, find_repeated_key
 from appliance.net.memory_budget import MemoryBudget
 
-# A message lives twice for a while, as it came and as what it becomes (decoded, then MIME); so it is counted twice.
+# A message is in memory twice for a while, as received and as decoded (then MIME); so it is counted twice.
 MEMORY_FACTOR = 2
-FREE = 8 * 1024  # bytes of each body that are not counted; all connections together have a few MiB of these
-STEP = 64 * 1024  # bytes by which a body's memory grows
-WAIT = 5.0  # seconds a body may wait for memory, in all, before its client is told to come back
-SMALL = 256 * 1024  # bytes up to which a body is small, as nearly all are
-SMALL_PART = 8  # one part in so many of the budget is for small bodies only
-ACCOUNT_PART = 2  # one part in so many of a budget is what one account may have
+UNCOUNTED = 8 * 1024  # bytes of each body that are not counted: a few MiB for all connections together
+MEMORY_STEP = 64 * 1024  # bytes by which a body's memory grows
+MEMORY_WAIT = 5.0  # seconds a body may wait for memory, in all, before its client gets 503
+SMALL_BODY = 256 * 1024  # bytes up to which a body is small, as nearly all are
+SMALL_BODY_PART = 8  # one eighth of the budget is for small bodies only
+ACCOUNT_BODY_PART = 2  # one account may have half of a budget
 ANONYMOUS_BYTES = 8 * 1024 * 1024  # the budget of all clients that have not authenticated
-NETWORK_PART = 8  # one part in so many of that is what one network may have
+NETWORK_BODY_PART = 8  # one network may have an eighth of that
+
+_SHOWN = 40  # characters of a header repeated in a sentence
 
 _ages = count()
 
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its body was complete; there is nobody to answer."""
+    """The client closed the connection before its body was complete, so there is no answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose body it is, and which budgets it is counted in."""
+class BodyOwner:
+    """The account or network that sends a body, and the budgets it is counted in."""
 
     name: str
     small: MemoryBudget
     large: MemoryBudget
 
 
-class Budget:
-    """The memory of all bodies. Large ones cannot take the part of small ones, nor strangers that of accounts."""
+class BodyBudgets:
+    """The memory of all bodies, in three budgets."""
 
     def __init__(self, total: int) -> None:
-        self._large = MemoryBudget(total - total // SMALL_PART, owner_part=ACCOUNT_PART)
-        self._small = MemoryBudget(total // SMALL_PART, owner_part=ACCOUNT_PART)
-        self._anonymous = MemoryBudget(ANONYMOUS_BYTES, owner_part=NETWORK_PART)
+        self._large = MemoryBudget(total - total // SMALL_BODY_PART, owner_part=ACCOUNT_BODY_PART)
+        self._small = MemoryBudget(total // SMALL_BODY_PART, owner_part=ACCOUNT_BODY_PART)
+        self._anonymous = MemoryBudget(ANONYMOUS_BYTES, owner_part=NETWORK_BODY_PART)
 
-    def of_account(self, account_id: str) -> Owner:
-        """A client that has authenticated."""
-        return Owner(account_id, self._small, self._large)
+    def of_account(self, account_id: str) -> BodyOwner:
+        return BodyOwner(account_id, self._small, self._large)
 
-    def of_network(self, network: str) -> Owner:
-        """A client that has not."""
-        return Owner(network, self._anonymous, self._anonymous)
+    def of_network(self, network: str) -> BodyOwner:
+        return BodyOwner(network, self._anonymous, self._anonymous)
 
 
 def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:
-    """The body's length as its headers tell it (None: it comes in chunks); too much is refused here, unread."""
+    """The Content-Length (None if chunked); too much is refused here, unread."""
     chunked = b"transfer-encoding" in headers
-    length = int(headers.get(b"content-length", b"0"))  # h11 has made sure it is a number
+    length = int(headers.get(b"content-length", b"0"))  # checked to be a number when the head was read
     if length > limit or (chunked and limit == 0):
         raise _too_large(limit)
     return None if chunked else length
 
 
 class RequestBody:
-    """The whole body of a request, its memory taken for as long as somebody is at work on it (`async with`)."""
+    """The whole body of a request; it holds its memory until the end of the `async with` block."""
 
-    def __init__(self, receive: Receive, length: int | None, limit: int, owner: Owner) -> None:
+    def __init__(self, receive: Receive, length: int | None, limit: int, owner: BodyOwner) -> None:
         self._receive = receive
         self._limit = limit
         self._owner = owner
-        self._memory = owner.large if (length or 0) > SMALL else owner.small
+        self._memory = owner.large if (length or 0) > SMALL_BODY else owner.small
         self._taken = 0
         self._age = next(_ages)
-        self._patience = WAIT
+        self._patience = MEMORY_WAIT
 
     async def __aenter__(self) -> bytearray:
         try:
@@ -108,16 +112,16 @@ class RequestBody:
             size = len(body) + len(chunk)
             if size > self._limit:
                 raise _too_large(self._limit)
-            if size > FREE:
+            if size > UNCOUNTED:
                 await self._hold(size)
             body += chunk
         return body
 
     async def _hold(self, size: int) -> None:
-        """Have memory for this much, before it is kept."""
-        steps = -(-(size - FREE) // STEP)
-        wanted = steps * STEP * MEMORY_FACTOR
-        if size > SMALL and self._memory is not self._owner.large:
+        """Take the memory for this much, before it is stored."""
+        steps = -(-(size - UNCOUNTED) // MEMORY_STEP)
+        wanted = steps * MEMORY_STEP * MEMORY_FACTOR
+        if size > SMALL_BODY and self._memory is not self._owner.large:
             await self._take(self._owner.large, wanted)
             self._give_back()
             self._memory, self._taken = self._owner.large, wanted
@@ -139,3 +143,35 @@ class RequestBody:
 def _too_large(limit: int) -> Refused:
     size = f"{limit // 1024} KiB" if limit < 1024 * 1024 else f"{limit // (1024 * 1024)} MiB"
     return Refused(Code.PAYLOAD_TOO_LARGE, f"The request body may be {size} at most. Send less.")
+
+
+_JSON_TYPE = re.compile(rb"application/json\s*(?:;\s*charset\s*=\s*\"?([^\s\";]{1,40})\"?\s*)?;?", re.IGNORECASE)
+
+
+def check_content_type(given: bytes) -> None:
+    """Refuse a type other than JSON, and a charset other than UTF-8 (RFC 8259 8.1)."""
+    found = _JSON_TYPE.fullmatch(given)
+    if found is None:
+        raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
+    charset = (found[1] or b"utf-8").decode("ascii", "replace")
+    if charset.lower() not in ("utf-8", "utf8"):
+        raise Refused(Code.INVALID_REQUEST, f"Content-Type: the charset {charset} is not supported; send UTF-8")
+
+
+def check_encoding(given: bytes | None) -> None:
+    """Refuse a compressed body: a small one could become any size."""
+    if given is not None and given.strip().lower() not in (b"", b"identity"):
+        name = given.strip()[:_SHOWN].decode("ascii", "replace")
+        raise Refused(Code.INVALID_REQUEST, f"Content-Encoding: {name} is not supported; send the body as it is")
+
+
+def decode_body(body: bytes, kind: type[T]) -> T:
+    """The body as this type; raises Refused, naming the field, if it is not valid."""
+    try:
+        value = msgspec.json.decode(body, type=kind)
+    # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
+    except (msgspec.DecodeError, ValueError, RecursionError) as fault:
+        raise explain(fault, body, kind) from fault
+    if (repeated := find_repeated_key(body)) is not None:
+        raise repeated
+    return value

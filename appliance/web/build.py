@@ -1,11 +1,8 @@
-"""In charge of putting the HTTP side together: which parts there are, and what each is given."""
-
-from functools import partial
+"""Puts the HTTP service together: the edge, the routes of the API, and the dashboard."""
 
 import trio
 
 from appliance.config.settings import Config
-from appliance.intake.accept import MessageIntake
 from appliance.intake.services import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
@@ -14,39 +11,29 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system import memory
-from appliance.web import health, openapi, pages
-from appliance.web.api import (
-    account,
-    admin_accounts,
-    admin_queue,
-    api_keys,
-    domains,
-    emails,
-    login,
-    send_test,
-    sessions,
-    smtp_credentials,
-    stats,
-    suppressions,
-    template_versions,
-    templates,
-    warnings,
-    webhook,
-    webhook_deliveries,
-)
-from appliance.web.api.webhook import CheckUrl, WebhookParts
-from appliance.web.app import Services, create_app
+from appliance.web import openapi, pages
+from appliance.web.api import warnings
+from appliance.web.api.account import AccountRoutes
+from appliance.web.api.admin_accounts import AdminAccountRoutes
+from appliance.web.api.admin_queue import AdminQueueRoutes
+from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
+from appliance.web.api.domains import DomainLookups, DomainRoutes
+from appliance.web.api.emails import EmailRoutes
+from appliance.web.api.login import LoginRoutes, SessionRoutes
+from appliance.web.api.message_body import MessageBodies
+from appliance.web.api.send_test import SendTestRoutes
+from appliance.web.api.stats import StatsRoutes
+from appliance.web.api.suppressions import SuppressionRoutes
+from appliance.web.api.templates import TemplateRoutes
+from appliance.web.api.webhook import CheckUrl, WebhookRoutes
+from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes, replay_rate
+from appliance.web.app import ApiServices, create_app
 from appliance.web.auth import Authenticator
-from appliance.web.body import Budget
+from appliance.web.body import BodyBudgets
 from appliance.web.edge import Edge
+from appliance.web.health import HealthRoutes
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
-
-
-async def _check_ready(door: MessageIntake, store: Store) -> None:
-    """Raise unless mail could be stored right now."""
-    door.check_disk()
-    await store.check_writable()
 
 
 def build(
@@ -58,32 +45,40 @@ def build(
     entrance: IntakeServices,
     check_webhook_url: CheckUrl,
 ) -> Edge:
-    """The ASGI application, ready to be served."""
     door, tokens = entrance.intake, Tokens(derive(key, "dashboard tokens"), outside)
     auth = Authenticator(store, outside, tokens, entrance.credentials, entrance.known)
     cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
-    services, hashing = Services(store, outside, auth, stopping), PasswordHasher()
-    attempts = len(config.webhooks.retry_delays) + 1
-    blueprints = [
-        health.blueprint(stopping, partial(_check_ready, door, store)),
-        openapi.blueprint(config.http.base_url),
-        login.blueprint(services, tokens, cookies, entrance.guesses, hashing),
-        sessions.blueprint(services),
-        account.blueprint(services, config, warnings.warner(store, door.free_space), door.quota),
-        domains.blueprint(services, config, SigningKeys(store, outside, key)),
-        smtp_credentials.blueprint(services),
-        api_keys.blueprint(services),
-        send_test.blueprint(services, door),
-        emails.blueprint(services, door.workers, len(config.delivery.retry_delays) + 1, config.warmup),
-        stats.blueprint(services),
-        admin_accounts.blueprint(services, hashing),
-        admin_queue.blueprint(services, config.warmup),
-        templates.blueprint(services, door.quota),
-        template_versions.blueprint(services),
-        suppressions.blueprint(services, door.quota),
-        webhook.blueprint(services, WebhookParts(WebhookSecrets(key, outside), check_webhook_url, attempts)),
-        webhook_deliveries.blueprint(services, door.workers, attempts),
-        pages.blueprint(),
-    ]
-    budget = Budget(memory.for_messages(config.http.body_memory))
-    return Edge(door, store, outside, auth, entrance.rate, config.http, stopping, create_app(blueprints), budget)
+    services, hashing = ApiServices(store, outside, auth), PasswordHasher()
+    post_attempts = len(config.webhooks.retry_delays) + 1
+    mail_attempts = len(config.delivery.retry_delays) + 1
+    routes = (
+        HealthRoutes(store, door, stopping),
+        LoginRoutes(services, tokens, cookies, guesses=entrance.guesses, hashing=hashing),
+        SessionRoutes(services),
+        AccountRoutes(services, config, warnings.warner(store, door.free_space), door.quota),
+        DomainRoutes(services, DomainLookups(services, config, SigningKeys(store, outside, key))),
+        SmtpCredentialRoutes(services),
+        ApiKeyRoutes(services),
+        SendTestRoutes(services, door),
+        EmailRoutes(services, MessageBodies(store), door.workers, config.warmup, max_attempts=mail_attempts),
+        StatsRoutes(services),
+        AdminAccountRoutes(services, hashing),
+        AdminQueueRoutes(services, config.warmup),
+        TemplateRoutes(services, door.quota),
+        SuppressionRoutes(services, door.quota),
+        WebhookRoutes(services, WebhookSecrets(key, outside), check_webhook_url, post_attempts),
+        WebhookDeliveryRoutes(services, door.workers, post_attempts, replay_rate(outside)),
+    )
+    app = create_app(routes, (openapi.blueprint(config.http.base_url), pages.blueprint()))
+    budgets = BodyBudgets(memory.for_messages(config.http.body_memory))
+    return Edge(
+        door=door,
+        store=store,
+        outside=outside,
+        auth=auth,
+        rate=entrance.rate,
+        settings=config.http,
+        stopping=stopping,
+        pages=app,
+        budgets=budgets,
+    )

@@ -1,7 +1,7 @@
-"""In charge of the first look at every request: its id, its size, its caller; and of POST and GET /emails themselves.
+"""The ASGI application in front of Quart: gives every request its id, checks it, and answers `/emails` itself.
 
-Plain ASGI, in front of Quart: the two endpoints that carry the load answer from here, with nothing decided after a
-body was read that could have been decided before.
+`POST /emails` and `GET /emails/{id}` carry the load and are answered here without Quart. Whatever can be refused is
+refused before the body is read.
 """
 
 import ipaddress
@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -34,20 +35,27 @@ from appliance.web.answer import (
     json_answer,
     refusal_answer,
 )
-from appliance.web.api.json_body import check_content_type, check_encoding
 from appliance.web.auth import Authenticator, check_may_read
-from appliance.web.body import Budget, ClientGone, Receive, RequestBody, declared_length
+from appliance.web.body import (
+    BodyBudgets,
+    ClientGone,
+    Receive,
+    RequestBody,
+    check_content_type,
+    check_encoding,
+    declared_length,
+)
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
 from appliance.web.message_json import message_json
 
 V1_BODY = 64 * 1024  # bytes
 
-Send = Callable[[Any], Awaitable[None]]
-Scope = dict[str, Any]
+AsgiSend = Callable[[Any], Awaitable[None]]
+AsgiScope = dict[str, Any]
 
 _KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-# As far as Quart's router gets along with it: an empty or overlong label would make it fail.
+# What the router of Quart accepts: an empty or overlong label would make it fail.
 _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
 )
@@ -59,41 +67,30 @@ _NONE_DOUBLED: frozenset[bytes] = frozenset()
 log = get_logger("web")
 
 
+@dataclass(slots=True, kw_only=True)
 class Edge:
-    """The ASGI application hypercorn serves."""
+    """The ASGI application that hypercorn serves."""
 
-    def __init__(
-        self,
-        door: MessageIntake,
-        store: Store,
-        outside: Outside,
-        auth: Authenticator,
-        rate: RequestRate,
-        settings: HttpSettings,
-        stopping: trio.Event,
-        pages: Callable[..., Awaitable[None]],
-        budget: Budget,
-    ) -> None:
-        self._door = door
-        self._store = store
-        self._outside = outside
-        self._auth = auth
-        self._rate = rate
-        self._settings = settings
-        self._stopping = stopping
-        self._pages = pages  # Quart: everything that is not answered here
-        self._budget = budget
+    door: MessageIntake
+    store: Store
+    outside: Outside
+    auth: Authenticator
+    rate: RequestRate
+    settings: HttpSettings
+    stopping: trio.Event
+    pages: Callable[..., Awaitable[None]]  # Quart: everything that is not answered here
+    budgets: BodyBudgets
 
     def adopt(self, settings: HttpSettings) -> None:
-        """Work by these settings from the next request on."""
-        self._settings = settings
+        """Use these settings from the next request on."""
+        self.settings = settings
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
         """Answer one request; whatever goes wrong, with the error object."""
         if scope["type"] != "http":
-            await self._pages(scope, receive, send)
+            await self.pages(scope, receive, send)
             return
-        request_id = self._outside.identifier("req")
+        request_id = self.outside.identifier("req")
         exchange = _AsgiExchange(receive, send, scope["peer"], secure=scope["scheme"] == "https")
         try:
             answer = await self._answer(scope, exchange, request_id)
@@ -105,8 +102,8 @@ class Edge:
             await exchange.send(answer)
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
-        """What `__call__` would answer to a `POST /emails` that is here already; and whether it ends the connection."""
-        request_id = self._outside.identifier("req")
+        """The answer to a `POST /emails` that was read whole, and whether the connection must be closed after it."""
+        request_id = self.outside.identifier("req")
         exchange = _WholeExchange(request, peer, secure=secure)
         try:
             address = self.client_address(peer, request.headers)
@@ -116,7 +113,7 @@ class Edge:
         status, headers, body = answer
         return (status, exchange.framed(headers), body), exchange.expects_body
 
-    async def _answer(self, scope: Scope, exchange: "_AsgiExchange", request_id: str) -> Answer | None:
+    async def _answer(self, scope: AsgiScope, exchange: "_AsgiExchange", request_id: str) -> Answer | None:
         headers = dict(scope["headers"])
         doubled = _NONE_DOUBLED if len(headers) == len(scope["headers"]) else _doubled(scope["headers"])
         if b"authorization" in doubled:
@@ -125,7 +122,7 @@ class Edge:
         given = scope["path"]
         path = scope["path"] = _route(given)
         if path == "/emails" and given.endswith("/") and scope["method"] in ("GET", "HEAD"):
-            path = "/emails/"  # a message whose id was left out: not found, as any unknown one
+            path = "/emails/"  # the id is missing: not found
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
@@ -146,21 +143,21 @@ class Edge:
         exchange: "_Exchange",
         request_id: str,
     ) -> Answer:
-        caller = await self._auth.caller(headers.get(b"authorization"), address)
+        caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         self._check_serving()
-        self._rate.take(caller.idempotency_scope)
-        length = declared_length(headers, self._settings.max_body)
+        self.rate.take(caller.idempotency_scope)
+        length = declared_length(headers, self.settings.max_body)
         check_content_type(headers.get(b"content-type", b""))
         check_encoding(headers.get(b"content-encoding"))
         key = _idempotency_key(headers, doubled)
-        self._door.check_open(caller)
-        memory = self._budget.of_account(caller.account_id)
-        async with RequestBody(exchange.receive, length, self._settings.max_body, memory) as body:
+        self.door.check_open(caller)
+        memory = self.budgets.of_account(caller.account_id)
+        async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             size = len(body)
-            request = await self._door.workers.run(caller.account_id, of_size(size), decode, body)
-            body.clear()  # decoded: a large message has no room for both
-            accepted = await self._door.send(caller, request, key, request_id, size)
+            request = await self.door.workers.run(caller.account_id, of_size(size), decode, body)
+            body.clear()  # decoded: memory is not enough for both of a large message
+            accepted = await self.door.send(caller, request, key, request_id, size)
         answer = json_answer(accepted.receipt, request_id)
         if accepted.replay_of is not None:
             answer.append((b"idempotent-replayed", b"true"))
@@ -172,10 +169,10 @@ class Edge:
     async def _read(
         self, headers: dict[bytes, bytes], address: str, exchange: "_Exchange", request_id: str, message_id: str
     ) -> Answer:
-        caller = await self._auth.caller(headers.get(b"authorization"), address)
+        caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         check_may_read(caller)
-        message = self._store.messages.read(caller.account_id, message_id)
+        message = self.store.messages.read(caller.account_id, message_id)
         if message is None:
             raise Refused(Code.NOT_FOUND, "There is no message with this id.")
         body = message_json(message, request_id)
@@ -184,32 +181,32 @@ class Edge:
     # ---- everything else
 
     async def _pass_on(
-        self, scope: Scope, headers: dict[bytes, bytes], address: str, exchange: "_AsgiExchange", request_id: str
+        self, scope: AsgiScope, headers: dict[bytes, bytes], address: str, exchange: "_AsgiExchange", request_id: str
     ) -> None:
-        """Let Quart answer, with a body that is read, small, and from somebody who may send one."""
+        """Let Quart answer, with a small body, read whole, from a user who may send one."""
         _check_host(headers)
         authorization = headers.get(b"authorization")
         scope["appliance"] = (request_id, address, authorization)
         if not scope["path"].startswith("/v1/"):
-            # Nothing out there takes a body: whatever the answer is, one that was announced stays unread.
-            await self._pages(scope, _once(b""), exchange.passing_on(request_id))
+            # No route outside /v1 takes a body: one that was announced stays unread.
+            await self.pages(scope, _once(b""), exchange.passing_on(request_id))
             return
         length = declared_length(headers, V1_BODY)
-        memory = self._budget.of_network(client_network(address))
+        memory = self.budgets.of_network(client_network(address))
         check_encoding(headers.get(b"content-encoding"))
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
-            user, _ = await self._auth.user(authorization, address)
+            user, _ = await self.auth.user(authorization, address)
             exchange.peer.authenticated = True
-            memory = self._budget.of_account(user.account_id)
-            self._rate.take(f"user:{user.id}")
-            self._door.check_disk()
+            memory = self.budgets.of_account(user.account_id)
+            self.rate.take(f"user:{user.id}")
+            self.door.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
-            await self._pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
+            await self.pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
 
     # ---- checks
 
     def client_address(self, peer: Peer, headers: dict[bytes, bytes]) -> str:
-        """Where the request comes from: the peer, or what a proxy we trust says of it."""
+        """The address of the client: the peer, or what a trusted proxy says in X-Forwarded-For."""
         client = peer.address[0] if peer.address else "0.0.0.0"  # noqa: S104 - "unknown", not a bind
         forwarded = headers.get(b"x-forwarded-for")
         if forwarded is None or not self._trusted(client):
@@ -226,10 +223,10 @@ class Edge:
 
     def _trusted(self, client: str) -> bool:
         address = ipaddress.ip_address(client.partition("%")[0])
-        return any(address in network for network in self._settings.trusted_proxies)
+        return any(address in network for network in self.settings.trusted_proxies)
 
     def _check_serving(self) -> None:
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             raise Refused(
                 Code.SERVICE_UNAVAILABLE,
                 "The server is shutting down. Retry in a moment with the same key.",
@@ -238,8 +235,8 @@ class Edge:
 
 
 def _failure(error: Exception, request_id: str, method: str, path: str) -> Answer:
-    """The answer to a request that could not be served, while its error is being handled."""
-    error = translated(error)  # a disk that fails or is full is no bug
+    """The answer to a request that failed; called while the error is being handled."""
+    error = translated(error)  # a full or failing disk is not a bug
     if not isinstance(error, Refused):
         log.exception("request failed", request_id=request_id, method=method, path=path[:200])
         text = "Something went wrong on our side. The log has the details."
@@ -247,15 +244,15 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
     if error.__cause__ is not None and error.status >= 500:
         log.error("request refused", request_id=request_id, cause=repr(error.__cause__))
     answer = refusal_answer(error, request_id)
-    _let_go(error)
+    _release_frames(error)
     return answer
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Cut an error from the frames it came through, and with them from the body.
+def _release_frames(error: BaseException | None) -> None:
+    """Release the frames of an error, and with them the body.
 
-    One that was raised in a thread is part of a cycle, which only the garbage collector would find, much later: sixty
-    refused bodies of 15 MB held two gigabytes.
+    An error raised in a thread is part of a reference cycle, which is collected much later: sixty refused bodies of
+    15 MB held two gigabytes.
     """
     while error is not None:
         error.__traceback__ = None
@@ -263,9 +260,9 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def _route(path: str) -> str:
-    """A path without slashes at its end or doubled at its begin; within /emails none is doubled.
+    """The path without slashes at its end and doubled ones at its beginning, which clients make when they join URLs.
 
-    Clients that join a base URL and a path make such. Below /v1 a doubled slash may be part of an address.
+    Doubled slashes inside are removed below /emails only: below /v1 they may be part of an address.
     """
     if path[-1:] != "/" and "//" not in path:
         return path
@@ -273,7 +270,7 @@ def _route(path: str) -> str:
     return _SLASHES.sub("/", path) if path.startswith("/emails/") else path
 
 
-def _check_method(scope: Scope, allowed: tuple[str, ...]) -> None:
+def _check_method(scope: AsgiScope, allowed: tuple[str, ...]) -> None:
     if scope["method"] not in allowed:
         raise MethodNotAllowed(allowed)
 
@@ -284,7 +281,7 @@ def _check_host(headers: dict[bytes, bytes]) -> None:
 
 
 def _doubled(headers: Headers) -> frozenset[bytes]:
-    """Which headers are there twice: whoever stands between us and the client may have looked at the other one."""
+    """Headers that occur twice: a proxy in between may have read the other one."""
     times = Counter(name for name, _ in headers)
     return frozenset(name for name in times if times[name] > 1)
 
@@ -301,7 +298,7 @@ def _idempotency_key(headers: dict[bytes, bytes], doubled: frozenset[bytes]) -> 
 
 
 class _Exchange(ABC):
-    """One request's two directions, and whether its body has been taken in."""
+    """One request and its answer, and whether its body is still to be read."""
 
     def __init__(self, peer: Peer, *, secure: bool) -> None:
         self.peer = peer
@@ -310,20 +307,20 @@ class _Exchange(ABC):
 
     @abstractmethod
     async def receive(self) -> dict[str, Any]:
-        """The next piece of the body, as ASGI has it."""
+        """The next ASGI event of the body."""
 
     def framed(self, headers: Headers) -> Headers:
-        """An answer's headers, with what the connection has to say."""
+        """The headers of an answer, with those of the connection."""
         if self._secure:
             headers = [*headers, _HSTS]
         if self.expects_body:
-            # Refused unread: what follows on this connection would be the rest of that body.
+            # Refused unread: the next bytes on the connection are the rest of that body.
             headers = [*headers, _CLOSE]
         return headers
 
 
 class _WholeExchange(_Exchange):
-    """A request that is here already. Its body still counts as unread until somebody has asked for it."""
+    """A request that was read whole. Its body counts as unread until `receive` is called."""
 
     def __init__(self, request: QuickRequest, peer: Peer, *, secure: bool) -> None:
         super().__init__(peer, secure=secure)
@@ -336,9 +333,7 @@ class _WholeExchange(_Exchange):
 
 
 class _AsgiExchange(_Exchange):
-    """A request over ASGI."""
-
-    def __init__(self, receive: Receive, send: Send, peer: Peer, *, secure: bool) -> None:
+    def __init__(self, receive: Receive, send: AsgiSend, peer: Peer, *, secure: bool) -> None:
         super().__init__(peer, secure=secure)
         self._receive = receive
         self._send = send
@@ -357,8 +352,8 @@ class _AsgiExchange(_Exchange):
     async def _start(self, status: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})
 
-    def passing_on(self, request_id: str) -> Send:
-        """Quart's way out, on which every answer gets its request id, and our headers where it has not its own."""
+    def passing_on(self, request_id: str) -> AsgiSend:
+        """The ASGI `send` for Quart: adds the request id, and the security headers that the answer does not set."""
 
         async def send(event: Any) -> None:
             if event["type"] == "http.response.start":
@@ -373,7 +368,7 @@ class _AsgiExchange(_Exchange):
 
 
 def _once(body: bytes) -> Receive:
-    """ASGI's receive for a body that is already here; the client's going away cancels nothing."""
+    """The ASGI `receive` for a body read already; a client that disconnects cancels nothing."""
     given = False
 
     async def receive() -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""In charge of telling a watcher how the process is: alive, and ready to take mail."""
+"""Health checks for monitoring: `/healthz` while the process is alive, `/readyz` while it can store mail."""
 
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import msgspec
 import trio
-from quart import Blueprint, Response
+from quart import Response
 
 from appliance.errors import Code, Refused
+from appliance.intake.accept import MessageIntake
+from appliance.store import Store
 from appliance.web.app import answer, request_id
 from appliance.web.operations import Operation
 
@@ -18,31 +20,25 @@ class HealthAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(stopping: trio.Event, check_writable: Callable[[], Awaitable[None]]) -> Blueprint:
-    """The routes."""
-    routes = Blueprint("health", __name__)
+@dataclass(frozen=True, slots=True)
+class HealthRoutes:
+    store: Store
+    door: MessageIntake
+    stopping: trio.Event
 
-    @routes.get("/healthz")
-    async def alive() -> Response:
+    @Operation("GET /healthz", "Tell whether the process is alive.", (200, HealthAnswer, "Alive."))
+    async def alive(self) -> Response:
         return answer(HealthAnswer("ok", request_id()))
 
-    @routes.get("/readyz")
-    async def ready() -> Response:
-        if stopping.is_set():
-            raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
-        await check_writable()
-        return answer(HealthAnswer("ready", request_id()))
-
-    return routes
-
-
-OPERATIONS = (
-    Operation("get", "/healthz", "Tell whether the process is alive.", (200, HealthAnswer, "Alive.")),
-    Operation(
-        "get",
-        "/readyz",
+    @Operation(
+        "GET /readyz",
         "Tell whether the service takes mail: storage writable, not shutting down.",
         (200, HealthAnswer, "Ready."),
         (Code.SERVICE_UNAVAILABLE, Code.TEMPORARY_FAILURE),
-    ),
-)
+    )
+    async def ready(self) -> Response:
+        if self.stopping.is_set():
+            raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
+        self.door.check_disk()
+        await self.store.check_writable()
+        return answer(HealthAnswer("ready", request_id()))

@@ -1,4 +1,4 @@
-"""In charge of how a message looks as JSON: the response of GET /emails/{id}."""
+"""The two operations of `/emails`, which the edge answers, and the object of `GET /emails/{id}`."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from appliance.message.limits import KEY_LENGTH
 from appliance.message.schema import SendRequest
 from appliance.model.mail import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
 from appliance.times import rfc3339
-from appliance.web.answer import Time
+from appliance.web.answer import Time, time_or_none
 from appliance.web.operations import SEND, Operation, parameter
 
 
@@ -43,7 +43,6 @@ class MessageObject(msgspec.Struct, rename={"sender": "from"}):
 
 
 def message_json(message: Message, request_id: str) -> bytes:
-    """A message as the interface writes it."""
     return msgspec.json.encode(
         MessageObject(
             id=message.id,
@@ -70,8 +69,8 @@ def _recipient(recipient: Recipient) -> RecipientObject:
         recipient.attempt_count,
         recipient.last_smtp_code,
         recipient.last_smtp_response,
-        None if recipient.delivered_at is None else rfc3339(recipient.delivered_at),
-        None if recipient.bounced_at is None else rfc3339(recipient.bounced_at),
+        time_or_none(recipient.delivered_at),
+        time_or_none(recipient.bounced_at),
     )
 
 
@@ -84,10 +83,9 @@ _KEY = parameter(
 )
 MESSAGE_ID = parameter("id", "path", "The `id` of the send response.", {"type": "string"})
 
-OPERATIONS = (
+EMAIL_OPERATIONS = (
     Operation(
-        "post",
-        "/emails",
+        "POST /emails",
         "Accept a message for delivery.",
         (202, Receipt, "Accepted and on disk. A retry also has `Idempotent-Replayed` and `Original-Request-ID`."),
         (
@@ -111,8 +109,7 @@ OPERATIONS = (
         ("Idempotent-Replayed", "Original-Request-ID"),
     ),
     Operation(
-        "get",
-        "/emails/{id}",
+        "GET /emails/{id}",
         "Read a message and what became of each recipient.",
         (200, MessageObject, "The message."),
         (Code.UNAUTHORIZED, Code.NOT_FOUND),

@@ -1,6 +1,4 @@
-"""In charge of /openapi.json: the interface in OpenAPI 3.1, assembled from the very types that validate."""
-
-from typing import Any
+"""/openapi.json: the API in OpenAPI 3.1, made from the operations and the types that validate their bodies."""
 
 import msgspec
 from quart import Blueprint, Response
@@ -8,66 +6,64 @@ from quart import Blueprint, Response
 from appliance import __version__
 from appliance.errors import ERROR_ANSWERS, Code
 from appliance.message import schema as request_schema
-from appliance.web import health, message_json, session_cookie
+from appliance.web import message_json, session_cookie
 from appliance.web.answer import ErrorObject
-from appliance.web.api import (
-    account,
-    admin_accounts,
-    admin_queue,
-    api_keys,
-    domains,
-    login,
-    send_test,
-    sessions,
-    smtp_credentials,
-    stats,
-    suppressions,
-    template_versions,
-    templates,
-    webhook,
-    webhook_deliveries,
-)
-from appliance.web.api import emails as mail_log
-from appliance.web.operations import Operation
+from appliance.web.api.account import AccountRoutes
+from appliance.web.api.admin_accounts import AdminAccountRoutes
+from appliance.web.api.admin_queue import AdminQueueRoutes
+from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
+from appliance.web.api.domains import DomainRoutes
+from appliance.web.api.emails import EmailRoutes
+from appliance.web.api.login import LoginRoutes, SessionRoutes
+from appliance.web.api.send_test import SendTestRoutes
+from appliance.web.api.stats import StatsRoutes
+from appliance.web.api.suppressions import SuppressionRoutes
+from appliance.web.api.templates import TemplateRoutes
+from appliance.web.api.webhook import WebhookRoutes
+from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
+from appliance.web.field_descriptions import describe_fields
+from appliance.web.health import HealthRoutes
+from appliance.web.operations import Json, Operation, operations_of
 
-Json = dict[str, Any]
 REFERENCE = "#/components/schemas/{name}"
 
+ROUTES: tuple[type, ...] = (
+    LoginRoutes,
+    SessionRoutes,
+    AccountRoutes,
+    DomainRoutes,
+    SmtpCredentialRoutes,
+    ApiKeyRoutes,
+    EmailRoutes,
+    SendTestRoutes,
+    StatsRoutes,
+    TemplateRoutes,
+    SuppressionRoutes,
+    WebhookRoutes,
+    WebhookDeliveryRoutes,
+    AdminAccountRoutes,
+    AdminQueueRoutes,
+    HealthRoutes,
+)
 OPERATIONS: tuple[Operation, ...] = (
-    *message_json.OPERATIONS,
-    *login.OPERATIONS,
-    *sessions.OPERATIONS,
-    *account.OPERATIONS,
-    *domains.OPERATIONS,
-    *smtp_credentials.OPERATIONS,
-    *api_keys.OPERATIONS,
-    *mail_log.OPERATIONS,
-    *send_test.OPERATIONS,
-    *stats.OPERATIONS,
-    *templates.OPERATIONS,
-    *template_versions.OPERATIONS,
-    *suppressions.OPERATIONS,
-    *webhook.OPERATIONS,
-    *webhook_deliveries.OPERATIONS,
-    *admin_accounts.OPERATIONS,
-    *admin_queue.OPERATIONS,
-    *health.OPERATIONS,
+    *message_json.EMAIL_OPERATIONS,
+    *(operation for routes in ROUTES for _, operation in operations_of(routes)),
 )
 
 
 def document(base_url: str) -> Json:
-    """The whole description."""
     types = [operation.success[1] for operation in OPERATIONS]
     types += [operation.body for operation in OPERATIONS if operation.body is not None]
     schemas, components = msgspec.json.schema_components([*types, ErrorObject], ref_template=REFERENCE)
-    # With the rules between fields, which no type can say.
+    # Rules between fields, which types cannot express.
     components |= request_schema.components(REFERENCE)
     components["TemplateRequest"]["anyOf"] = [{"required": ["text"]}, {"required": ["html"]}]
     components["CreditsRequest"]["oneOf"] = [{"required": ["change"]}, {"required": ["balance"]}]
+    describe_fields(components)
     references = dict(zip([*types, ErrorObject], schemas, strict=True))
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, references)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, references)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -85,30 +81,26 @@ _SECURITY_SCHEMES: Json = {
     "basic": {"type": "http", "scheme": "basic", "description": "SMTP username and password."},
     "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, `ma_live_…` or `ma_test_…`."},
     "customer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "From /v1/auth/login."},
-    "session": {"type": "apiKey", "in": "cookie", "name": session_cookie.NAME, "description": "Set by a login."},
+    "session": {"type": "apiKey", "in": "cookie", "name": session_cookie.COOKIE_NAME, "description": "Set by a login."},
 }
-# Every header an answer may tell something by; those that are always there when they are listed are required.
+
+
+def _header(description: str, schema: Json, *, required: bool = False) -> Json:
+    """A header; `required` if it is there in every answer that lists it."""
+    return {"description": description, **({"required": True} if required else {}), "schema": schema}
+
+
+_STRING: Json = {"type": "string"}
 _HEADERS: Json = {
-    "X-Request-ID": {
-        "description": "Equals `request_id` in the body.",
-        "required": True,
-        "schema": {"type": "string"},
-    },
-    "WWW-Authenticate": {
-        "description": "The schemes that are understood.",
-        "required": True,
-        "schema": {"type": "string"},
-    },
-    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
-    "Idempotent-Replayed": {"description": "On a retry only.", "schema": {"type": "string", "const": "true"}},
-    "Original-Request-ID": {
-        "description": "On a retry only: the `request_id` of the first request.",
-        "schema": {"type": "string"},
-    },
-    "Set-Cookie": {"description": "The cookie that renews the session next.", "schema": {"type": "string"}},
+    "X-Request-ID": _header("Equals `request_id` in the body.", _STRING, required=True),
+    "WWW-Authenticate": _header("The schemes that are understood.", _STRING, required=True),
+    "Retry-After": _header("Seconds to wait.", {"type": "integer", "minimum": 1}),
+    "Idempotent-Replayed": _header("On a retry only.", {"type": "string", "const": "true"}),
+    "Original-Request-ID": _header("On a retry only: the `request_id` of the first request.", _STRING),
+    "Set-Cookie": _header("The cookie that renews the session next.", _STRING),
 }
 _ALWAYS_RETRY_AFTER = (429, 503)
-_MAY_RETRY_AFTER = (401, 409)  # to an address that goes on guessing; `idempotency_in_progress`
+_MAY_RETRY_AFTER = (401, 409)  # after too many wrong credentials; `idempotency_in_progress`
 
 
 def _operation(operation: Operation, references: dict[type, Json]) -> Json:
@@ -119,7 +111,9 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
         responses.setdefault(str(ERROR_ANSWERS[code].status), _error_response(operation, code, references[ErrorObject]))
     described: Json = {
         "summary": operation.summary,
-        "operationId": f"{operation.method}{operation.path}".replace("/", "_").replace("{", "").replace("}", ""),
+        "operationId": f"{operation.method.lower()}{operation.path}".replace("/", "_")
+        .replace("{", "")
+        .replace("}", ""),
         "responses": dict(sorted(responses.items())),
     }
     if operation.parameters:
@@ -155,7 +149,6 @@ def _response(description: str, schema: Json, headers: Json) -> Json:
 
 
 def blueprint(base_url: str) -> Blueprint:
-    """The route."""
     routes = Blueprint("openapi", __name__)
     described = msgspec.json.encode(document(base_url))
 

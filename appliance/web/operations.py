@@ -1,40 +1,75 @@
-"""In charge of how routes are described: one record for each method of a path, written beside the route itself."""
+"""The operations of the API: each is declared once, as the decorator of the method that answers it.
 
+A class of routes has one method per operation. `create_app` registers them with Quart, and `openapi.document` describes
+them, both from the same declaration.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+from quart import Response
 
 from appliance.errors import Code
-from appliance.web.app import PAGE
 
 Json = dict[str, Any]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+
+PAGE_LIMIT = 100  # entries of a list on a page: the default, and the maximum
 
 SEND: tuple[Json, ...] = ({"basic": []}, {"apiKey": []}, {"customer": []})
 CUSTOMER: tuple[Json, ...] = ({"customer": []},)
 
-# Whatever the request, these may come: they are what a gateway of our own would answer.
-ALWAYS = (Code.INTERNAL_ERROR, Code.TEMPORARY_FAILURE)
+ALWAYS = (Code.INTERNAL_ERROR, Code.TEMPORARY_FAILURE)  # any request may be answered with these
 WITH_BODY = (Code.INVALID_REQUEST, Code.PAYLOAD_TOO_LARGE, Code.RATE_LIMITED)
+
+_PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path."""
+    """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`."""
 
-    method: str
-    path: str
+    name: str
     summary: str
     success: tuple[int, type, str]
     errors: tuple[Code, ...] = ()
     body: type | None = None
     security: tuple[Json, ...] = ()
     parameters: tuple[Json, ...] = ()
-    headers: tuple[str, ...] = ()  # of the success, beside the one every answer has
+    headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
+
+    def __call__(self, handler: Handler) -> Handler:
+        """As a decorator: mark the method that answers this operation."""
+        handler.operation = self  # type: ignore[attr-defined]  # read by `operations_of`
+        return handler
+
+    @property
+    def method(self) -> str:
+        return self.name.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """As OpenAPI writes it."""
+        return _PARAMETER.sub(r"{\1}", self.name.partition(" ")[2])
+
+    @property
+    def rule(self) -> str:
+        """The path as Quart writes it."""
+        return _PARAMETER.sub(lambda found: f"<{found[2] or 'default'}:{found[1]}>", self.name.partition(" ")[2])
+
+
+def operations_of(routes: type) -> Iterator[tuple[str, Operation]]:
+    """The operations that a class of routes answers, each with the name of its method."""
+    for name, value in vars(routes).items():
+        if (operation := getattr(value, "operation", None)) is not None:
+            yield name, operation
 
 
 def for_customers(
-    method: str,
-    path: str,
+    name: str,
     summary: str,
     success: tuple[int, type, str],
     *errors: Code,
@@ -43,16 +78,16 @@ def for_customers(
     admin: bool = False,
 ) -> Operation:
     """An operation that needs a customer's token, or an administrator's, with the errors all of them have."""
+    of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
     of_body, of_role = () if body is None else WITH_BODY, (Code.FORBIDDEN,) if admin else ()
-    all_errors = tuple(dict.fromkeys((*of_body, *of_role, *errors, Code.UNAUTHORIZED, *ALWAYS)))
-    return Operation(method, path, summary, success, all_errors, body, CUSTOMER, parameters)
+    all_errors = tuple(dict.fromkeys((*of_query, *of_body, *of_role, *errors, Code.UNAUTHORIZED, *ALWAYS)))
+    return Operation(name, summary, success, all_errors, body, CUSTOMER, parameters)
 
 
 for_admins = partial(for_customers, admin=True)
 
 
 def parameter(name: str, place: str, description: str, schema: Json, *, required: bool = False) -> Json:
-    """One parameter."""
     return {
         "name": name,
         "in": place,
@@ -63,12 +98,14 @@ def parameter(name: str, place: str, description: str, schema: Json, *, required
 
 
 def identifier(description: str, pattern: str, name: str = "id") -> Json:
-    """A parameter of the path that is an id of ours."""
     return parameter(name, "path", description, {"type": "string", "pattern": pattern})
 
 
-LIMIT = parameter(
-    "limit", "query", "Entries on the page.", {"type": "integer", "minimum": 1, "maximum": PAGE, "default": PAGE}
-)
-PAGING = (LIMIT, parameter("after", "query", "`next` of the page before.", {"type": "string"}))
-PAGING_BACK = (LIMIT, parameter("before", "query", "`next` of the page before.", {"type": "string"}))
+def limit_parameter(default: int = PAGE_LIMIT, description: str = "Entries on the page.") -> Json:
+    schema = {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT, "default": default}
+    return parameter("limit", "query", description, schema)
+
+
+BEFORE_PARAMETER = parameter("before", "query", "`next` of the page before.", {"type": "string"})
+PAGING = (limit_parameter(), {**BEFORE_PARAMETER, "name": "after"})
+PAGING_BACK = (limit_parameter(), BEFORE_PARAMETER)

@@ -1,33 +1,82 @@
-"""In charge of the dashboard in the browser: its one frame, the empty page that previews are put into, and its files.
+"""The dashboard in the browser: its one frame, the empty page that previews are put into, and its static files.
 
-The frame is the same for everybody: what belongs to an account comes from /v1, asked for by the frame's own scripts.
+The frame is the same for every account: an account's data comes from /v1, requested by the frame's scripts. Files are
+read once, and their address changes with their content, so a browser may cache them for a year.
 """
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
 from appliance.web.answer import CONTENT_SECURITY_POLICY
-from appliance.web.site_files import SiteFiles, etag_of, read_site_files
 
-ROOT = "/dashboard"
-KEEP = "public, max-age=31536000, immutable"  # a year: the address changes with the content
-ASK = "no-cache"  # keep it, and ask each time whether it is still the same
+DASHBOARD_ROOT = "/dashboard"
+CACHE_A_YEAR = "public, max-age=31536000, immutable"  # a year
+REVALIDATE = "no-cache"  # cached, and revalidated each time
 
 PAGE_POLICY = f"{CONTENT_SECURITY_POLICY.decode()}; frame-src 'self'"
-# Mail is put into this page by the dashboard's scripts. Nothing in it may run, load or be sent anywhere; its own style
-# is all that it may have.
+# The dashboard's scripts put mail into this page. Nothing in it may run, load or be sent; only its own style applies.
 PREVIEW_POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'self'"
 )
+CONTENT_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFile:
+    body: bytes
+    content_type: str
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFiles:
+    """All files, and a version made of their content, which is part of every file's address.
+
+    So a browser may cache a file, modules import each other by relative names, and after an update no page mixes old
+    files with new ones.
+    """
+
+    files: dict[str, SiteFile]
+    version: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        every = "".join(f"{name} {each.etag}\n" for name, each in sorted(self.files.items()))
+        object.__setattr__(self, "version", hashlib.sha256(every.encode()).hexdigest()[:12])
+
+
+def read_site_files() -> SiteFiles:
+    found: dict[str, SiteFile] = {}
+    _collect(files("appliance.web") / "static", "", found)
+    return SiteFiles(found)
+
+
+def etag_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def _collect(directory: Traversable, prefix: str, found: dict[str, SiteFile]) -> None:
+    for entry in directory.iterdir():
+        kind = CONTENT_TYPES.get(entry.name.rpartition(".")[2])
+        if entry.is_dir():
+            _collect(entry, f"{prefix}{entry.name}/", found)
+        elif kind is not None:
+            body = entry.read_bytes()
+            found[f"{prefix}{entry.name}"] = SiteFile(body, kind, etag_of(body))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the dashboard, as it stands in the rail; `key` goes there after a `g`."""
+    """An entry of the navigation; the keys `g` and then `key` lead there."""
 
     name: str
     path: str
@@ -35,50 +84,54 @@ class Section:
     key: str
 
 
-SECTIONS = (
-    Section("overview", ROOT, "Overview", "o"),
-    Section("messages", f"{ROOT}/messages", "Messages", "m"),
-    Section("domains", f"{ROOT}/domains", "Domains", "d"),
-    Section("templates", f"{ROOT}/templates", "Templates", "t"),
-    Section("webhook", f"{ROOT}/webhook", "Webhook", "w"),
-    Section("suppressions", f"{ROOT}/suppressions", "Suppressions", "s"),
-    Section("keys", f"{ROOT}/keys", "Keys & credentials", "k"),
-    Section("account", f"{ROOT}/account", "Account", "a"),
-    Section("admin", f"{ROOT}/admin", "Admin", "q"),
+DASHBOARD_SECTIONS = (
+    Section("overview", DASHBOARD_ROOT, "Overview", "o"),
+    Section("messages", f"{DASHBOARD_ROOT}/messages", "Messages", "m"),
+    Section("domains", f"{DASHBOARD_ROOT}/domains", "Domains", "d"),
+    Section("templates", f"{DASHBOARD_ROOT}/templates", "Templates", "t"),
+    Section("webhook", f"{DASHBOARD_ROOT}/webhook", "Webhook", "w"),
+    Section("suppressions", f"{DASHBOARD_ROOT}/suppressions", "Suppressions", "s"),
+    Section("keys", f"{DASHBOARD_ROOT}/keys", "Keys & credentials", "k"),
+    Section("account", f"{DASHBOARD_ROOT}/account", "Account", "a"),
+    Section("admin", f"{DASHBOARD_ROOT}/admin", "Admin", "q"),
 )
-# Below these paths there are pages of single things.
+# Sections with a page for each item below their own path.
 WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates"})
 LOGIN = "login"
 
 
 def blueprint() -> Blueprint:
-    """The routes."""
     routes = Blueprint("pages", __name__)
     site = read_site_files()
     templates = Environment(loader=FunctionLoader(_template), autoescape=True, undefined=StrictUndefined)
     preview = templates.get_template("preview.html").render()
 
     def frame(section: str, title: str) -> str:
-        shown = {"static": f"/static/{site.version}", "sections": SECTIONS, "section": section, "title": title}
+        shown = {
+            "static": f"/static/{site.version}",
+            "sections": DASHBOARD_SECTIONS,
+            "section": section,
+            "title": title,
+        }
         return templates.get_template("frame.html").render(shown)
 
-    frames = {section.name: frame(section.name, section.title) for section in SECTIONS}
+    frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
     login, lost = frame(LOGIN, "Log in"), frame("", "Nothing here")
 
     @routes.get("/")
     async def root() -> Response:
-        return Response(b"", 302, {"Location": ROOT})
+        return Response(b"", 302, {"Location": DASHBOARD_ROOT})
 
-    @routes.get(ROOT)
+    @routes.get(DASHBOARD_ROOT)
     async def overview() -> Response:
         return _page(frames["overview"], PAGE_POLICY)
 
-    @routes.get(f"{ROOT}/preview")
+    @routes.get(f"{DASHBOARD_ROOT}/preview")
     async def empty() -> Response:
         return _page(preview, PREVIEW_POLICY)
 
-    @routes.get(f"{ROOT}/<name>")
-    @routes.get(f"{ROOT}/<name>/<path:below>")
+    @routes.get(f"{DASHBOARD_ROOT}/<name>")
+    @routes.get(f"{DASHBOARD_ROOT}/<name>/<path:below>")
     async def page(name: str, below: str = "") -> Response:
         if name == LOGIN and not below:
             return _page(login, PAGE_POLICY)
@@ -98,7 +151,7 @@ def _template(name: str) -> str:
 
 
 def _page(text: str, policy: str, status: int = 200) -> Response:
-    response = _kept(text.encode(), "text/html; charset=utf-8", etag_of(text.encode()), ASK, status)
+    response = _kept(text.encode(), "text/html; charset=utf-8", etag_of(text.encode()), REVALIDATE, status)
     response.headers["Content-Security-Policy"] = policy
     return response
 
@@ -107,11 +160,13 @@ def _file(site: SiteFiles, version: str, name: str) -> Response:
     found = site.files.get(name)
     if found is None:
         return Response("There is no such file.", 404, content_type="text/plain; charset=utf-8")
-    return _kept(found.body, found.content_type, found.etag, KEEP if version == site.version else ASK, 200)
+    return _kept(
+        found.body, found.content_type, found.etag, CACHE_A_YEAR if version == site.version else REVALIDATE, 200
+    )
 
 
 def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int) -> Response:
-    """An answer that a browser may keep; an empty one if it has kept it already."""
+    """An answer that a browser may cache; 304 without a body if it has."""
     same = etag in request.if_none_match
     response = Response(b"" if same else body, 304 if same else status, content_type=content_type)
     response.set_etag(etag)

@@ -1,7 +1,7 @@
-"""In charge of the cookie that renews a session: what stands in it, and from where it may be used. PURE.
+"""The cookie that renews a dashboard session: its content, and which pages may use it. No I/O.
 
-It is good for one thing, `POST /v1/auth/refresh`, and once: its path keeps it from every other request, and each use
-gives out the next one. So a page of another site that makes a browser send it gains nothing, and is refused besides.
+It is valid for `POST /v1/auth/refresh` only, and once: each use sets the next cookie. So another site that makes a
+browser send it gains nothing, and is refused besides.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from appliance.model.dashboard import LoginSession
 from appliance.times import SECOND
 
-NAME = "appliance_session"
-PATH = "/v1/auth"
+COOKIE_NAME = "appliance_session"
+COOKIE_PATH = "/v1/auth"
 
 _VALUE = re.compile(r"(ses_[0-9a-f]{32})\.([0-9]{1,18})\.([0-9a-f]{64})")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -22,47 +22,46 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class SessionCookies:
-    """Writes and reads cookies. Nothing of them is stored: the session's generation says which one is good."""
+    """Writes and reads cookies. None is stored: the generation of the session says which one is valid."""
 
     key: bytes
     base_url: str
 
     def give(self, session: LoginSession, scheme: str) -> str:
-        """A Set-Cookie header for the session's current generation."""
+        """A Set-Cookie header for the current generation of the session."""
         lifetime = (session.expires_at - session.renewed_at) // SECOND
         value = f"{session.id}.{session.generation}"
-        return self._header(f"{value}.{self._seal(value)}", lifetime, scheme)
+        return self._header(f"{value}.{self._signature(value)}", lifetime, scheme)
 
     def clear(self, scheme: str) -> str:
-        """A Set-Cookie header that takes the cookie away."""
         return self._header("", 0, scheme)
 
     def read(self, value: str) -> tuple[str, int] | None:
-        """The session and the generation of a cookie that was given by us, however long ago."""
+        """Session id and generation of a cookie with a valid signature, however old; else None."""
         match = _VALUE.fullmatch(value)
-        if match is None or not hmac.compare_digest(self._seal(f"{match[1]}.{match[2]}"), match[3]):
+        if match is None or not hmac.compare_digest(self._signature(f"{match[1]}.{match[2]}"), match[3]):
             return None
         return match[1], int(match[2])
 
     def is_own_page(self, site: str | None, origin: str | None, host: str) -> bool:
-        """Whether a page of this service made a request with these headers; a browser lets no page lie about that."""
+        """Whether a page of this service made the request: a browser sets these headers, a page cannot."""
         if site is not None:  # Sec-Fetch-Site
             return site == "same-origin"
-        # Over plain HTTP browsers tell only the origin.
+        # Over plain HTTP browsers send only Origin.
         made_by = _host(origin or "")
         return made_by is not None and made_by in (_host(f"//{host}", made_by[0]), _host(self.base_url))
 
-    def _seal(self, value: str) -> str:
+    def _signature(self, value: str) -> str:
         return hmac.new(self.key, value.encode("ascii"), hashlib.sha256).hexdigest()
 
     def _header(self, value: str, lifetime: int, scheme: str) -> str:
-        # Behind a proxy that ends TLS we are spoken to over plain HTTP, but the browser is not.
+        # Behind a proxy that ends TLS the request comes over plain HTTP, but the browser uses HTTPS.
         secure = "; Secure" if scheme == "https" or self.base_url.startswith("https:") else ""
-        return f"{NAME}={value}; Path={PATH}; Max-Age={lifetime}; HttpOnly; SameSite=Strict{secure}"
+        return f"{COOKIE_NAME}={value}; Path={COOKIE_PATH}; Max-Age={lifetime}; HttpOnly; SameSite=Strict{secure}"
 
 
 def _host(url: str, scheme: str = "") -> tuple[str, str, int] | None:
-    """Scheme, host and port of an origin; None when it is none."""
+    """Scheme, host and port of an origin; None if it is not valid."""
     try:
         parts = urlsplit(url)
         scheme = parts.scheme or scheme

@@ -1,4 +1,4 @@
-"""In charge of the dashboard's tokens: HS256 and nothing else, every claim required, good for twelve hours."""
+"""The customer tokens of the dashboard: JWT with HS256 only, every claim required, valid for twelve hours."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from appliance.times import SECOND
 
 ALGORITHM = "HS256"
 ISSUER = "mail-appliance"
-LIFETIME = 12 * 3600  # seconds
+TOKEN_LIFETIME = 12 * 3600  # seconds
 CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch", "sid")
-# The times are ours to judge, on our own clock; and PyJWT by itself would take a token without `exp`.
+# Times are compared here, by the clock of `Outside`; and PyJWT by default accepts a token without `exp`.
 _OPTIONS: Options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a valid token says. `epoch` ties it to the password it was issued under, `session_id` to its login."""
+    """The content of a valid token. `epoch` ties it to the password it was issued under, `session_id` to its login."""
 
     user_id: str
     account_id: str
@@ -32,13 +32,11 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Issues and reads tokens."""
-
     key: bytes
     outside: Outside
 
     def issue(self, user: User, session_id: str) -> tuple[str, int]:
-        """A new token for this user's session, and when it expires (microseconds)."""
+        """A new token, and when it expires (microseconds)."""
         now = self.outside.now() // SECOND
         claims = {
             "iss": ISSUER,
@@ -46,15 +44,15 @@ class Tokens:
             "acct": user.account_id,
             "role": user.role.value,
             "iat": now,
-            "exp": now + LIFETIME,
+            "exp": now + TOKEN_LIFETIME,
             "jti": self.outside.identifier("tok"),
             "epoch": user.token_epoch,
             "sid": session_id,
         }
-        return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + LIFETIME) * SECOND
+        return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + TOKEN_LIFETIME) * SECOND
 
     def read(self, token: str) -> Claims | None:
-        """The claims of a token of ours that has not expired; whether its session has ended, the store knows."""
+        """The claims of a valid token that has not expired, else None; its session may have ended."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
             expires_at = int(claims["exp"]) * SECOND

@@ -1,4 +1,4 @@
-"""Holds docs/api.md to the interface that there is."""
+"""docs/api.md says what the API is: by hand in all but its last section, which is made from `/openapi.json`."""
 
 import re
 from collections.abc import Iterator
@@ -11,10 +11,13 @@ from appliance.config.load import parse
 from appliance.errors import ERROR_ANSWERS, Code
 from appliance.message import limits
 from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
-from appliance.web.app import PAGE
+from appliance.web.field_descriptions import FIELD_DESCRIPTIONS, SCHEMA_FIELD_DESCRIPTIONS
 from appliance.web.openapi import document
+from appliance.web.operations import PAGE_LIMIT
+from tests.docs import api_objects
 
-TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+WHOLE = api_objects.DOCUMENT.read_text()
+TEXT = WHOLE.partition(api_objects.HEADING)[0]  # what is written by hand
 DOCUMENT = document("https://mail.example.com")
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
@@ -39,7 +42,7 @@ LIMITS = {
     "Address": limits.ADDRESS_LENGTH,
     "`Idempotency-Key`": limits.KEY_LENGTH,
     "JSON": limits.JSON_VALUES,
-    "Page of a list": PAGE,
+    "Page of a list": PAGE_LIMIT,
     "Requests": DEFAULTS.limits.requests_per_second,
     "Connections": DEFAULTS.http.max_connections,
 }
@@ -134,6 +137,29 @@ def test_every_reserved_header_is_there() -> None:
 
 def test_links_lead_somewhere() -> None:
     """Every link inside the document names one of its headings."""
-    headings = re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", WHOLE, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]*)\)", TEXT)) <= anchors
+    assert set(re.findall(r"\]\(#([^)]*)\)", WHOLE)) <= anchors
+
+
+def test_the_section_of_objects_is_the_one_made_from_openapi() -> None:
+    """The tables of fields are up to date; `python -m tests.docs.api_objects` writes them."""
+    assert TEXT + api_objects.objects_section(DOCUMENT) == WHOLE
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMAS if "properties" in SCHEMAS[name]])
+def test_every_field_has_a_description(name: str) -> None:
+    """Each property of each schema is described in a sentence."""
+    for field, schema in SCHEMAS[name]["properties"].items():
+        assert re.fullmatch(r"[A-Z`].+\.", schema["description"], re.DOTALL), field
+
+
+def test_no_description_is_left_over() -> None:
+    """Each description belongs to a field that there is and that its type does not describe already."""
+    shown = {
+        (name, field["description"]) for each in SCHEMAS.values() for name, field in each.get("properties", {}).items()
+    }
+    assert set(FIELD_DESCRIPTIONS.items()) <= shown
+    for schema, fields in SCHEMA_FIELD_DESCRIPTIONS.items():
+        for name, text in fields.items():
+            assert SCHEMAS[schema]["properties"][name]["description"] == text

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from appliance.web.pages import SECTIONS, Section
+from appliance.web.pages import DASHBOARD_SECTIONS, Section
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "dashboard.md").read_text()
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+@pytest.mark.parametrize("section", DASHBOARD_SECTIONS, ids=lambda section: section.name)
 def test_every_page_is_told(section: Section) -> None:
     """Each section of the rail has its row among the pages, and its key among the keys."""
     assert f"| {section.title} |" in TEXT

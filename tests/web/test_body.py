@@ -12,14 +12,14 @@ from appliance.errors import Code, Refused
 from appliance.net.memory_budget import MemoryBudget
 from appliance.web.body import (
     ANONYMOUS_BYTES,
-    FREE,
     MEMORY_FACTOR,
-    SMALL,
-    STEP,
-    WAIT,
-    Budget,
+    MEMORY_STEP,
+    MEMORY_WAIT,
+    SMALL_BODY,
+    UNCOUNTED,
+    BodyBudgets,
+    BodyOwner,
     ClientGone,
-    Owner,
     RequestBody,
 )
 
@@ -45,7 +45,7 @@ class Client:
         return await self._receive.receive()
 
 
-def used(owner: Owner) -> int:
+def used(owner: BodyOwner) -> int:
     """How much memory an owner's bodies have, in all budgets."""
     return sum(memory.taken_by(owner.name) for memory in {owner.small, owner.large})
 
@@ -69,37 +69,37 @@ async def reading(*bodies: RequestBody) -> AsyncIterator[None]:
 @pytest.mark.parametrize("length", [64 * KIB, 16 * MIB, None])
 async def test_a_promise_takes_nothing(length: int | None) -> None:
     """Whatever length a head tells, a body that does not come has no memory, nor has its first piece."""
-    budget, client = Budget(256 * MIB), Client()
+    budget, client = BodyBudgets(256 * MIB), Client()
     owner = budget.of_network("192.0.2.1")
     async with reading(RequestBody(client.receive, length, 16 * MIB, owner)):
         assert used(owner) == 0
-        client.sends(FREE)
+        client.sends(UNCOUNTED)
         await wait_all_tasks_blocked()
         assert used(owner) == 0
         client.sends(1)
         await wait_all_tasks_blocked()
-        assert used(owner) == STEP * MEMORY_FACTOR
+        assert used(owner) == MEMORY_STEP * MEMORY_FACTOR
     assert used(owner) == 0
 
 
 async def test_memory_grows_with_what_has_come_and_is_given_back() -> None:
     """A body of undeclared length is counted as small first, as large once it is, and not at all at its end."""
-    budget, client = Budget(256 * MIB), Client()
+    budget, client = BodyBudgets(256 * MIB), Client()
     owner = budget.of_account("acc_1")
     body = RequestBody(client.receive, None, 16 * MIB, owner)
     async with reading(body):
         client.sends(*[64 * KIB] * 3)
         await wait_all_tasks_blocked()
-        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (3 * STEP * MEMORY_FACTOR, 0)
+        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (3 * MEMORY_STEP * MEMORY_FACTOR, 0)
         client.sends(*[64 * KIB] * 3)
         await wait_all_tasks_blocked()
-        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (0, 6 * STEP * MEMORY_FACTOR)
+        assert (owner.small.taken_by("acc_1"), owner.large.taken_by("acc_1")) == (0, 6 * MEMORY_STEP * MEMORY_FACTOR)
     assert used(owner) == 0
 
 
 async def test_a_body_is_what_was_sent_and_no_longer_than_allowed() -> None:
     """Its pieces are joined; one byte too many is a 413; and a client that goes has no body."""
-    owner = Budget(256 * MIB).of_account("acc_1")
+    owner = BodyBudgets(256 * MIB).of_account("acc_1")
     for sizes, limit in (((10, 20), 30), ((10, 20, 1), 30)):
         client = Client()
         client.sends(*sizes, more=False)
@@ -121,13 +121,13 @@ async def test_a_body_is_what_was_sent_and_no_longer_than_allowed() -> None:
 
 async def test_clients_that_have_not_authenticated_delay_no_account(autojump_clock: MockClock) -> None:
     """With all of their memory in use an account's small and large bodies are read at once."""
-    budget = Budget(64 * MIB)
+    budget = BodyBudgets(64 * MIB)
     for number in range(9):
         network = budget.of_network(f"192.0.2.{number}")
         with trio.move_on_after(0.1):
-            await network.small.take(network.name, ANONYMOUS_BYTES // 8, age=-1, patience=WAIT)
+            await network.small.take(network.name, ANONYMOUS_BYTES // 8, age=-1, patience=MEMORY_WAIT)
     began = trio.current_time()
-    for size in (SMALL, MIB):
+    for size in (SMALL_BODY, MIB):
         client = Client()
         client.sends(*[64 * KIB] * (size // (64 * KIB)), more=False)
         async with RequestBody(client.receive, size, 16 * MIB, budget.of_account("acc_1")) as body:
@@ -137,27 +137,27 @@ async def test_clients_that_have_not_authenticated_delay_no_account(autojump_clo
 
 async def test_an_ordinary_login_never_waits(autojump_clock: MockClock) -> None:
     """With all memory of its kind in use, even by its own network, a body of ordinary size is read at once."""
-    budget, client = Budget(64 * MIB), Client()
+    budget, client = BodyBudgets(64 * MIB), Client()
     owner = budget.of_network("192.0.2.1")
-    await owner.small.take("192.0.2.1", ANONYMOUS_BYTES, age=-1, patience=WAIT)
-    await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, age=-1, patience=WAIT)
-    client.sends(FREE, more=False)
+    await owner.small.take("192.0.2.1", ANONYMOUS_BYTES, age=-1, patience=MEMORY_WAIT)
+    await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, age=-1, patience=MEMORY_WAIT)
+    client.sends(UNCOUNTED, more=False)
     began = trio.current_time()
     async with RequestBody(client.receive, None, 64 * KIB, owner) as body:
-        assert len(body) == FREE
+        assert len(body) == UNCOUNTED
     assert trio.current_time() == began
 
 
 async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_clock: MockClock) -> None:
     """Twenty that grow side by side in memory for two do not stand still half read: none waits to be refused."""
-    memory = MemoryBudget(20 * STEP, owner_part=1)
+    memory = MemoryBudget(20 * MEMORY_STEP, owner_part=1)
     finished: list[int] = []
 
     async def read(number: int) -> None:
-        owner = Owner(f"acc_{number}", memory, memory)
+        owner = BodyOwner(f"acc_{number}", memory, memory)
         client = Client()
-        client.sends(*[STEP] * 5, more=False)
-        async with RequestBody(client.receive, 5 * STEP, 16 * MIB, owner):
+        client.sends(*[MEMORY_STEP] * 5, more=False)
+        async with RequestBody(client.receive, 5 * MEMORY_STEP, 16 * MIB, owner):
             await trio.sleep(0.1)  # storing it
         finished.append(number)
 
@@ -165,17 +165,17 @@ async def test_bodies_that_together_are_too_many_all_come_to_their_end(autojump_
         for number in range(20):
             nursery.start_soon(read, number)
     assert sorted(finished) == list(range(20))
-    assert trio.current_time() < WAIT
+    assert trio.current_time() < MEMORY_WAIT
 
 
 async def test_a_body_without_memory_is_refused_after_a_while(autojump_clock: MockClock) -> None:
     """The client is told to come back, after it has waited once for all the memory that its body needs."""
-    owner = Budget(64 * MIB).of_network("192.0.2.1")
+    owner = BodyBudgets(64 * MIB).of_network("192.0.2.1")
     assert await owner.small.take("192.0.2.2", ANONYMOUS_BYTES, age=-1, patience=0.0)  # all there is
     client = Client()
-    client.sends(*[STEP] * 3, more=False)
+    client.sends(*[MEMORY_STEP] * 3, more=False)
     with pytest.raises(Refused) as refused:
         await RequestBody(client.receive, None, 16 * MIB, owner).__aenter__()
     assert (refused.value.code, refused.value.retry_after) == (Code.TEMPORARY_FAILURE, 2)
-    assert trio.current_time() == pytest.approx(WAIT)
+    assert trio.current_time() == pytest.approx(MEMORY_WAIT)
     assert used(owner) == 0

@@ -13,8 +13,10 @@ from appliance.concurrency.workers import Workers
 from appliance.config.settings import WarmupSettings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.web.api import emails, webhook_deliveries
-from appliance.web.app import Services, create_app
+from appliance.web.api.emails import EmailRoutes
+from appliance.web.api.message_body import MessageBodies
+from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes, replay_rate
+from appliance.web.app import ApiServices, create_app
 from tests.web.api.test_webhook_deliveries import Owner
 
 PATHS = ("/v1/emails", "/v1/webhook/deliveries")
@@ -46,10 +48,10 @@ async def test_only_large_pages_are_read_on_a_thread(tmp_path: Path, path: str) 
     async with open_store(tmp_path, outside) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
         owner: Any = Owner(account.id)
-        services = Services(store, outside, owner, trio.Event())
+        services = ApiServices(store, outside, owner)
         routes = [
-            emails.blueprint(services, workers, 12, WarmupSettings()),
-            webhook_deliveries.blueprint(services, workers, 7),
+            EmailRoutes(services, MessageBodies(store), workers, WarmupSettings(), max_attempts=12),
+            WebhookDeliveryRoutes(services, workers, 7, replay_rate(outside)),
         ]
         client = create_app(routes).test_client()
         async with reading_thread_taken(store):

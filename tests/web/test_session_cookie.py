@@ -1,4 +1,4 @@
-"""In charge of the session's cookie: what it holds, when it is secure, and whose pages may use it."""
+"""The cookie of a session: its content, when it is secure, and which pages may use it."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def value(cookies: SessionCookies) -> str:
 
 
 def test_it_is_read_back() -> None:
-    """Session and generation, by whoever has the key, and by nobody else."""
+    """Session and generation are read with the same key only."""
     assert PLAIN.read(value(PLAIN)) == (SESSION.id, 3)
     assert SessionCookies(b"other key", PLAIN.base_url).read(value(PLAIN)) is None
 
@@ -65,5 +65,5 @@ def test_it_lasts_as_long_as_the_session() -> None:
     ],
 )
 def test_only_own_pages_may_use_it(site: str | None, origin: str | None, host: str, own: bool) -> None:
-    """What the browser says of the page decides; without a word of it nobody may."""
+    """What the browser says of the page decides; without these headers no page may."""
     assert PROXIED.is_own_page(site, origin, host) is own

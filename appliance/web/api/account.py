@@ -1,18 +1,17 @@
-"""In charge of an account as its owner sees it: /v1/account, and the ledger at /v1/credits."""
+"""The account of the token, and the ledger of its credits: /v1/account and /v1/credits."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from appliance.config.settings import Config
-from appliance.errors import Code
 from appliance.intake.limits import Quota
 from appliance.model.mail import LedgerEntry, LedgerKind, Role
-from appliance.times import rfc3339
-from appliance.web.answer import Time
+from appliance.web.answer import Time, object_from
 from appliance.web.api.warnings import Warner, WarningObject
-from appliance.web.app import Services, answer, page_limit, request_id
+from appliance.web.app import ApiServices, answer, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, for_customers
 
 
@@ -26,7 +25,7 @@ class EntryKind(StrEnum):
 
 
 class ServiceObject(msgspec.Struct):
-    """How to reach the service, for whoever sets up a program."""
+    """How to reach the service, for setting up a client."""
 
     base_url: str
     smtp_host: str
@@ -74,11 +73,50 @@ class CreditsAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, config: Config, warnings: Warner, quota: Quota) -> Blueprint:
-    """The routes."""
-    routes = Blueprint("account", __name__)
-    accounts = services.store.accounts
-    service = ServiceObject(
+@dataclass(frozen=True, slots=True)
+class AccountRoutes:
+    services: ApiServices
+    config: Config
+    warnings: Warner
+    quota: Quota
+
+    @for_customers(
+        "GET /v1/account",
+        "Read the account of the token, how to reach the service, and what needs attention.",
+        (200, AccountAnswer, "The account."),
+    )
+    async def show(self) -> Response:
+        user = await self.services.customer()
+        account = self.services.store.accounts.find(user.account_id)
+        shown = object_from(
+            AccountAnswer,
+            account,
+            email=user.email,
+            role=user.role,
+            stored_bytes_limit=self.quota.bytes(),
+            service=_service(self.config),
+            warnings=await self.warnings(account),
+            request_id=request_id(),
+        )
+        return answer(shown)
+
+    @for_customers(
+        "GET /v1/credits",
+        "List the changes of the account's credits, newest first.",
+        (200, CreditsAnswer, "A page of the ledger."),
+        parameters=PAGING_BACK,
+    )
+    async def ledger(self) -> Response:
+        user = await self.services.customer()
+        limit = page_limit()
+        found = self.services.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
+        following = found[limit - 1].id if len(found) > limit else None
+        balance = self.services.store.accounts.find(user.account_id).credits
+        return answer(CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id()))
+
+
+def _service(config: Config) -> ServiceObject:
+    return ServiceObject(
         config.http.base_url,
         config.server.hostname,
         sorted({bound.port for bound in config.smtp.bind}),
@@ -86,67 +124,8 @@ def blueprint(services: Services, config: Config, warnings: Warner, quota: Quota
         config.delivery.mode.value,
     )
 
-    @routes.get("/v1/account")
-    async def show() -> Response:
-        user = await services.customer()
-        account = accounts.find(user.account_id)
-        return answer(
-            AccountAnswer(
-                account.id,
-                account.name,
-                user.email,
-                user.role,
-                account.credits,
-                account.daily_cap,
-                account.suspended,
-                rfc3339(account.created_at),
-                account.stored_bytes,
-                quota.bytes(),
-                service,
-                await warnings(account),
-                request_id(),
-            )
-        )
-
-    @routes.get("/v1/credits")
-    async def ledger() -> Response:
-        user = await services.customer()
-        limit = page_limit()
-        found = accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
-        following = found[limit - 1].id if len(found) > limit else None
-        balance = accounts.find(user.account_id).credits
-        return answer(CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id()))
-
-    return routes
-
 
 def _entry(entry: LedgerEntry) -> LedgerEntryObject:
-    # What takes credits away by hand is kept as a grant of less than nothing.
+    # The store has a deduction by the operator as a grant of a negative amount.
     taken = entry.kind is LedgerKind.GRANT and entry.amount < 0
-    return LedgerEntryObject(
-        entry.id,
-        EntryKind.ADJUST if taken else EntryKind(entry.kind.value),
-        entry.amount,
-        entry.balance,
-        entry.message_id,
-        entry.recipient_id,
-        rfc3339(entry.created_at),
-    )
-
-
-OPERATIONS = (
-    for_customers(
-        "get",
-        "/v1/account",
-        "Read the account of the token, how to reach the service, and what needs attention.",
-        (200, AccountAnswer, "The account."),
-    ),
-    for_customers(
-        "get",
-        "/v1/credits",
-        "List the changes of the account's credits, newest first.",
-        (200, CreditsAnswer, "A page of the ledger."),
-        Code.INVALID_REQUEST,
-        parameters=PAGING_BACK,
-    ),
-)
+    return object_from(LedgerEntryObject, entry, kind=EntryKind.ADJUST if taken else EntryKind(entry.kind.value))

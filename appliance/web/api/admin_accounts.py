@@ -1,20 +1,20 @@
-"""In charge of other people's accounts in an administrator's hands: /v1/admin/accounts."""
+"""All accounts, managed by administrators: /v1/admin/accounts."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, PasswordHasher, check_new
-from appliance.model.mail import Account, Role
+from appliance.model.mail import Role
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
-from appliance.times import rfc3339
-from appliance.web.answer import Time
-from appliance.web.app import Services, answer, client_address, json_request, page_limit, request_id
+from appliance.web.answer import Time, object_from
+from appliance.web.app import ApiServices, answer, client_address, json_request, page_limit, request_id
 from appliance.web.operations import PAGING, for_admins, identifier
 
 
@@ -62,58 +62,103 @@ class AccountsAnswer(msgspec.Struct):
     request_id: str
 
 
-NEW = msgspec.json.Decoder(NewAccountRequest)
-CREDITS = msgspec.json.Decoder(CreditsRequest)
+_ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
+_ONE = (200, ManagedAccountAnswer, "The account as it is now.")
 
 
-def blueprint(services: Services, hashing: PasswordHasher) -> Blueprint:
-    """The routes."""
-    routes = Blueprint("admin_accounts", __name__)
-    accounts = services.store.accounts
+@dataclass(frozen=True, slots=True)
+class AdminAccountRoutes:
+    services: ApiServices
+    hashing: PasswordHasher
 
-    def changed(account_id: str, status: int = 200) -> Response:
-        services.auth.forget()
-        return answer(ManagedAccountAnswer(*_fields(accounts.find(account_id)), request_id()), status)
+    def _changed(self, account_id: str, status: int = 200) -> Response:
+        self.services.auth.forget()
+        return self._shown(account_id, status)
 
-    @routes.get("/v1/admin/accounts")
-    async def page() -> Response:
-        await services.admin()
+    def _shown(self, account_id: str, status: int = 200) -> Response:
+        account = self.services.store.accounts.find(account_id)
+        return answer(object_from(ManagedAccountAnswer, account, request_id=request_id()), status)
+
+    @for_admins(
+        "GET /v1/admin/accounts",
+        "List all accounts by name.",
+        (200, AccountsAnswer, "A page of accounts."),
+        parameters=PAGING,
+    )
+    async def page(self) -> Response:
+        await self.services.admin()
         limit = page_limit()
-        found = accounts.page(request.args.get("after", ""), limit + 1)
+        found = self.services.store.accounts.page(request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
-        shown = [ManagedAccountObject(*_fields(each)) for each in found[:limit]]
+        shown = [object_from(ManagedAccountObject, each) for each in found[:limit]]
         return answer(AccountsAnswer(shown, following, request_id()))
 
-    @routes.post("/v1/admin/accounts")
-    async def create() -> Response:
-        await services.admin()
-        body = await json_request(NEW)
+    @for_admins(
+        "POST /v1/admin/accounts",
+        "Create an account and the user who logs in to it.",
+        (201, ManagedAccountAnswer, "The account."),
+        Code.CONFLICT,
+        body=NewAccountRequest,
+    )
+    async def create(self) -> Response:
+        await self.services.admin()
+        body = await json_request(NewAccountRequest)
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
-        password_hash = await hashing.hashed(check_new(body.password), site_of(client_address()))
-        made = await accounts.create(name, email, password_hash, body.role, body.credits)
-        return changed(made.id, 201)
+        password_hash = await self.hashing.hashed(check_new(body.password), site_of(client_address()))
+        made = await self.services.store.accounts.create(name, email, password_hash, body.role, body.credits)
+        return self._changed(made.id, 201)
 
-    @routes.get("/v1/admin/accounts/<account_id>")
-    async def show(account_id: str) -> Response:
-        await services.admin()
-        return answer(ManagedAccountAnswer(*_fields(accounts.find(account_id)), request_id()))
+    @for_admins(
+        "GET /v1/admin/accounts/{id}",
+        "Read one account.",
+        (200, ManagedAccountAnswer, "The account."),
+        Code.NOT_FOUND,
+        parameters=(_ID,),
+    )
+    async def show(self, account_id: str) -> Response:
+        await self.services.admin()
+        return self._shown(account_id)
 
-    @routes.post("/v1/admin/accounts/<account_id>/suspend")
-    async def suspend(account_id: str) -> Response:
-        await services.admin()
-        await accounts.set_suspended(accounts.find(account_id).id, True)
-        return changed(account_id)
+    @for_admins(
+        "POST /v1/admin/accounts/{id}/suspend",
+        "Stop an account from sending; what it has queued still goes out.",
+        _ONE,
+        Code.NOT_FOUND,
+        parameters=(_ID,),
+    )
+    async def suspend(self, account_id: str) -> Response:
+        await self.services.admin()
+        return await self._set_suspended(account_id, True)
 
-    @routes.post("/v1/admin/accounts/<account_id>/resume")
-    async def resume(account_id: str) -> Response:
-        await services.admin()
-        await accounts.set_suspended(accounts.find(account_id).id, False)
-        return changed(account_id)
+    @for_admins(
+        "POST /v1/admin/accounts/{id}/resume",
+        "Let a suspended account send again.",
+        _ONE,
+        Code.NOT_FOUND,
+        parameters=(_ID,),
+    )
+    async def resume(self, account_id: str) -> Response:
+        await self.services.admin()
+        return await self._set_suspended(account_id, False)
 
-    @routes.post("/v1/admin/accounts/<account_id>/credits")
-    async def credit(account_id: str) -> Response:
-        await services.admin()
-        body = await json_request(CREDITS)
+    async def _set_suspended(self, account_id: str, suspended: bool) -> Response:
+        accounts = self.services.store.accounts
+        await accounts.set_suspended(accounts.find(account_id).id, suspended)
+        return self._changed(account_id)
+
+    @for_admins(
+        "POST /v1/admin/accounts/{id}/credits",
+        "Change an account's credits.",
+        _ONE,
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        body=CreditsRequest,
+        parameters=(_ID,),
+    )
+    async def credit(self, account_id: str) -> Response:
+        await self.services.admin()
+        body = await json_request(CreditsRequest)
+        accounts = self.services.store.accounts
         found = accounts.find(account_id)
         if (body.change is UNSET) == (body.balance is UNSET):
             raise invalid("body", "give either change or balance")
@@ -123,76 +168,4 @@ def blueprint(services: Services, hashing: PasswordHasher) -> Blueprint:
             await accounts.set_unlimited(found.id)
         elif body.balance is not UNSET:
             await accounts.set_credits(found.id, body.balance)
-        return changed(account_id)
-
-    return routes
-
-
-def _fields(account: Account) -> tuple[str, str, str, int | None, int | None, bool, str, int]:
-    return (
-        account.id,
-        account.name,
-        account.email,
-        account.credits,
-        account.daily_cap,
-        account.suspended,
-        rfc3339(account.created_at),
-        account.stored_bytes,
-    )
-
-
-_ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
-_ONE = (200, ManagedAccountAnswer, "The account as it is now.")
-
-OPERATIONS = (
-    for_admins(
-        "get",
-        "/v1/admin/accounts",
-        "List all accounts by name.",
-        (200, AccountsAnswer, "A page of accounts."),
-        Code.INVALID_REQUEST,
-        parameters=PAGING,
-    ),
-    for_admins(
-        "post",
-        "/v1/admin/accounts",
-        "Create an account and the user who logs in to it.",
-        (201, ManagedAccountAnswer, "The account."),
-        Code.CONFLICT,
-        body=NewAccountRequest,
-    ),
-    for_admins(
-        "get",
-        "/v1/admin/accounts/{id}",
-        "Read one account.",
-        (200, ManagedAccountAnswer, "The account."),
-        Code.NOT_FOUND,
-        parameters=(_ID,),
-    ),
-    for_admins(
-        "post",
-        "/v1/admin/accounts/{id}/suspend",
-        "Stop an account from sending; what it has queued still goes out.",
-        _ONE,
-        Code.NOT_FOUND,
-        parameters=(_ID,),
-    ),
-    for_admins(
-        "post",
-        "/v1/admin/accounts/{id}/resume",
-        "Let a suspended account send again.",
-        _ONE,
-        Code.NOT_FOUND,
-        parameters=(_ID,),
-    ),
-    for_admins(
-        "post",
-        "/v1/admin/accounts/{id}/credits",
-        "Change an account's credits.",
-        _ONE,
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        body=CreditsRequest,
-        parameters=(_ID,),
-    ),
-)
+        return self._changed(account_id)

@@ -1,17 +1,21 @@
-"""In charge of an account's messages as its owner looks at them: /v1/emails."""
+"""The messages of an account: list and search them, read one, cancel what still waits: /v1/emails.
+
+Long lists and long timelines are read and encoded off the event loop.
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.config.settings import WarmupSettings
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import domain_name
-from appliance.message.limits import MAILBOX_LENGTH
+from appliance.message.limits import MAILBOX_LENGTH, TAG_LENGTH
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
 from appliance.model.queue import PoolView
@@ -19,14 +23,13 @@ from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import BodyAnswer, MessageBodies
 from appliance.web.api.timeline import MessageDetails, details
-from appliance.web.app import Services, answer, page_limit, request_id
+from appliance.web.app import ApiServices, answer, page_limit, request_id
 from appliance.web.message_json import MESSAGE_ID
 from appliance.web.operations import PAGING_BACK, for_customers, parameter
 
-CANCELLED = "given up by the account's owner"
-TAG_LENGTH = 64
+CANCEL_REASON = "given up by the account's owner"
 MESSAGE_COST = 50  # microseconds to read and to list a message with the longest subject and tags
-ATTEMPT_COST = 400  # microseconds to show an attempt with the longest dialogue that is kept
+ATTEMPT_COST = 400  # microseconds to show an attempt with the longest transcript that is kept
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -67,23 +70,57 @@ class CancelledAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services, workers: Workers, attempts: int, warmup: WarmupSettings) -> Blueprint:
-    """The routes; `attempts` is how many a recipient may have."""
-    routes = Blueprint("mail_log", __name__)
-    store = services.store
-    bodies = MessageBodies(store)
+_FILTERS = (
+    parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(MessageStatus)}),
+    parameter("source", "query", "Only from this source.", {"type": "string", "enum": list(Source)}),
+    parameter(
+        "recipient",
+        "query",
+        "Only to this address, or to this domain; upper and lower case are the same.",
+        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
+    ),
+    parameter(
+        "from",
+        "query",
+        "Only from this address, or from this domain; upper and lower case are the same.",
+        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
+    ),
+    parameter("tag", "query", "Only with this tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
+)
 
-    @routes.get("/v1/emails")
-    async def page() -> Response:
-        user, limit, wanted = await services.customer(), page_limit(), _filter()
+
+@dataclass(frozen=True, slots=True)
+class EmailRoutes:
+    services: ApiServices
+    bodies: MessageBodies
+    workers: Workers
+    warmup: WarmupSettings
+    max_attempts: int  # of a recipient
+
+    @for_customers(
+        "GET /v1/emails",
+        "List the account's messages, newest first. A page may be short while the search is not over: see `next`.",
+        (200, EmailsAnswer, "A page of messages."),
+        parameters=(*_FILTERS, *PAGING_BACK),
+    )
+    async def page(self) -> Response:
+        user, limit, wanted = await self.services.customer(), page_limit(), _filter()
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
-        found = await store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
-        shown = await workers.run(account_id, MESSAGE_COST * len(found.messages), _encoded_page, found, request_id())
+        found = await self.services.store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
+        shown = await self.workers.run(
+            account_id, MESSAGE_COST * len(found.messages), _encoded_page, found, request_id()
+        )
         return Response(shown, content_type="application/json")
 
-    @routes.get("/v1/emails/<not_test:message_id>")
-    async def show(message_id: str) -> Response:
-        user = await services.customer()
+    @for_customers(
+        "GET /v1/emails/{id:not_test}",
+        "Read a message with every attempt to deliver it, and what happens next.",
+        (200, MessageDetails, "The message."),
+        Code.NOT_FOUND,
+        parameters=(MESSAGE_ID,),
+    )
+    async def show(self, message_id: str) -> Response:
+        user, store = await self.services.customer(), self.services.store
         account_id = user.account_id
         message, facts = store.messages.read(account_id, message_id), store.mail_log.facts(account_id, message_id)
         if message is None or facts is None:
@@ -96,28 +133,41 @@ def blueprint(services: Services, workers: Workers, attempts: int, warmup: Warmu
         )
         if record is None:
             raise _unknown()
-        pools = store.pools.views({tried.domain for tried in record.recipients}, warmup, account_id)
-        now = services.outside.now()
-        shown = await workers.run(account_id, cost, _encoded, record, facts, pools, now, attempts, request_id())
+        pools = store.pools.views({tried.domain for tried in record.recipients}, self.warmup, account_id)
+        now = self.services.outside.now()
+        shown = await self.workers.run(
+            account_id, cost, _encoded, record, facts, pools, now, self.max_attempts, request_id()
+        )
         return Response(shown, content_type="application/json")
 
-    @routes.get("/v1/emails/<not_test:message_id>/body")
-    async def body(message_id: str) -> Response:
-        user = await services.customer()
-        facts = store.mail_log.facts(user.account_id, message_id)
+    @for_customers(
+        "GET /v1/emails/{id:not_test}/body",
+        "Read what a message says, while its body is kept.",
+        (200, BodyAnswer, "Header, texts and attached files."),
+        Code.NOT_FOUND,
+        parameters=(MESSAGE_ID,),
+    )
+    async def body(self, message_id: str) -> Response:
+        user = await self.services.customer()
+        facts = self.services.store.mail_log.facts(user.account_id, message_id)
         if facts is None:
             raise _unknown()
-        return await bodies.answer(user.account_id, message_id, facts.size, request_id())
+        return await self.bodies.answer(user.account_id, message_id, facts.size, request_id())
 
-    @routes.post("/v1/emails/<not_test:message_id>/cancel")
-    async def cancel(message_id: str) -> Response:
-        user = await services.customer()
-        if store.mail_log.facts(user.account_id, message_id) is None:
+    @for_customers(
+        "POST /v1/emails/{id:not_test}/cancel",
+        "Give up what still waits of a message: it fails, its credits go back, its events are sent.",
+        (200, CancelledAnswer, "Cancelled."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        parameters=(MESSAGE_ID,),
+    )
+    async def cancel(self, message_id: str) -> Response:
+        user = await self.services.customer()
+        if self.services.store.mail_log.facts(user.account_id, message_id) is None:
             raise _unknown()
-        count = await store.queue_control.cancel(message_id, CANCELLED, user.account_id)
+        count = await self.services.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
         return answer(CancelledAnswer(count, request_id()))
-
-    return routes
 
 
 def _encoded_page(found: MailPage, request_id: str) -> bytes:
@@ -134,11 +184,7 @@ def _unknown() -> Refused:
     return Refused(Code.NOT_FOUND, "There is no message with this id.")
 
 
-# ---- what is asked for
-
-
 def _filter() -> MailFilter:
-    """The filter of the current request."""
     return MailFilter(
         status=_choice("status", MessageStatus),
         source=_choice("source", Source),
@@ -149,12 +195,12 @@ def _filter() -> MailFilter:
 
 
 def _in_lower_case(text: str) -> str:
-    """As the store compares: ASCII letters only."""
+    """Lower case of ASCII letters only, as the store compares."""
     return text.encode().lower().decode()
 
 
 def _in_a_labels(text: str) -> str:
-    """The same for a recipient, whose domain the store knows in A-labels; what is no domain is nobody's."""
+    """A recipient as the store has it: its domain in A-labels."""
     local, at, domain = text.rpartition("@")
     try:
         domain = domain_name(domain)
@@ -182,9 +228,6 @@ def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
     return spelled(given.strip())
 
 
-# ---- what is answered
-
-
 def _listed(message: ListedMessage) -> ListedMessageObject:
     return ListedMessageObject(
         message.id,
@@ -197,58 +240,3 @@ def _listed(message: ListedMessage) -> ListedMessageObject:
         [ListedRecipientObject(each.email, each.status) for each in message.recipients],
         rfc3339(message.created_at),
     )
-
-
-_FILTERS = (
-    parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(MessageStatus)}),
-    parameter("source", "query", "Only from this source.", {"type": "string", "enum": list(Source)}),
-    parameter(
-        "recipient",
-        "query",
-        "Only to this address, or to this domain; upper and lower case are the same.",
-        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
-    ),
-    parameter(
-        "from",
-        "query",
-        "Only from this address, or from this domain; upper and lower case are the same.",
-        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
-    ),
-    parameter("tag", "query", "Only with this tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
-)
-
-OPERATIONS = (
-    for_customers(
-        "get",
-        "/v1/emails",
-        "List the account's messages, newest first. A page may be short while the search is not over: see `next`.",
-        (200, EmailsAnswer, "A page of messages."),
-        Code.INVALID_REQUEST,
-        parameters=(*_FILTERS, *PAGING_BACK),
-    ),
-    for_customers(
-        "get",
-        "/v1/emails/{id}",
-        "Read a message with every attempt to deliver it, and what happens next.",
-        (200, MessageDetails, "The message."),
-        Code.NOT_FOUND,
-        parameters=(MESSAGE_ID,),
-    ),
-    for_customers(
-        "get",
-        "/v1/emails/{id}/body",
-        "Read what a message says, while its body is kept.",
-        (200, BodyAnswer, "Header, texts and attached files."),
-        Code.NOT_FOUND,
-        parameters=(MESSAGE_ID,),
-    ),
-    for_customers(
-        "post",
-        "/v1/emails/{id}/cancel",
-        "Give up what still waits of a message: it fails, its credits go back, its events are sent.",
-        (200, CancelledAnswer, "Cancelled."),
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        parameters=(MESSAGE_ID,),
-    ),
-)

@@ -1,11 +1,15 @@
-"""In charge of logging in and out: /v1/auth."""
+"""Logging in and out, and the user's sessions: /v1/auth.
 
+A wrong password and an unknown address are answered alike, after the same time.
+"""
+
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
 import trio
 from msgspec import Meta
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, LoginAttempt, LoginThrottle
@@ -21,15 +25,15 @@ from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
-from appliance.web.answer import Time
-from appliance.web.app import Services, answer, client_address, json_request, refusal, request_id
-from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers
-from appliance.web.session_cookie import NAME, SessionCookies
+from appliance.web.answer import Time, object_from
+from appliance.web.app import ApiServices, answer, client_address, json_request, refusal, request_id
+from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers, identifier
+from appliance.web.session_cookie import COOKIE_NAME, SessionCookies
 from appliance.web.tokens import Tokens
 
-AGENT_CHARACTERS = 200  # kept of what a browser calls itself
+USER_AGENT_LENGTH = 200  # characters that are stored
 
-WRONG_LOGIN = "The email address or the password is wrong."
+LOGIN_REFUSED = "The email address or the password is wrong."
 NOTHING_TO_RENEW = "There is no session to renew: send a token, or log in."
 NOT_OUR_PAGE = (
     "The session's cookie is good only for pages of this service: the request needs Sec-Fetch-Site: same-origin,"
@@ -87,45 +91,41 @@ class ChangedObject(msgspec.Struct):
     request_id: str
 
 
-LOGIN = msgspec.json.Decoder(LoginRequest)
-PASSWORD = msgspec.json.Decoder(PasswordRequest)
-
-
 def user_agent() -> str:
-    """What the current request's program calls itself."""
-    return request.headers.get("User-Agent", "")[:AGENT_CHARACTERS]
+    return request.headers.get("User-Agent", "")[:USER_AGENT_LENGTH]
 
 
-def blueprint(
-    services: Services, tokens: Tokens, cookies: SessionCookies, guesses: LoginThrottle, hashing: PasswordHasher
-) -> Blueprint:
-    """The routes."""
-    routes = Blueprint("session", __name__)
-    sessions = services.store.sessions
-    # Somebody unknown is checked against this, so that the answer takes as long as for somebody known.
-    nobody = hash_password("nobody")
+@dataclass(frozen=True, slots=True)
+class LoginRoutes:
+    services: ApiServices
+    tokens: Tokens
+    cookies: SessionCookies
+    guesses: LoginThrottle
+    hashing: PasswordHasher
+    # The password of an unknown user is checked against this hash, so that the answer takes as long.
+    unknown_user_hash: str = field(default_factory=lambda: hash_password("unknown user"))
 
-    def token_answer(user: User, session_id: str) -> Response:
-        token, expires_at = tokens.issue(user, session_id)
+    def _token_answer(self, user: User, session_id: str) -> Response:
+        token, expires_at = self.tokens.issue(user, session_id)
         account = AccountObject(user.account_id, user.account_name, user.email, user.role)
         return answer(TokenObject(token, "Bearer", rfc3339(expires_at), account, request_id()))
 
-    def with_cookie(response: Response, session: LoginSession | None) -> Response:
-        given = cookies.clear(request.scheme) if session is None else cookies.give(session, request.scheme)
+    def _with_cookie(self, response: Response, session: LoginSession | None) -> Response:
+        given = self.cookies.clear(request.scheme) if session is None else self.cookies.give(session, request.scheme)
         response.headers["Set-Cookie"] = given
         return response
 
-    def attempted(email: str, user: User | None) -> LoginAttempt:
-        """Count the request as a wrong login, or refuse it, before any work is done for it."""
-        known = sessions.addresses(user.id if user else "")
-        return guesses.attempt(email, client_address(), known)
+    def _attempted(self, email: str, user: User | None) -> LoginAttempt:
+        """Count the request as a failed login, or refuse it, before the password is hashed."""
+        known = self.services.store.sessions.addresses(user.id if user else "")
+        return self.guesses.attempt(email, client_address(), known)
 
-    async def is_right(attempt: LoginAttempt, password: str, user: User | None) -> bool:
-        """Whether that is the user's password; it takes as long when there is no such user."""
+    async def _is_right(self, attempt: LoginAttempt, password: str, user: User | None) -> bool:
+        """Whether this is the user's password; it takes as long if there is no such user."""
         await trio.sleep(attempt.wait)
         try:
-            stored = user.password_hash if user else nobody
-            right = await hashing.matches(password, stored, site_of(client_address()))
+            stored = user.password_hash if user else self.unknown_user_hash
+            right = await self.hashing.matches(password, stored, site_of(client_address()))
         except Refused:
             attempt.withdrawn()
             raise
@@ -135,100 +135,156 @@ def blueprint(
         attempt.succeeded()
         return True
 
-    @routes.post("/v1/auth/login")
-    async def login() -> Response:
-        wanted, address = await json_request(LOGIN), client_address()
-        email = wanted.email.strip().lower()
-        user = services.store.accounts.user_by_email(email) if "\0" not in email else None
-        attempt = attempted(email, user)
-        if not await is_right(attempt, wanted.password, user) or user is None:
-            raise Refused(Code.UNAUTHORIZED, WRONG_LOGIN)
-        session = await sessions.begin(user, address, user_agent())
-        if session is None:  # hashing takes its time, and meanwhile the password was changed
-            raise Refused(Code.UNAUTHORIZED, WRONG_LOGIN)
-        return with_cookie(token_answer(user, session.id), session)
-
-    @routes.post("/v1/auth/refresh")
-    async def refresh() -> Response:
-        if "Authorization" in request.headers:
-            user, claims = await services.user()
-            await sessions.extend(claims.session_id)
-            return token_answer(user, claims.session_id)
-        if (cookie := request.cookies.get(NAME)) is None:
-            raise Refused(Code.UNAUTHORIZED, NOTHING_TO_RENEW)
-        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-        if not cookies.is_own_page(site, origin, request.headers.get("Host", "")):
-            raise Refused(Code.FORBIDDEN, NOT_OUR_PAGE)
-        return await renew(cookie)
-
-    async def renew(cookie: str) -> Response:
-        given = cookies.read(cookie)
-        if given is None:  # not sealed by us: a guess like any other
-            refused = await services.auth.wrong_guess(client_address())
-            return with_cookie(refusal(Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)), None)
-        renewal = await sessions.renew(*given, client_address(), user_agent())
-        if renewal.reused:
-            services.auth.forget()
-            log.warning("a session's cookie came twice: the session has ended", address=client_address())
-        user = services.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
-        if renewal.session is None or user is None:
-            return with_cookie(refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
-        return with_cookie(token_answer(user, renewal.session.id), renewal.session)
-
-    @routes.post("/v1/auth/logout")
-    async def logout() -> Response:
-        user, claims = await services.user()
-        await sessions.end(claims.session_id, user.id)
-        services.auth.forget()
-        return with_cookie(answer(LoggedOutObject(True, request_id())), None)
-
-    @routes.post("/v1/auth/password")
-    async def password() -> Response:
-        user, _ = await services.user()
-        wanted = await json_request(PASSWORD)
-        new = check_new(wanted.new_password, "new_password")
-        if not await is_right(attempted(user.email, user), wanted.current_password, user):
-            raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")
-        new_hash = await hashing.hashed(new, site_of(client_address()))
-        if not await services.store.accounts.set_password(user.id, new_hash, user.token_epoch):
-            raise Refused(Code.UNAUTHORIZED, SESSION_ENDED)  # another change came first, and ended this session
-        services.auth.forget()
-        return with_cookie(answer(ChangedObject(True, request_id())), None)
-
-    return routes
-
-
-OPERATIONS = (
-    Operation(
-        "post",
-        "/v1/auth/login",
+    @Operation(
+        "POST /v1/auth/login",
         "Get a customer token, good for 12 hours, and a cookie to renew it by.",
         (200, TokenObject, "Logged in."),
         (*WITH_BODY, Code.UNAUTHORIZED, *ALWAYS),
         LoginRequest,
         headers=("Set-Cookie",),
-    ),
-    Operation(
-        "post",
-        "/v1/auth/refresh",
+    )
+    async def login(self) -> Response:
+        wanted, address = await json_request(LoginRequest), client_address()
+        email = wanted.email.strip().lower()
+        user = self.services.store.accounts.user_by_email(email) if "\0" not in email else None
+        attempt = self._attempted(email, user)
+        if not await self._is_right(attempt, wanted.password, user) or user is None:
+            raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
+        session = await self.services.store.sessions.begin(user, address, user_agent())
+        if session is None:  # hashing takes its time, and meanwhile the password was changed
+            raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
+        return self._with_cookie(self._token_answer(user, session.id), session)
+
+    @Operation(
+        "POST /v1/auth/refresh",
         "Get a new token for the one at hand, or for the session's cookie.",
         (200, TokenObject, "A new token."),
         (Code.UNAUTHORIZED, Code.FORBIDDEN, *ALWAYS),
         security=(*CUSTOMER, {"session": []}),
         headers=("Set-Cookie",),
-    ),
-    for_customers(
-        "post",
-        "/v1/auth/logout",
+    )
+    async def refresh(self) -> Response:
+        if "Authorization" in request.headers:
+            user, claims = await self.services.user()
+            await self.services.store.sessions.extend(claims.session_id)
+            return self._token_answer(user, claims.session_id)
+        if (cookie := request.cookies.get(COOKIE_NAME)) is None:
+            raise Refused(Code.UNAUTHORIZED, NOTHING_TO_RENEW)
+        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+        if not self.cookies.is_own_page(site, origin, request.headers.get("Host", "")):
+            raise Refused(Code.FORBIDDEN, NOT_OUR_PAGE)
+        return await self._renew(cookie)
+
+    async def _renew(self, cookie: str) -> Response:
+        given = self.cookies.read(cookie)
+        if given is None:  # the signature is wrong: a guess like any other
+            refused = await self.services.auth.wrong_guess(client_address())
+            return self._with_cookie(
+                refusal(Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)), None
+            )
+        renewal = await self.services.store.sessions.renew(*given, client_address(), user_agent())
+        if renewal.reused:
+            self.services.auth.forget()
+            log.warning("a session's cookie came twice: the session has ended", address=client_address())
+        user = self.services.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
+        if renewal.session is None or user is None:
+            return self._with_cookie(refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
+        return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
+
+    @for_customers(
+        "POST /v1/auth/logout",
         "End the session of the token at hand, with every token of it.",
         (200, LoggedOutObject, "Logged out."),
-    ),
-    for_customers(
-        "post",
-        "/v1/auth/password",
+    )
+    async def logout(self) -> Response:
+        user, claims = await self.services.user()
+        await self.services.store.sessions.end(claims.session_id, user.id)
+        self.services.auth.forget()
+        return self._with_cookie(answer(LoggedOutObject(True, request_id())), None)
+
+    @for_customers(
+        "POST /v1/auth/password",
         "Change the password, and with it end every session of the user.",
         (200, ChangedObject, "Changed; log in again."),
         Code.FORBIDDEN,
         body=PasswordRequest,
-    ),
-)
+    )
+    async def password(self) -> Response:
+        user = await self.services.customer()
+        wanted = await json_request(PasswordRequest)
+        new = check_new(wanted.new_password, "new_password")
+        if not await self._is_right(self._attempted(user.email, user), wanted.current_password, user):
+            raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")
+        new_hash = await self.hashing.hashed(new, site_of(client_address()))
+        if not await self.services.store.accounts.set_password(user.id, new_hash, user.token_epoch):
+            raise Refused(Code.UNAUTHORIZED, SESSION_ENDED)  # another change came first, and ended this session
+        self.services.auth.forget()
+        return self._with_cookie(answer(ChangedObject(True, request_id())), None)
+
+
+class SessionObject(msgspec.Struct):
+    """One login that goes on."""
+
+    id: str
+    current: bool
+    address: str
+    user_agent: str
+    created_at: Time
+    renewed_at: Time
+    expires_at: Time
+
+
+class SessionsAnswer(msgspec.Struct):
+    """All sessions of the user, the one renewed last first; `next` is always null, for there are at most 100."""
+
+    sessions: list[SessionObject]
+    next: str | None
+    request_id: str
+
+
+class EndedAnswer(msgspec.Struct):
+    """How many sessions were ended."""
+
+    ended: int
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRoutes:
+    services: ApiServices
+
+    @for_customers(
+        "GET /v1/auth/sessions",
+        "List where the user is logged in.",
+        (200, SessionsAnswer, "The sessions."),
+    )
+    async def show(self) -> Response:
+        user, claims = await self.services.user()
+        found = self.services.store.sessions.of(user.id)
+        shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
+        return answer(SessionsAnswer(shown, None, request_id()))
+
+    @for_customers(
+        "DELETE /v1/auth/sessions",
+        "Log out everywhere, here too.",
+        (200, EndedAnswer, "Ended."),
+    )
+    async def end_all(self) -> Response:
+        user = await self.services.customer()
+        ended = await self.services.store.sessions.end_all(user.id)
+        self.services.auth.forget()
+        return answer(EndedAnswer(ended, request_id()))
+
+    @for_customers(
+        "DELETE /v1/auth/sessions/{id}",
+        "End one session.",
+        (200, EndedAnswer, "Ended."),
+        Code.NOT_FOUND,
+        parameters=(identifier("The session's id.", "^ses_[0-9a-f]{32}$"),),
+    )
+    async def end(self, session_id: str) -> Response:
+        user = await self.services.customer()
+        if not await self.services.store.sessions.end(session_id, user.id):
+            raise Refused(Code.NOT_FOUND, "There is no such session.")
+        self.services.auth.forget()
+        return answer(EndedAnswer(1, request_id()))

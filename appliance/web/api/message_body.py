@@ -1,8 +1,8 @@
 """Answers `GET /v1/emails/{id}/body`: a stored message as the dashboard shows it.
 
 A message may have 10 MiB and be written to be slow to read. So one message at a time is loaded and read, in a thread,
-in turns between accounts; and few large answers exist at once: one has its place (`Places`) from before the message is
-loaded until it has been written to the client. Small answers have none.
+in turns between accounts; and few large answers exist at once: one has its slot (`AnswerSlots`) from before the message
+is loaded until it has been written to the client. Small answers have none.
 """
 
 from collections.abc import AsyncIterator
@@ -18,13 +18,13 @@ from appliance.concurrency.workers import FairQueue
 from appliance.errors import Code, Refused
 from appliance.message.reader import MessageView, read_message
 from appliance.store import Store
-from appliance.web.places import Place, Places
+from appliance.web.api.answer_slots import AnswerSlot, AnswerSlots
 
-WAIT = 20.0  # seconds for a place and for a turn; a client that waits longer is told to come back
+SLOT_WAIT = 20.0  # seconds for a slot and for a turn; a client that waits longer gets 503
 SMALL_MESSAGE = 32 * 1024  # bytes; every one of them may become six in JSON
 SMALL_ANSWER = 256 * 1024  # bytes, as a page of a list may have
-PIECE = 64 * 1024  # bytes of an answer written at once; after each it is known that the client reads
-WRITE = 60.0  # seconds for a whole answer
+ANSWER_PIECE = 64 * 1024  # bytes of an answer written at once; after each it is known that the client reads
+WRITE_TIMEOUT = 60.0  # seconds for a whole answer
 
 
 class HeaderObject(msgspec.Struct):
@@ -56,27 +56,27 @@ class BodyAnswer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class MessageBodies:
-    """Reads stored messages for their owners, within the limits above."""
+    """Reads stored messages within these limits."""
 
     store: Store
-    _places: Places = field(default_factory=lambda: Places(WAIT))
-    _turns: FairQueue = field(default_factory=lambda: FairQueue(1, patience=WAIT))
+    _slots: AnswerSlots = field(default_factory=lambda: AnswerSlots(SLOT_WAIT))
+    _turns: FairQueue = field(default_factory=lambda: FairQueue(1, patience=SLOT_WAIT))
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     async def answer(self, account_id: str, message_id: str, size: int, request_id: str) -> Response:
         """The answer, or a refusal; whether a message of this size is this account's must be known before."""
         if size <= SMALL_MESSAGE:
             return _whole(await self._encoded(account_id, message_id, request_id))
-        place = await self._places.take(account_id)
+        slot = await self._slots.take(account_id)
         try:
             encoded = await self._encoded(account_id, message_id, request_id)
         except BaseException:
-            place.release()
+            slot.release()
             raise
         if len(encoded) <= SMALL_ANSWER:  # most of a large message are files, which are not shown
-            place.release()
+            slot.release()
             return _whole(encoded)
-        response = Response(_PlacedBody(encoded, place), content_type="application/json")
+        response = Response(_SlotBody(encoded, slot), content_type="application/json")
         response.content_length = len(encoded)
         return response
 
@@ -92,44 +92,44 @@ def _whole(encoded: bytes) -> Response:
     return Response(encoded, content_type="application/json")
 
 
-class _PlacedBody(DataBody):
-    """An answer that gives its place back once it has been written, is cut off, or is dropped unwritten."""
+class _SlotBody(DataBody):
+    """An answer that gives its slot back once it has been written, is cut off, or is dropped unwritten."""
 
-    def __init__(self, data: bytes, place: Place) -> None:
+    def __init__(self, data: bytes, slot: AnswerSlot) -> None:
         super().__init__(data)
-        self._place = place
+        self._slot = slot
         self._writing = trio.CancelScope()
-        # A collector may find it on any thread, and places belong to Trio's.
-        self._dropped = finalize(self, trio.lowlevel.current_trio_token().run_sync_soon, place.release)
+        # The garbage collector may run on any thread, but slots may only be used on Trio's.
+        self._dropped = finalize(self, trio.lowlevel.current_trio_token().run_sync_soon, slot.release)
         self._dropped.atexit = False
 
-    async def __aenter__(self) -> "_PlacedBody":
-        self._writing.deadline = trio.current_time() + WRITE
+    async def __aenter__(self) -> "_SlotBody":
+        self._writing.deadline = trio.current_time() + WRITE_TIMEOUT
         self._writing.__enter__()
-        self._place.begin(self._writing.cancel)
+        self._slot.begin(self._writing.cancel)
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Pieces(self.data, self._place)
+        return _Pieces(self.data, self._slot)
 
     async def __aexit__(self, *exception: object) -> bool:  # type: ignore[override]  # a cut answer is no error
         self._dropped.detach()
-        self._place.release()
+        self._slot.release()
         return self._writing.__exit__(*exception)  # type: ignore[arg-type]  # what every __exit__ is given
 
 
 class _Pieces(AsyncIterator[bytes]):
     """The pieces of an answer: the next is asked for when the one before has been written."""
 
-    def __init__(self, data: bytes, place: Place) -> None:
+    def __init__(self, data: bytes, slot: AnswerSlot) -> None:
         self._data = memoryview(data)
-        self._place = place
+        self._slot = slot
 
     async def __anext__(self) -> bytes:
-        self._place.progress()
+        self._slot.progress()
         if not self._data:
             raise StopAsyncIteration
-        piece, self._data = bytes(self._data[:PIECE]), self._data[PIECE:]
+        piece, self._data = bytes(self._data[:ANSWER_PIECE]), self._data[ANSWER_PIECE:]
         return piece
 
 

@@ -1,11 +1,12 @@
-"""In charge of the owner's own test message: /v1/emails/test. It costs nothing and is really delivered."""
+"""A test message to one address, free of charge and really delivered: /v1/emails/test."""
 
 import math
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from quart import Blueprint, Response
+from quart import Response
 
 from appliance.errors import Code, Refused
 from appliance.intake.accept import MessageIntake
@@ -15,19 +16,19 @@ from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable
 from appliance.model.mail import Caller, MessageStatus, Source
 from appliance.times import SECOND
-from appliance.web.app import Services, answer, json_request, request_id
+from appliance.web.app import ApiServices, answer, json_request, request_id
 from appliance.web.operations import for_customers
 
-COOLDOWN = 15_000_000  # microseconds between two tests of an account
-REMEMBERED = 10_000  # accounts
-SUBJECT = "A test message"
-TEXT = "This is a test message. If you can read it, mail from this domain arrives."
+TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
+TRACKED_ACCOUNTS = 10_000  # with the time of their last test
+TEST_SUBJECT = "A test message"
+TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
 
 
 class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
     """The body of a POST: one address, and what to send to it; without anything else, a short text."""
 
-    __test__ = False  # not for the runner of our own tests
+    __test__ = False  # not a test case for pytest
 
     to: Annotated[Mailbox, Meta(examples=["ada@example.net"])]
     sender: Mailbox | UnsetType = UNSET
@@ -64,66 +65,25 @@ class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
     request_id: str
 
 
-BODY = msgspec.json.Decoder(TestMailRequest)
+@dataclass(frozen=True, slots=True)
+class SendTestRoutes:
+    services: ApiServices
+    door: MessageIntake
+    _last: dict[str, int] = field(default_factory=dict)  # by account: when its last test was sent
 
-
-def blueprint(services: Services, door: MessageIntake) -> Blueprint:
-    """The routes."""
-    routes = Blueprint("test_mail", __name__)
-    last: dict[str, int] = {}  # by account: when its last test was sent
-
-    def take_turn(account_id: str) -> None:
-        now = services.outside.now()
-        wait = last.get(account_id, -COOLDOWN) + COOLDOWN - now
-        if 0 < wait <= COOLDOWN:  # or the clock has been put back
+    def _check_interval(self, account_id: str) -> None:
+        now = self.services.outside.now()
+        wait = self._last.get(account_id, -TEST_INTERVAL) + TEST_INTERVAL - now
+        if 0 < wait <= TEST_INTERVAL:  # unless the clock was set back
             seconds = math.ceil(wait / SECOND)
             text = f"A test can be sent every 15 seconds. Wait {seconds} seconds, then try again."
             raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
-        if len(last) >= REMEMBERED:
-            last.clear()
-        last[account_id] = now
+        if len(self._last) >= TRACKED_ACCOUNTS:
+            self._last.clear()
+        self._last[account_id] = now
 
-    @routes.post("/v1/emails/test")
-    async def send() -> Response:
-        user, body = await services.customer(), await json_request(BODY)
-        caller = services.store.access.caller_by_account(user.account_id)
-        assert caller is not None  # noqa: S101 - its user has just been let in
-        door.check_open(caller)
-        wanted = _request(body, caller)
-        take_turn(user.account_id)
-        try:
-            receipt = await door.send_test(caller, wanted, request_id())
-        except Refused:
-            last.pop(user.account_id, None)  # nothing was sent
-            raise
-        sent = TestMailAnswer(
-            receipt.id, MessageStatus.QUEUED, Source.TEST, receipt.sender, receipt.to[0], request_id()
-        )
-        return answer(sent, 202)
-
-    return routes
-
-
-def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
-    """What is to be sent, with everything filled in that was left out."""
-    if body.sender is UNSET and not caller.domains:
-        raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
-    empty = body.text is UNSET and body.html is UNSET and body.template is UNSET
-    return SendRequest(
-        sender=f"test@{min(caller.domains)}" if body.sender is UNSET else body.sender,
-        to=body.to,
-        subject=SUBJECT if body.subject is UNSET and body.template is UNSET else body.subject,
-        text=TEXT if empty else body.text,
-        html=body.html,
-        template=body.template,
-        variables=body.variables,
-    )
-
-
-OPERATIONS = (
-    for_customers(
-        "post",
-        "/v1/emails/test",
+    @for_customers(
+        "POST /v1/emails/test",
         "Send a test to one address: free of charge, really delivered, at most every 15 seconds.",
         (202, TestMailAnswer, "Accepted and on disk."),
         Code.FORBIDDEN,
@@ -131,5 +91,36 @@ OPERATIONS = (
         Code.PAYLOAD_TOO_LARGE,
         Code.RATE_LIMITED,
         body=TestMailRequest,
-    ),
-)
+    )
+    async def send(self) -> Response:
+        user, body = await self.services.customer(), await json_request(TestMailRequest)
+        caller = self.services.store.access.caller_by_account(user.account_id)
+        assert caller is not None  # noqa: S101 - its user has just been let in
+        self.door.check_open(caller)
+        wanted = _request(body, caller)
+        self._check_interval(user.account_id)
+        try:
+            receipt = await self.door.send_test(caller, wanted, request_id())
+        except Refused:
+            self._last.pop(user.account_id, None)  # nothing was sent
+            raise
+        sent = TestMailAnswer(
+            receipt.id, MessageStatus.QUEUED, Source.TEST, receipt.sender, receipt.to[0], request_id()
+        )
+        return answer(sent, 202)
+
+
+def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
+    """The message to send, with defaults for what was left out."""
+    if body.sender is UNSET and not caller.domains:
+        raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
+    empty = body.text is UNSET and body.html is UNSET and body.template is UNSET
+    return SendRequest(
+        sender=f"test@{min(caller.domains)}" if body.sender is UNSET else body.sender,
+        to=body.to,
+        subject=TEST_SUBJECT if body.subject is UNSET and body.template is UNSET else body.subject,
+        text=TEST_TEXT if empty else body.text,
+        html=body.html,
+        template=body.template,
+        variables=body.variables,
+    )

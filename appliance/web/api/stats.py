@@ -1,21 +1,22 @@
-"""In charge of an account's numbers: /v1/stats."""
+"""Counts of an account's recipients by hour and day, delivery times, and what waits: /v1/stats."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Response, request
 
-from appliance.errors import Code, invalid
+from appliance.errors import invalid
 from appliance.model.dashboard import AccountStatistics
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time
-from appliance.web.app import Services, answer, request_id
+from appliance.web.app import ApiServices, answer, request_id
 from appliance.web.operations import for_customers, parameter
 
-DAYS = 7  # when the caller does not say
-MOST_DAYS = 90
-HOURLY_DAYS = 7  # the last of them are also told hour by hour
+DEFAULT_DAYS = 7
+MAX_DAYS = 90
+HOURLY_DAYS = 7  # the last of them are also given by hour
 DAY_HOURS = 24
 
 KINDS = ("sent", "delivered", "bounced", "failed")
@@ -61,33 +62,40 @@ class StatsAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(services: Services) -> Blueprint:
-    """The routes."""
-    routes = Blueprint("stats", __name__)
+@dataclass(frozen=True, slots=True)
+class StatsRoutes:
+    services: ApiServices
 
-    @routes.get("/v1/stats")
-    async def show() -> Response:
-        user, days = await services.customer(), _days()
-        now = services.outside.now() // HOUR
+    @for_customers(
+        "GET /v1/stats",
+        "Read how many recipients were sent to by hour and day, what became of them, and what waits.",
+        (200, StatsAnswer, "The numbers."),
+        parameters=(
+            parameter(
+                "days",
+                "query",
+                "How many days (UTC), with today.",
+                {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS},
+            ),
+        ),
+    )
+    async def show(self) -> Response:
+        user, days = await self.services.customer(), _days()
+        now = self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
-        numbers = await services.store.statistics.of(user.account_id, first * HOUR)
+        numbers = await self.services.store.statistics.of(user.account_id, first * HOUR)
         return answer(stats(numbers, first, now, days, request_id()))
-
-    return routes
 
 
 def _days() -> int:
-    given = request.args.get("days", str(DAYS))
-    if not (given.isascii() and given.isdecimal() and len(given) <= 2 and 1 <= int(given) <= MOST_DAYS):
-        raise invalid("days", f"must be a whole number from 1 to {MOST_DAYS}")
+    given = request.args.get("days", str(DEFAULT_DAYS))
+    if not (given.isascii() and given.isdecimal() and len(given) <= 2 and 1 <= int(given) <= MAX_DAYS):
+        raise invalid("days", f"must be a whole number from 1 to {MAX_DAYS}")
     return int(given)
 
 
-# ---- pure
-
-
 def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_id: str) -> StatsAnswer:
-    """The answer, from the hour `first` to the hour `now`, with a line also for times without mail."""
+    """The answer for the hours from `first` to `now`, also those without mail. Pure."""
     hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
     return StatsAnswer(
         [_counts(numbers, first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
@@ -128,22 +136,3 @@ def quantile(by_bucket: Mapping[int, int], share: float) -> int | None:
         if left <= 0 < by_bucket[bucket]:
             return round(bucket_milliseconds(bucket))
     return None
-
-
-OPERATIONS = (
-    for_customers(
-        "get",
-        "/v1/stats",
-        "Read how many recipients were sent to by hour and day, what became of them, and what waits.",
-        (200, StatsAnswer, "The numbers."),
-        Code.INVALID_REQUEST,
-        parameters=(
-            parameter(
-                "days",
-                "query",
-                "How many days (UTC), with today.",
-                {"type": "integer", "minimum": 1, "maximum": MOST_DAYS, "default": DAYS},
-            ),
-        ),
-    ),
-)

@@ -1,4 +1,4 @@
-"""In charge of telling a message's story: every attempt for every recipient, and in words what happens next."""
+"""The object of `GET /v1/emails/{id}`: a message, every attempt for every recipient, and what happens next. No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,9 +10,7 @@ from appliance.model.dashboard import MessageFacts
 from appliance.model.mail import Attempt, Billing, MessageRecord, MessageStatus, RecipientStatus, Source, TriedRecipient
 from appliance.model.queue import PoolView
 from appliance.report import explain
-from appliance.times import rfc3339
-from appliance.web.answer import Time
-from appliance.web.api.lists import time_or_none
+from appliance.web.answer import Time, object_from, time_or_none
 
 
 class LineObject(msgspec.Struct):
@@ -85,22 +83,14 @@ def details(
     record: MessageRecord, facts: MessageFacts, pools: Mapping[str, PoolView], now: int, attempts: int, request_id: str
 ) -> MessageDetails:
     """All that is known of a message; `attempts` is how many a recipient may have."""
-    message = record.message
-    return MessageDetails(
-        id=message.id,
-        status=message.status,
-        source=message.source,
-        sender=message.sender,
+    return object_from(
+        MessageDetails,
+        record.message,
         envelope_from=facts.envelope_from,
-        subject=message.subject,
         tags=list(facts.tags),
         template=facts.template_alias,
         template_version=facts.template_version,
         size=facts.size,
-        billing_status=message.billing_status,
-        recipient_count=message.recipient_count,
-        credits_reserved=message.credits_reserved,
-        created_at=rfc3339(message.created_at),
         accepted_request_id=facts.request_id,
         body_kept=facts.body_kept,
         recipients=[_timeline(tried, pools[tried.domain], now, attempts) for tried in record.recipients],
@@ -109,39 +99,21 @@ def details(
 
 
 def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) -> TimelineObject:
-    recipient = tried.recipient
-    return TimelineObject(
-        id=recipient.id,
-        email=recipient.email,
-        status=recipient.status,
-        billing_status=recipient.billing_status,
+    return object_from(
+        TimelineObject,
+        tried.recipient,
         explanation=explain.standing(tried, replace(pool, for_operator=False), now, attempts),
         pool=None if tried.simulated else pool.name,
         simulated=tried.simulated,
-        attempt_count=recipient.attempt_count,
-        last_smtp_code=recipient.last_smtp_code,
-        last_smtp_response=recipient.last_smtp_response,
-        delivered_at=time_or_none(recipient.delivered_at),
-        bounced_at=time_or_none(recipient.bounced_at),
         next_attempt_at=time_or_none(tried.next_attempt_at),
         attempts=[_attempt(number, attempt) for number, attempt in enumerate(tried.attempts, 1)],
     )
 
 
 def _attempt(number: int, attempt: Attempt) -> AttemptObject:
-    return AttemptObject(
-        number=number,
-        started_at=rfc3339(attempt.started_at),
-        duration_ms=(attempt.finished_at - attempt.started_at) // 1000,
-        pool=attempt.pool,
-        mx_host=attempt.mx_host,
-        mx_address=attempt.mx_address,
-        tls=attempt.tls,
-        smtp_code=attempt.smtp_code,
-        smtp_response=attempt.smtp_response,
-        decision=attempt.decision,
-        dialogue=[LineObject(line.milliseconds, _speaker(line), line.text) for line in explain.dialogue(attempt)],
-    )
+    duration = (attempt.finished_at - attempt.started_at) // 1000
+    dialogue = [LineObject(line.milliseconds, _speaker(line), line.text) for line in explain.dialogue(attempt)]
+    return object_from(AttemptObject, attempt, number=number, duration_ms=duration, dialogue=dialogue)
 
 
 def _speaker(line: explain.DialogueLine) -> Literal["C", "S", "*"]:

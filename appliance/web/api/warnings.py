@@ -1,4 +1,4 @@
-"""In charge of what an account's owner should know before asking: each warning says what is wrong and what to do."""
+"""The warnings of `GET /v1/account`: each says what is wrong and what to do."""
 
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -38,7 +38,7 @@ Warner = Callable[[Account], Awaitable[list[WarningObject]]]
 
 
 def warner(store: Store, free_space: FreeSpace) -> Warner:
-    """What finds an account's warnings, the gravest first."""
+    """A function that finds the warnings of an account, the gravest first."""
 
     async def find(account: Account) -> list[WarningObject]:
         return [
@@ -82,7 +82,7 @@ def _of_domains(store: Store, account: Account) -> list[WarningObject]:
 
 
 def _of_webhook(store: Store, account: Account) -> list[WarningObject]:
-    """A receiver whose last word was a failure: one post that failed on the way to a success is nobody's worry."""
+    """Warn if the last attempt failed: a failure that was followed by a success needs no attention."""
     webhook = store.webhooks.of(account.id)
     if webhook is None or not webhook.enabled or (webhook.last_failure_at or 0) <= (webhook.last_success_at or 0):
         return []

@@ -1,4 +1,4 @@
-"""In charge of webhook settings over HTTP: /v1/webhook, its secret and its ping."""
+"""The webhook of an account: its settings, its secret, and a test event: /v1/webhook."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,19 +6,17 @@ from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from quart import Blueprint, Response
+from quart import Response
 
 from appliance.errors import Code, invalid
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.webhooks import EventType, Webhook, WebhookOptions
-from appliance.times import rfc3339
-from appliance.web.answer import Time
-from appliance.web.api.templates import DeletedAnswer
-from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_object, optional_time
-from appliance.web.app import Services, answer, json_request, request_id
+from appliance.model.webhooks import EventType, WebhookOptions
+from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_object
+from appliance.web.app import ApiServices, answer, json_request, request_id
 from appliance.web.operations import for_customers
 
-URL_LENGTH = 2048  # characters
+WEBHOOK_URL_LENGTH = 2048  # characters
 
 CheckUrl = Callable[[str], Awaitable[str | None]]  # why a URL may not be saved, in words
 
@@ -26,7 +24,7 @@ CheckUrl = Callable[[str], Awaitable[str | None]]  # why a URL may not be saved,
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PUT; without `events` all of them, enabled unless it says otherwise."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=URL_LENGTH, examples=["https://hooks.example.net/mail"])]
+    url: Annotated[str, Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])]
     events: Annotated[list[EventType], Meta(min_length=1, max_length=len(EventType))] | UnsetType = UNSET
     enabled: bool = True
 
@@ -35,7 +33,7 @@ class WebhookObject(msgspec.Struct):
     """The account's webhook."""
 
     url: str
-    events: list[EventType]
+    events: tuple[EventType, ...]
     enabled: bool
     secret_hint: str
     created_at: Time
@@ -67,109 +65,72 @@ class SecretAnswer(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookParts:
-    """What the routes of webhooks need besides what all need."""
-
+class WebhookRoutes:
+    services: ApiServices
     secrets: WebhookSecrets
     check_url: CheckUrl
     max_attempts: int
 
+    @for_customers("GET /v1/webhook", "Read the account's webhook.", (200, WebhookAnswer, "The webhook, or null."))
+    async def show(self) -> Response:
+        user = await self.services.customer()
+        webhook = self.services.store.webhooks.of(user.account_id)
+        return answer(WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id()))
 
-BODY = msgspec.json.Decoder(WebhookRequest)
-
-
-def blueprint(services: Services, parts: WebhookParts) -> Blueprint:
-    """The routes."""
-    routes, store = Blueprint("webhook", __name__), services.store
-
-    @routes.get("/v1/webhook")
-    async def show() -> Response:
-        user, _ = await services.user()
-        webhook = store.webhooks.of(user.account_id)
-        return answer(WebhookAnswer(None if webhook is None else _object(webhook), request_id()))
-
-    @routes.put("/v1/webhook")
-    async def save() -> Response:
-        user, _ = await services.user()
-        settings = _settings(await json_request(BODY))
-        if (fault := await parts.check_url(settings.url)) is not None:
-            raise invalid("url", fault)
-        new_id = services.outside.identifier("whk")
-        secret, sealed = parts.secrets.fresh(new_id)
-        webhook, made = await store.webhooks.save(user.account_id, settings, new_id, sealed)
-        return answer(SavedWebhookAnswer(_object(webhook), request_id(), secret if made else UNSET))
-
-    @routes.delete("/v1/webhook")
-    async def delete() -> Response:
-        user, _ = await services.user()
-        await store.webhooks.delete(user.account_id)
-        return answer(DeletedAnswer(True, request_id()))
-
-    @routes.post("/v1/webhook/rotate-secret")
-    async def rotate_secret() -> Response:
-        user, _ = await services.user()
-        webhook = store.webhooks.existing(user.account_id)
-        secret, sealed = parts.secrets.fresh(webhook.id)
-        await store.webhooks.replace_secret(webhook, sealed)
-        return answer(SecretAnswer(secret, request_id()))
-
-    @routes.post("/v1/webhook/ping")
-    async def ping() -> Response:
-        user, _ = await services.user()
-        delivery = await store.webhook_history.ping(user.account_id)
-        return answer(DeliveryAnswer(delivery_object(delivery, parts.max_attempts), request_id()), 202)
-
-    return routes
-
-
-def _settings(body: WebhookRequest) -> WebhookOptions:
-    wanted = set(EventType) if body.events is UNSET else set(body.events)
-    return WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
-
-
-def _object(webhook: Webhook) -> WebhookObject:
-    return WebhookObject(
-        url=webhook.url,
-        events=list(webhook.events),
-        enabled=webhook.enabled,
-        secret_hint=webhook.secret_hint,
-        created_at=rfc3339(webhook.created_at),
-        updated_at=rfc3339(webhook.updated_at),
-        last_success_at=optional_time(webhook.last_success_at),
-        last_failure_at=optional_time(webhook.last_failure_at),
-    )
-
-
-OPERATIONS = (
-    for_customers("get", "/v1/webhook", "Read the account's webhook.", (200, WebhookAnswer, "The webhook, or null.")),
-    for_customers(
-        "put",
-        "/v1/webhook",
+    @for_customers(
+        "PUT /v1/webhook",
         "Save where events are posted, which ones, and whether.",
         (200, SavedWebhookAnswer, "The webhook as saved, with its `secret` if it is new."),
         body=WebhookRequest,
-    ),
-    for_customers(
-        "delete",
-        "/v1/webhook",
+    )
+    async def save(self) -> Response:
+        user = await self.services.customer()
+        settings = _settings(await json_request(WebhookRequest))
+        if (fault := await self.check_url(settings.url)) is not None:
+            raise invalid("url", fault)
+        new_id = self.services.outside.identifier("whk")
+        secret, sealed = self.secrets.fresh(new_id)
+        webhook, made = await self.services.store.webhooks.save(user.account_id, settings, new_id, sealed)
+        return answer(SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET))
+
+    @for_customers(
+        "DELETE /v1/webhook",
         "Delete the webhook, what waits for it, and its history.",
         (200, DeletedAnswer, "Deleted."),
         Code.NOT_FOUND,
-    ),
-    for_customers(
-        "post",
-        "/v1/webhook/rotate-secret",
+    )
+    async def delete(self) -> Response:
+        user = await self.services.customer()
+        await self.services.store.webhooks.delete(user.account_id)
+        return answer(DeletedAnswer(True, request_id()))
+
+    @for_customers(
+        "POST /v1/webhook/rotate-secret",
         "Get a new secret, which signs from now on.",
         (200, SecretAnswer, "The secret, shown only now."),
         Code.NOT_FOUND,
-    ),
-    for_customers(
-        "post",
-        "/v1/webhook/ping",
+    )
+    async def rotate_secret(self) -> Response:
+        user = await self.services.customer()
+        webhook = self.services.store.webhooks.existing(user.account_id)
+        secret, sealed = self.secrets.fresh(webhook.id)
+        await self.services.store.webhooks.replace_secret(webhook, sealed)
+        return answer(SecretAnswer(secret, request_id()))
+
+    @for_customers(
+        "POST /v1/webhook/ping",
         "Have a test event posted; at most every 15 seconds.",
         (202, DeliveryAnswer, "The delivery, on its way."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         Code.RATE_LIMITED,
-    ),
-)
+    )
+    async def ping(self) -> Response:
+        user = await self.services.customer()
+        delivery = await self.services.store.webhook_history.ping(user.account_id)
+        return answer(DeliveryAnswer(delivery_object(delivery, self.max_attempts), request_id()), 202)
+
+
+def _settings(body: WebhookRequest) -> WebhookOptions:
+    wanted = set(EventType) if body.events is UNSET else set(body.events)
+    return WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)

@@ -1,23 +1,25 @@
-"""In charge of the delivery history of webhooks over HTTP: /v1/webhook/deliveries."""
+"""The history of webhook deliveries, and their replay: /v1/webhook/deliveries."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from quart import Blueprint, Response, request
+from quart import Response, request
 
 from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.errors import Code
 from appliance.intake.limits import RequestRate
 from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
+from appliance.outside import Outside
 from appliance.times import rfc3339
-from appliance.web.answer import Time
-from appliance.web.app import PAGE, Services, answer, page_limit, request_id
-from appliance.web.operations import for_customers, parameter
+from appliance.web.answer import Time, time_or_none
+from appliance.web.app import ApiServices, answer, page_limit, request_id
+from appliance.web.operations import BEFORE_PARAMETER, for_customers, limit_parameter, parameter
 
-DELIVERIES = 20  # on a page when the caller does not say
+DELIVERIES_ON_PAGE = 20  # by default
 DELIVERY_COST = 60  # microseconds to read and to show a delivery with the longest bodies that are shown
-# Each replay is kept for seven days, and costs no credit: by these an account has some 300 MB of them at the most.
+# A replay is stored for seven days and costs no credit: these bound them to some 300 MB an account.
 REPLAYS_AT_ONCE = 10_000  # the results of a long outage of the receiver
 REPLAYS_PER_SECOND = 0.2
 TOO_MANY_REPLAYS = "This account has replayed 10,000 deliveries; now one may be replayed every 5 s. Retry later."
@@ -61,35 +63,61 @@ class DeliveriesAnswer(msgspec.Struct):
     request_id: str
 
 
-def blueprint(
-    services: Services, workers: Workers, max_attempts: int, replays_at_once: int = REPLAYS_AT_ONCE
-) -> Blueprint:
-    """The routes."""
-    routes, history = Blueprint("webhook_deliveries", __name__), services.store.webhook_history
-    replays = RequestRate(REPLAYS_PER_SECOND, services.outside, replays_at_once, TOO_MANY_REPLAYS)
+_HISTORY = (
+    parameter("message_id", "query", "Only deliveries about this message.", {"type": "string"}),
+    limit_parameter(DELIVERIES_ON_PAGE),
+    BEFORE_PARAMETER,
+)
 
-    @routes.get("/v1/webhook/deliveries")
-    async def page() -> Response:
-        user, _ = await services.user()
-        limit, message_id, before = page_limit(DELIVERIES), request.args.get("message_id"), request.args.get("before")
+
+def replay_rate(outside: Outside, at_once: int = REPLAYS_AT_ONCE) -> RequestRate:
+    return RequestRate(REPLAYS_PER_SECOND, outside, at_once, TOO_MANY_REPLAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookDeliveryRoutes:
+    services: ApiServices
+    workers: Workers
+    max_attempts: int
+    replays: RequestRate
+
+    @for_customers(
+        "GET /v1/webhook/deliveries",
+        "List what was posted in the last 7 days, the newest first.",
+        (200, DeliveriesAnswer, "A page of deliveries."),
+        parameters=_HISTORY,
+    )
+    async def page(self) -> Response:
+        user = await self.services.customer()
+        limit, message_id, before = (
+            page_limit(DELIVERIES_ON_PAGE),
+            request.args.get("message_id"),
+            request.args.get("before"),
+        )
         account_id, cost = user.account_id, DELIVERY_COST * limit
         found = (
-            history.page(account_id, message_id, before, limit + 1)
+            self.services.store.webhook_history.page(account_id, message_id, before, limit + 1)
             if cost <= ON_LOOP
-            else await history.page_off_loop(account_id, message_id, before, limit + 1)
+            else await self.services.store.webhook_history.page_off_loop(account_id, message_id, before, limit + 1)
         )
         cost = DELIVERY_COST * len(found)
-        shown = await workers.run(account_id, cost, _encoded, found, limit, max_attempts, request_id())
+        shown = await self.workers.run(account_id, cost, _encoded, found, limit, self.max_attempts, request_id())
         return Response(shown, content_type="application/json")
 
-    @routes.post("/v1/webhook/deliveries/<delivery_id>/replay")
-    async def replay(delivery_id: str) -> Response:
-        user, _ = await services.user()
-        replays.take(user.account_id)
-        delivery = await history.replay(user.account_id, delivery_id)
-        return answer(DeliveryAnswer(delivery_object(delivery, max_attempts), request_id()), 202)
-
-    return routes
+    @for_customers(
+        "POST /v1/webhook/deliveries/{id}/replay",
+        "Post the same body once more.",
+        (202, DeliveryAnswer, "The new delivery, on its way."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        Code.RATE_LIMITED,
+        parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
+    )
+    async def replay(self, delivery_id: str) -> Response:
+        user = await self.services.customer()
+        self.replays.take(user.account_id)
+        delivery = await self.services.store.webhook_history.replay(user.account_id, delivery_id)
+        return answer(DeliveryAnswer(delivery_object(delivery, self.max_attempts), request_id()), 202)
 
 
 def _encoded(found: list[WebhookDelivery], limit: int, max_attempts: int, request_id: str) -> bytes:
@@ -99,7 +127,6 @@ def _encoded(found: list[WebhookDelivery], limit: int, max_attempts: int, reques
 
 
 def delivery_object(delivery: WebhookDelivery, max_attempts: int) -> DeliveryObject:
-    """A delivery as it is shown."""
     return DeliveryObject(
         id=delivery.id,
         event_id=delivery.event_id,
@@ -110,51 +137,13 @@ def delivery_object(delivery: WebhookDelivery, max_attempts: int) -> DeliveryObj
         trigger=delivery.trigger,
         status=delivery.status,
         attempt=delivery.attempt,
-        max_attempts=max(max_attempts, delivery.attempt),  # the schedule may have become shorter since
+        max_attempts=max(max_attempts, delivery.attempt),  # the schedule may have been shortened since
         request_body=excerpt(delivery.request_body),
         response_status=delivery.response_status,
         response_body=delivery.response_body,
         error=delivery.error,
         duration_ms=delivery.duration_ms,
         created_at=rfc3339(delivery.created_at),
-        attempted_at=optional_time(delivery.attempted_at),
-        next_attempt_at=optional_time(delivery.next_attempt_at),
+        attempted_at=time_or_none(delivery.attempted_at),
+        next_attempt_at=time_or_none(delivery.next_attempt_at),
     )
-
-
-def optional_time(microseconds: int | None) -> str | None:
-    """A time that may not have been yet."""
-    return None if microseconds is None else rfc3339(microseconds)
-
-
-_HISTORY = (
-    parameter("message_id", "query", "Only deliveries about this message.", {"type": "string"}),
-    parameter(
-        "limit",
-        "query",
-        "Entries on the page.",
-        {"type": "integer", "minimum": 1, "maximum": PAGE, "default": DELIVERIES},
-    ),
-    parameter("before", "query", "`next` of the page before.", {"type": "string"}),
-)
-
-OPERATIONS = (
-    for_customers(
-        "get",
-        "/v1/webhook/deliveries",
-        "List what was posted in the last 7 days, the newest first.",
-        (200, DeliveriesAnswer, "A page of deliveries."),
-        Code.INVALID_REQUEST,
-        parameters=_HISTORY,
-    ),
-    for_customers(
-        "post",
-        "/v1/webhook/deliveries/{id}/replay",
-        "Post the same body once more.",
-        (202, DeliveryAnswer, "The new delivery, on its way."),
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        Code.RATE_LIMITED,
-        parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
-    ),
-)

@@ -1,4 +1,4 @@
-"""In charge of how numbers are told: sums by day and hour, rates, and times."""
+"""Statistics of an account: sums by day and hour, rates, and delivery times."""
 
 import pytest
 

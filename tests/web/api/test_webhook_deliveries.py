@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import trio
-
 from appliance.concurrency.workers import Workers
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import open_store
-from appliance.web.api import webhook_deliveries
-from appliance.web.app import Services, create_app
+from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes, replay_rate
+from appliance.web.app import ApiServices, create_app
 
 
 class Owner:
-    """Who every request comes from; stands for the one who checks that."""
+    """An authenticator that knows one user, who sends every request."""
 
     def __init__(self, account_id: str) -> None:
         self.user_of = type("LoggedIn", (), {"account_id": account_id, "role": Role.CUSTOMER})()
@@ -35,8 +33,9 @@ async def test_replays_are_bounded(tmp_path: Path) -> None:
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         account: Any = Owner("acc_1")
-        services = Services(store, outside, account, trio.Event())
-        client = create_app([webhook_deliveries.blueprint(services, Workers(), 7, replays_at_once=3)]).test_client()
+        services = ApiServices(store, outside, account)
+        routes = WebhookDeliveryRoutes(services, Workers(), 7, replay_rate(outside, at_once=3))
+        client = create_app([routes]).test_client()
         assert [(await replay(client, "whd_1")).status_code for _ in range(3)] == [404] * 3
         refused = await replay(client, "whd_1")
         assert refused.status_code == 429
