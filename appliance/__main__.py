@@ -1,4 +1,4 @@
-"""In charge of `python -m appliance`."""
+"""`python -m appliance`: the command line."""
 
 from appliance.cli import main
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from appliance.deliver.fairness import FairQueue
+from appliance.deliver.fairness import AccountQueue
 from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.model.mail import DueRecipient
@@ -147,7 +147,7 @@ def in_turn(found: list[Envelope]) -> list[Envelope]:
     """The first of every account, then the second of every account, and so on."""
     if len({envelope.account_id for envelope in found}) < 2:
         return found
-    queue: FairQueue[Envelope] = FairQueue()
+    queue: AccountQueue[Envelope] = AccountQueue()
     for envelope in found:
         queue.add(envelope.account_id, envelope)
     return queue.drain()

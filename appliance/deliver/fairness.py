@@ -12,7 +12,7 @@ SHARE_OF_FREE = 4  # times the free slots that one holder may have
 Item = TypeVar("Item")
 
 
-class FairQueue(Generic[Item]):
+class AccountQueue(Generic[Item]):
     """A queue in which accounts take turns, each with its own items in order."""
 
     __slots__ = ("_count", "_waiting")

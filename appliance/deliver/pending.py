@@ -6,7 +6,7 @@ for each pool, in which accounts take turns and a large message blocks no small 
 
 from collections.abc import Callable
 
-from appliance.deliver.fairness import FairQueue
+from appliance.deliver.fairness import AccountQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Ready
 
@@ -18,8 +18,8 @@ class PoolQueue:
 
     def __init__(self, limiter: PoolLimiter) -> None:
         self.limiter = limiter
-        self._first: tuple[bool, FairQueue[Ready]] = False, FairQueue()  # whether of large ones; its turn is next
-        self._second: tuple[bool, FairQueue[Ready]] = True, FairQueue()
+        self._first: tuple[bool, AccountQueue[Ready]] = False, AccountQueue()  # whether of large ones; its turn is next
+        self._second: tuple[bool, AccountQueue[Ready]] = True, AccountQueue()
 
     def __len__(self) -> int:
         return len(self._first[1]) + len(self._second[1])
@@ -46,7 +46,7 @@ class PoolQueue:
     def drain(self) -> list[Ready]:
         return self._first[1].drain() + self._second[1].drain()
 
-    def _of(self, ready: Ready) -> FairQueue[Ready]:
+    def _of(self, ready: Ready) -> AccountQueue[Ready]:
         large, queue = self._first
         return queue if large == ready.routed.large else self._second[1]
 

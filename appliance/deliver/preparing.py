@@ -12,7 +12,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.deliver.due_mail import Envelope
-from appliance.deliver.fairness import FairQueue
+from appliance.deliver.fairness import AccountQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.route import Route, RouteCache
 from appliance.deliver.signer import Signer, Unsigned
@@ -74,7 +74,7 @@ class Preparing:
     routes: RouteCache
     signer: Signer
     large_message: int = LARGE_MESSAGE
-    _unsigned: FairQueue[Routed] = field(default_factory=FairQueue)
+    _unsigned: AccountQueue[Routed] = field(default_factory=AccountQueue)
     _being_signed: set[str] = field(default_factory=set)  # messages
     _idle_signers: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 

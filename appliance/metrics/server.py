@@ -33,10 +33,10 @@ async def serve(
     listeners = [listener for bind in binds for listener in await trio.open_tcp_listeners(bind.port, host=bind.host)]
     task_status.started([str(Endpoint(*listener.socket.getsockname()[:2])) for listener in listeners])
     if listeners:
-        door: ConnectionTable[ShortConnection] = ConnectionTable(METRICS_CONNECTIONS, METRICS_CONNECTIONS)
+        table: ConnectionTable[ShortConnection] = ConnectionTable(METRICS_CONNECTIONS, METRICS_CONNECTIONS)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_loop)
-            serve_one = partial(_connected, readings, door, scrape_timeout)
+            serve_one = partial(_connected, readings, table, scrape_timeout)
             for listener in listeners:
                 nursery.start_soon(accept_connections, listener, serve_one, nursery)
 
@@ -50,11 +50,11 @@ async def _watch_loop() -> None:
 
 
 async def _connected(
-    readings: Readings, door: ConnectionTable[ShortConnection], scrape_timeout: float, stream: trio.SocketStream
+    readings: Readings, table: ConnectionTable[ShortConnection], scrape_timeout: float, stream: trio.SocketStream
 ) -> None:
     """Serve one request; an exception ends only that."""
     try:
-        await answer_one(stream, door, scrape_timeout, partial(answer, make_page=partial(_page, readings)))
+        await answer_one(stream, table, scrape_timeout, partial(answer, make_page=partial(_page, readings)))
     except Exception:
         log.exception("metrics request failed")
 

@@ -42,41 +42,41 @@ def build(
     store: Store,
     key: bytes,
     stopping: trio.Event,
-    entrance: IntakeServices,
+    intake_services: IntakeServices,
     check_webhook_url: CheckUrl,
 ) -> Edge:
-    door, tokens = entrance.intake, Tokens(derive(key, "dashboard tokens"), outside)
-    auth = Authenticator(store, outside, tokens, entrance.credentials, entrance.known)
+    intake, tokens = intake_services.intake, Tokens(derive(key, "dashboard tokens"), outside)
+    auth = Authenticator(store, outside, tokens, intake_services.credentials, intake_services.known)
     cookies = SessionCookies(derive(key, "dashboard cookies"), config.http.base_url)
     services, hashing = ApiServices(store, outside, auth), PasswordHasher()
     post_attempts = len(config.webhooks.retry_delays) + 1
     mail_attempts = len(config.delivery.retry_delays) + 1
     routes = (
-        HealthRoutes(store, door, stopping),
-        LoginRoutes(services, tokens, cookies, guesses=entrance.guesses, hashing=hashing),
+        HealthRoutes(store, intake, stopping),
+        LoginRoutes(services, tokens, cookies, guesses=intake_services.guesses, hashing=hashing),
         SessionRoutes(services),
-        AccountRoutes(services, config, warnings.warner(store, door.free_space), door.quota),
+        AccountRoutes(services, config, warnings.warner(store, intake.free_space), intake.quota),
         DomainRoutes(services, DomainLookups(services, config, SigningKeys(store, outside, key))),
         SmtpCredentialRoutes(services),
         ApiKeyRoutes(services),
-        SendTestRoutes(services, door),
-        EmailRoutes(services, MessageBodies(store), door.workers, config.warmup, max_attempts=mail_attempts),
+        SendTestRoutes(services, intake),
+        EmailRoutes(services, MessageBodies(store), intake.workers, config.warmup, max_attempts=mail_attempts),
         StatsRoutes(services),
         AdminAccountRoutes(services, hashing),
         AdminQueueRoutes(services, config.warmup),
-        TemplateRoutes(services, door.quota),
-        SuppressionRoutes(services, door.quota),
+        TemplateRoutes(services, intake.quota),
+        SuppressionRoutes(services, intake.quota),
         WebhookRoutes(services, WebhookSecrets(key, outside), check_webhook_url, post_attempts),
-        WebhookDeliveryRoutes(services, door.workers, post_attempts, replay_rate(outside)),
+        WebhookDeliveryRoutes(services, intake.workers, post_attempts, replay_rate(outside)),
     )
     app = create_app(routes, (openapi.blueprint(config.http.base_url), pages.blueprint()))
     budgets = BodyBudgets(memory.for_messages(config.http.body_memory))
     return Edge(
-        door=door,
+        intake=intake,
         store=store,
         outside=outside,
         auth=auth,
-        rate=entrance.rate,
+        rate=intake_services.rate,
         settings=config.http,
         stopping=stopping,
         pages=app,

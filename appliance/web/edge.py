@@ -71,7 +71,7 @@ log = get_logger("web")
 class Edge:
     """The ASGI application that hypercorn serves."""
 
-    door: MessageIntake
+    intake: MessageIntake
     store: Store
     outside: Outside
     auth: Authenticator
@@ -151,13 +151,13 @@ class Edge:
         check_content_type(headers.get(b"content-type", b""))
         check_encoding(headers.get(b"content-encoding"))
         key = _idempotency_key(headers, doubled)
-        self.door.check_open(caller)
+        self.intake.check_open(caller)
         memory = self.budgets.of_account(caller.account_id)
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             size = len(body)
-            request = await self.door.workers.run(caller.account_id, of_size(size), decode, body)
+            request = await self.intake.workers.run(caller.account_id, of_size(size), decode, body)
             body.clear()  # decoded: memory is not enough for both of a large message
-            accepted = await self.door.send(caller, request, key, request_id, size)
+            accepted = await self.intake.send(caller, request, key, request_id, size)
         answer = json_answer(accepted.receipt, request_id)
         if accepted.replay_of is not None:
             answer.append((b"idempotent-replayed", b"true"))
@@ -199,7 +199,7 @@ class Edge:
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(user.account_id)
             self.rate.take(f"user:{user.id}")
-            self.door.check_disk()
+            self.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
             await self.pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
 

@@ -23,7 +23,7 @@ class HealthAnswer(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class HealthRoutes:
     store: Store
-    door: MessageIntake
+    intake: MessageIntake
     stopping: trio.Event
 
     @Operation("GET /healthz", "Tell whether the process is alive.", (200, HealthAnswer, "Alive."))
@@ -39,6 +39,6 @@ class HealthRoutes:
     async def ready(self) -> Response:
         if self.stopping.is_set():
             raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
-        self.door.check_disk()
+        self.intake.check_disk()
         await self.store.check_writable()
         return answer(HealthAnswer("ready", request_id()))

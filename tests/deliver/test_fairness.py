@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.deliver.fairness import FairQueue, Shares
+from appliance.deliver.fairness import AccountQueue, Shares
 
 
 def fill(shares: Shares, *holders: str) -> None:
@@ -58,7 +58,7 @@ def test_fewer_slots_than_are_used_let_none_in() -> None:
 
 def test_accounts_take_turns() -> None:
     """The first of every account, then the second of each, in the order in which they came."""
-    queue: FairQueue[str] = FairQueue()
+    queue: AccountQueue[str] = AccountQueue()
     for account_id, item in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1"), ("c", "c2")):
         queue.add(account_id, item)
     assert len(queue) == 6

@@ -68,7 +68,7 @@ class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
 @dataclass(frozen=True, slots=True)
 class SendTestRoutes:
     services: ApiServices
-    door: MessageIntake
+    intake: MessageIntake
     _last: dict[str, int] = field(default_factory=dict)  # by account: when its last test was sent
 
     def _check_interval(self, account_id: str) -> None:
@@ -96,11 +96,11 @@ class SendTestRoutes:
         user, body = await self.services.customer(), await json_request(TestMailRequest)
         caller = self.services.store.access.caller_by_account(user.account_id)
         assert caller is not None  # noqa: S101 - its user has just been let in
-        self.door.check_open(caller)
+        self.intake.check_open(caller)
         wanted = _request(body, caller)
         self._check_interval(user.account_id)
         try:
-            receipt = await self.door.send_test(caller, wanted, request_id())
+            receipt = await self.intake.send_test(caller, wanted, request_id())
         except Refused:
             self._last.pop(user.account_id, None)  # nothing was sent
             raise
