@@ -23,10 +23,11 @@ from appliance.telemetry.log import get_logger
 from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
 from appliance.web.body import check_content_type, decode_body
-from appliance.web.operations import PAGE_LIMIT, operations_of
+from appliance.web.operations import PAGE_LIMIT, Operation, operations_of
 from appliance.web.tokens import Claims
 
 T = TypeVar("T")
+View = Callable[..., Awaitable[Response]]
 
 log = get_logger("web")
 
@@ -44,14 +45,10 @@ class ApiServices:
         _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
         return await self.auth.user(authorization, address)
 
-    async def customer(self) -> User:
-        """The same, without the claims of the token."""
+    async def user_with(self, role: Role) -> User:
+        """The same, without the claims; an administrator may do what a customer may."""
         user, _ = await self.user()
-        return user
-
-    async def admin(self) -> User:
-        user = await self.customer()
-        if user.role is not Role.ADMIN:
+        if role is Role.ADMIN and user.role is not Role.ADMIN:
             raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
         return user
 
@@ -69,7 +66,7 @@ class NotTest(BaseConverter):
     regex = "(?!test$)[^/]+"
 
 
-def create_app(routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
+def create_app(services: ApiServices, routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
     """The application with these routes (see `operations`), and with blueprints that are no part of the API."""
     app = QuartTrio("appliance", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
@@ -81,7 +78,8 @@ def create_app(routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -
     for each in routes:
         for name, operation in operations_of(type(each)):
             endpoint = f"{type(each).__name__}.{name}"
-            app.add_url_rule(operation.rule, endpoint, _view(getattr(each, name)), methods=[operation.method])
+            view = _view(services, operation, getattr(each, name))
+            app.add_url_rule(operation.rule, endpoint, view, methods=[operation.method])
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
     app.register_error_handler(Refused, _refused)
@@ -90,11 +88,12 @@ def create_app(routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -
     return app
 
 
-def _view(handler: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
-    """The handler, given the parameter of the path by position: it is `id` in the API, but not in the code."""
+def _view(services: ApiServices, operation: Operation, handler: View) -> View:
+    """Call the handler by position: with the user, if the operation needs one, and with the parameter of the path."""
 
     async def view(**parameters: str) -> Response:
-        return await handler(*parameters.values())
+        user = () if operation.role is None else (await services.user_with(operation.role),)
+        return await handler(*user, *parameters.values())
 
     return view
 

@@ -69,7 +69,7 @@ def build(
         WebhookRoutes(services, WebhookSecrets(key, outside), check_webhook_url, post_attempts),
         WebhookDeliveryRoutes(services, intake.workers, post_attempts, replay_rate(outside)),
     )
-    app = create_app(routes, (openapi.blueprint(config.http.base_url), pages.blueprint()))
+    app = create_app(services, routes, (openapi.blueprint(config.http.base_url), pages.blueprint()))
     budgets = BodyBudgets(memory.for_messages(config.http.body_memory))
     return Edge(
         intake=intake,

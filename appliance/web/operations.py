@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from quart import Response
 
 from appliance.errors import Code
+from appliance.model.mail import Role
 
 Json = dict[str, Any]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
@@ -40,6 +41,7 @@ class Operation:
     security: tuple[Json, ...] = ()
     parameters: tuple[Json, ...] = ()
     headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
+    role: Role | None = None  # the method is called with a user who has this role, authenticated before
 
     def __call__(self, handler: Handler) -> Handler:
         """As a decorator: mark the method that answers this operation."""
@@ -81,7 +83,8 @@ def for_customers(
     of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
     of_body, of_role = () if body is None else WITH_BODY, (Code.FORBIDDEN,) if admin else ()
     all_errors = tuple(dict.fromkeys((*of_query, *of_body, *of_role, *errors, Code.UNAUTHORIZED, *ALWAYS)))
-    return Operation(name, summary, success, all_errors, body, CUSTOMER, parameters)
+    role = Role.ADMIN if admin else Role.CUSTOMER
+    return Operation(name, summary, success, all_errors, body, CUSTOMER, parameters, role=role)
 
 
 for_admins = partial(for_customers, admin=True)

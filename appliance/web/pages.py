@@ -15,7 +15,7 @@ from quart import Blueprint, Response, request
 from appliance.web.answer import CONTENT_SECURITY_POLICY
 
 DASHBOARD_ROOT = "/dashboard"
-CACHE_A_YEAR = "public, max-age=31536000, immutable"  # a year
+CACHE_A_YEAR = "public, max-age=31536000, immutable"
 REVALIDATE = "no-cache"  # cached, and revalidated each time
 
 PAGE_POLICY = f"{CONTENT_SECURITY_POLICY.decode()}; frame-src 'self'"

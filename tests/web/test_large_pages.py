@@ -53,7 +53,7 @@ async def test_only_large_pages_are_read_on_a_thread(tmp_path: Path, path: str) 
             EmailRoutes(services, MessageBodies(store), workers, WarmupSettings(), max_attempts=12),
             WebhookDeliveryRoutes(services, workers, 7, replay_rate(outside)),
         ]
-        client = create_app(routes).test_client()
+        client = create_app(services, routes).test_client()
         async with reading_thread_taken(store):
             assert (await client.get(f"{path}?limit=10", scope_base=EDGE)).status_code == 200
             with trio.move_on_after(0.3) as waiting:

@@ -8,7 +8,7 @@ from quart import Response, request
 
 from appliance.config.settings import Config
 from appliance.intake.limits import Quota
-from appliance.model.mail import LedgerEntry, LedgerKind, Role
+from appliance.model.mail import LedgerEntry, LedgerKind, Role, User
 from appliance.web.answer import Time, object_from
 from appliance.web.api.warnings import Warner, WarningObject
 from appliance.web.app import ApiServices, answer, page_limit, request_id
@@ -85,8 +85,7 @@ class AccountRoutes:
         "Read the account of the token, how to reach the service, and what needs attention.",
         (200, AccountAnswer, "The account."),
     )
-    async def show(self) -> Response:
-        user = await self.services.customer()
+    async def show(self, user: User) -> Response:
         account = self.services.store.accounts.find(user.account_id)
         shown = object_from(
             AccountAnswer,
@@ -106,8 +105,7 @@ class AccountRoutes:
         (200, CreditsAnswer, "A page of the ledger."),
         parameters=PAGING_BACK,
     )
-    async def ledger(self) -> Response:
-        user = await self.services.customer()
+    async def ledger(self, user: User) -> Response:
         limit = page_limit()
         found = self.services.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
         following = found[limit - 1].id if len(found) > limit else None

@@ -10,7 +10,7 @@ from quart import Response, request
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, PasswordHasher, check_new
-from appliance.model.mail import Role
+from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.web.answer import Time, object_from
@@ -85,8 +85,7 @@ class AdminAccountRoutes:
         (200, AccountsAnswer, "A page of accounts."),
         parameters=PAGING,
     )
-    async def page(self) -> Response:
-        await self.services.admin()
+    async def page(self, _admin: User) -> Response:
         limit = page_limit()
         found = self.services.store.accounts.page(request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
@@ -100,8 +99,7 @@ class AdminAccountRoutes:
         Code.CONFLICT,
         body=NewAccountRequest,
     )
-    async def create(self) -> Response:
-        await self.services.admin()
+    async def create(self, _admin: User) -> Response:
         body = await json_request(NewAccountRequest)
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.hashing.hashed(check_new(body.password), site_of(client_address()))
@@ -115,8 +113,7 @@ class AdminAccountRoutes:
         Code.NOT_FOUND,
         parameters=(_ID,),
     )
-    async def show(self, account_id: str) -> Response:
-        await self.services.admin()
+    async def show(self, _admin: User, account_id: str) -> Response:
         return self._shown(account_id)
 
     @for_admins(
@@ -126,8 +123,7 @@ class AdminAccountRoutes:
         Code.NOT_FOUND,
         parameters=(_ID,),
     )
-    async def suspend(self, account_id: str) -> Response:
-        await self.services.admin()
+    async def suspend(self, _admin: User, account_id: str) -> Response:
         return await self._set_suspended(account_id, True)
 
     @for_admins(
@@ -137,8 +133,7 @@ class AdminAccountRoutes:
         Code.NOT_FOUND,
         parameters=(_ID,),
     )
-    async def resume(self, account_id: str) -> Response:
-        await self.services.admin()
+    async def resume(self, _admin: User, account_id: str) -> Response:
         return await self._set_suspended(account_id, False)
 
     async def _set_suspended(self, account_id: str, suspended: bool) -> Response:
@@ -155,8 +150,7 @@ class AdminAccountRoutes:
         body=CreditsRequest,
         parameters=(_ID,),
     )
-    async def credit(self, account_id: str) -> Response:
-        await self.services.admin()
+    async def credit(self, _admin: User, account_id: str) -> Response:
         body = await json_request(CreditsRequest)
         accounts = self.services.store.accounts
         found = accounts.find(account_id)

@@ -10,6 +10,7 @@ from quart import Response
 from appliance.config.settings import WarmupSettings
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
+from appliance.model.mail import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.pools import EVERY
 from appliance.web.app import ApiServices, answer, json_request, request_id
@@ -68,8 +69,7 @@ class AdminQueueRoutes:
         "Read what waits of all accounts' mail, by provider pool.",
         (200, QueueAnswer, "The pools with most mail, and all that are held."),
     )
-    async def show(self) -> Response:
-        await self.services.admin()
+    async def show(self, _admin: User) -> Response:
         mail = await self.services.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
         holds = self.services.store.pools.holds()
         paused = pause_of(holds.pop(EVERY, None))
@@ -88,8 +88,7 @@ class AdminQueueRoutes:
         body=PauseRequest,
         parameters=(_POOL,),
     )
-    async def pause(self, pool: str) -> Response:
-        await self.services.admin()
+    async def pause(self, _admin: User, pool: str) -> Response:
         body = await json_request(PauseRequest)
         if fault := fault_in_line(body.reason):
             raise invalid("reason", f"must not contain {fault}")
@@ -103,8 +102,7 @@ class AdminQueueRoutes:
         Code.NOT_FOUND,
         parameters=(_POOL,),
     )
-    async def resume(self, pool: str) -> Response:
-        await self.services.admin()
+    async def resume(self, _admin: User, pool: str) -> Response:
         if not await self.services.store.pools.release(_name(pool)):
             raise Refused(Code.NOT_FOUND, "This pool is not held.")
         return answer(PoolHeldAnswer(pool, False, None, request_id()))

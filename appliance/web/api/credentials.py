@@ -12,7 +12,7 @@ from quart import Response, request
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import LINE_PATTERN, fault_in_line
-from appliance.model.mail import Scope
+from appliance.model.mail import Scope, User
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
 from appliance.web.app import ApiServices, answer, json_request, page_limit, request_id
@@ -79,8 +79,8 @@ class SmtpCredentialRoutes:
         (200, SmtpCredentialsAnswer, "A page of credentials."),
         parameters=PAGING_BACK,
     )
-    async def page(self) -> Response:
-        user, limit = await self.services.customer(), page_limit()
+    async def page(self, user: User) -> Response:
+        limit = page_limit()
         await self.services.auth.credentials.record_uses()
         found = self.services.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
         following = found[limit - 1].username if len(found) > limit else None
@@ -94,8 +94,8 @@ class SmtpCredentialRoutes:
         Code.CONFLICT,
         body=SmtpCredentialRequest,
     )
-    async def create(self) -> Response:
-        user, body = await self.services.customer(), await json_request(SmtpCredentialRequest)
+    async def create(self, user: User) -> Response:
+        body = await json_request(SmtpCredentialRequest)
         name = check_label(body.name)
         username, password = await self.services.store.access.create_credential(user.account_id, name, by_owner=True)
         created_at = rfc3339(self.services.store.access.credential(user.account_id, username).created_at)
@@ -108,8 +108,7 @@ class SmtpCredentialRoutes:
         Code.NOT_FOUND,
         parameters=(identifier("The credential's username.", "^smtp_[0-9a-f]{32}$", "username"),),
     )
-    async def revoke(self, username: str) -> Response:
-        user = await self.services.customer()
+    async def revoke(self, user: User, username: str) -> Response:
         await self.services.store.access.revoke_credential(user.account_id, username)
         self.services.auth.forget()
         return answer(RevokedAnswer(True, request_id()))
@@ -161,8 +160,8 @@ class ApiKeyRoutes:
         (200, ApiKeysAnswer, "A page of keys."),
         parameters=PAGING_BACK,
     )
-    async def page(self) -> Response:
-        user, limit = await self.services.customer(), page_limit()
+    async def page(self, user: User) -> Response:
+        limit = page_limit()
         await self.services.auth.credentials.record_uses()
         found = self.services.store.access.newest_keys(user.account_id, request.args.get("before"), limit + 1)
         following = found[limit - 1].id if len(found) > limit else None
@@ -176,8 +175,8 @@ class ApiKeyRoutes:
         Code.CONFLICT,
         body=ApiKeyRequest,
     )
-    async def create(self) -> Response:
-        user, body = await self.services.customer(), await json_request(ApiKeyRequest)
+    async def create(self, user: User) -> Response:
+        body = await json_request(ApiKeyRequest)
         name = check_label(body.name)
         key_id, key = await self.services.store.access.create_key(
             user.account_id, scope=body.scope, test=body.test, name=name, by_owner=True
@@ -192,8 +191,7 @@ class ApiKeyRoutes:
         Code.NOT_FOUND,
         parameters=(identifier("The key's id.", "^key_[0-9a-f]{32}$"),),
     )
-    async def revoke(self, key_id: str) -> Response:
-        user = await self.services.customer()
+    async def revoke(self, user: User, key_id: str) -> Response:
         if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
             raise Refused(Code.NOT_FOUND, "there is no such API key")
         await self.services.store.access.revoke_key(key_id, user.account_id)

@@ -22,7 +22,7 @@ from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.model.mail import Domain
+from appliance.model.mail import Domain, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, answer, json_request, page_limit, request_id
 from appliance.web.operations import PAGING, Json, for_customers, parameter
@@ -125,8 +125,8 @@ class DomainRoutes:
         (200, DomainsAnswer, "A page of domains."),
         parameters=PAGING,
     )
-    async def page(self) -> Response:
-        user, limit = await self.services.customer(), page_limit()
+    async def page(self, user: User) -> Response:
+        limit = page_limit()
         found = self.services.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
         shown = [object_from(DomainObject, each, status=_status(each)) for each in found[:limit]]
@@ -139,8 +139,8 @@ class DomainRoutes:
         Code.CONFLICT,
         body=DomainRequest,
     )
-    async def add(self) -> Response:
-        user, body = await self.services.customer(), await json_request(DomainRequest)
+    async def add(self, user: User) -> Response:
+        body = await json_request(DomainRequest)
         added = await self.services.store.domains.register(user.account_id, domain_name(body.domain))
         wanted = await self.lookups.records(user.account_id, added.name)
         return _answer(
@@ -154,8 +154,7 @@ class DomainRoutes:
         Code.NOT_FOUND,
         parameters=(_NAME,),
     )
-    async def show(self, name: str) -> Response:
-        user = await self.services.customer()
+    async def show(self, user: User, name: str) -> Response:
         found = self.services.store.domains.find(user.account_id, _spelled(name))
         wanted = await self.lookups.records(user.account_id, found.name)
         return _answer(found, await self.lookups.check(user.account_id, wanted))
@@ -167,8 +166,7 @@ class DomainRoutes:
         Code.NOT_FOUND,
         parameters=(_NAME,),
     )
-    async def verify(self, name: str) -> Response:
-        user = await self.services.customer()
+    async def verify(self, user: User, name: str) -> Response:
         found = self.services.store.domains.find(user.account_id, _spelled(name))
         checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
         if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
@@ -183,8 +181,7 @@ class DomainRoutes:
         Code.NOT_FOUND,
         parameters=(_NAME,),
     )
-    async def remove(self, name: str) -> Response:
-        user = await self.services.customer()
+    async def remove(self, user: User, name: str) -> Response:
         await self.services.store.domains.remove(user.account_id, _spelled(name))
         self.services.auth.forget()
         return answer(DeletedAnswer(True, request_id()))

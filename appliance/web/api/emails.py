@@ -17,7 +17,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import domain_name
 from appliance.message.limits import MAILBOX_LENGTH, TAG_LENGTH
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
-from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source
+from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source, User
 from appliance.model.queue import PoolView
 from appliance.times import rfc3339
 from appliance.web.answer import Time
@@ -103,8 +103,8 @@ class EmailRoutes:
         (200, EmailsAnswer, "A page of messages."),
         parameters=(*_FILTERS, *PAGING_BACK),
     )
-    async def page(self) -> Response:
-        user, limit, wanted = await self.services.customer(), page_limit(), _filter()
+    async def page(self, user: User) -> Response:
+        limit, wanted = page_limit(), _filter()
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
         found = await self.services.store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
         shown = await self.workers.run(
@@ -119,8 +119,8 @@ class EmailRoutes:
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
     )
-    async def show(self, message_id: str) -> Response:
-        user, store = await self.services.customer(), self.services.store
+    async def show(self, user: User, message_id: str) -> Response:
+        store = self.services.store
         account_id = user.account_id
         message, facts = store.messages.read(account_id, message_id), store.mail_log.facts(account_id, message_id)
         if message is None or facts is None:
@@ -147,8 +147,7 @@ class EmailRoutes:
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
     )
-    async def body(self, message_id: str) -> Response:
-        user = await self.services.customer()
+    async def body(self, user: User, message_id: str) -> Response:
         facts = self.services.store.mail_log.facts(user.account_id, message_id)
         if facts is None:
             raise _unknown()
@@ -162,8 +161,7 @@ class EmailRoutes:
         Code.CONFLICT,
         parameters=(MESSAGE_ID,),
     )
-    async def cancel(self, message_id: str) -> Response:
-        user = await self.services.customer()
+    async def cancel(self, user: User, message_id: str) -> Response:
         if self.services.store.mail_log.facts(user.account_id, message_id) is None:
             raise _unknown()
         count = await self.services.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)

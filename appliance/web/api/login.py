@@ -196,8 +196,8 @@ class LoginRoutes:
         "End the session of the token at hand, with every token of it.",
         (200, LoggedOutObject, "Logged out."),
     )
-    async def logout(self) -> Response:
-        user, claims = await self.services.user()
+    async def logout(self, user: User) -> Response:
+        _, claims = await self.services.user()
         await self.services.store.sessions.end(claims.session_id, user.id)
         self.services.auth.forget()
         return self._with_cookie(answer(LoggedOutObject(True, request_id())), None)
@@ -209,8 +209,7 @@ class LoginRoutes:
         Code.FORBIDDEN,
         body=PasswordRequest,
     )
-    async def password(self) -> Response:
-        user = await self.services.customer()
+    async def password(self, user: User) -> Response:
         wanted = await json_request(PasswordRequest)
         new = check_new(wanted.new_password, "new_password")
         if not await self._is_right(self._attempted(user.email, user), wanted.current_password, user):
@@ -258,8 +257,8 @@ class SessionRoutes:
         "List where the user is logged in.",
         (200, SessionsAnswer, "The sessions."),
     )
-    async def show(self) -> Response:
-        user, claims = await self.services.user()
+    async def show(self, user: User) -> Response:
+        _, claims = await self.services.user()
         found = self.services.store.sessions.of(user.id)
         shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
         return answer(SessionsAnswer(shown, None, request_id()))
@@ -269,8 +268,7 @@ class SessionRoutes:
         "Log out everywhere, here too.",
         (200, EndedAnswer, "Ended."),
     )
-    async def end_all(self) -> Response:
-        user = await self.services.customer()
+    async def end_all(self, user: User) -> Response:
         ended = await self.services.store.sessions.end_all(user.id)
         self.services.auth.forget()
         return answer(EndedAnswer(ended, request_id()))
@@ -282,8 +280,7 @@ class SessionRoutes:
         Code.NOT_FOUND,
         parameters=(identifier("The session's id.", "^ses_[0-9a-f]{32}$"),),
     )
-    async def end(self, session_id: str) -> Response:
-        user = await self.services.customer()
+    async def end(self, user: User, session_id: str) -> Response:
         if not await self.services.store.sessions.end(session_id, user.id):
             raise Refused(Code.NOT_FOUND, "There is no such session.")
         self.services.auth.forget()

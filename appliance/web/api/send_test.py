@@ -14,7 +14,7 @@ from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable
-from appliance.model.mail import Caller, MessageStatus, Source
+from appliance.model.mail import Caller, MessageStatus, Source, User
 from appliance.times import SECOND
 from appliance.web.app import ApiServices, answer, json_request, request_id
 from appliance.web.operations import for_customers
@@ -92,8 +92,8 @@ class SendTestRoutes:
         Code.RATE_LIMITED,
         body=TestMailRequest,
     )
-    async def send(self) -> Response:
-        user, body = await self.services.customer(), await json_request(TestMailRequest)
+    async def send(self, user: User) -> Response:
+        body = await json_request(TestMailRequest)
         caller = self.services.store.access.caller_by_account(user.account_id)
         assert caller is not None  # noqa: S101 - its user has just been let in
         self.intake.check_open(caller)

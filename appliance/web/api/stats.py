@@ -8,6 +8,7 @@ from quart import Response, request
 
 from appliance.errors import invalid
 from appliance.model.dashboard import AccountStatistics
+from appliance.model.mail import User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time
@@ -79,8 +80,8 @@ class StatsRoutes:
             ),
         ),
     )
-    async def show(self) -> Response:
-        user, days = await self.services.customer(), _days()
+    async def show(self, user: User) -> Response:
+        days = _days()
         now = self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
         numbers = await self.services.store.statistics.of(user.account_id, first * HOUR)

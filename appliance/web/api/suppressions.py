@@ -12,6 +12,7 @@ from appliance.intake.limits import Quota
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.message.schema import Mailbox
+from appliance.model.mail import User
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, answer, json_request, page_limit, request_id
 from appliance.web.operations import PAGING, for_customers, parameter
@@ -62,8 +63,8 @@ class SuppressionRoutes:
         (200, SuppressionsAnswer, "A page of addresses."),
         parameters=PAGING,
     )
-    async def page(self) -> Response:
-        user, limit = await self.services.customer(), page_limit()
+    async def page(self, user: User) -> Response:
+        limit = page_limit()
         found = self.services.store.suppressions.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].address if len(found) > limit else None
         shown = [object_from(SuppressionObject, entry) for entry in found[:limit]]
@@ -75,8 +76,7 @@ class SuppressionRoutes:
         (201, SuppressionAnswer, "The entry, new or as it was."),
         body=SuppressionRequest,
     )
-    async def add(self) -> Response:
-        user = await self.services.customer()
+    async def add(self, user: User) -> Response:
         body = await json_request(SuppressionRequest)
         if fault := fault_in_line(body.reason):
             raise invalid("reason", f"must not contain {fault}")
@@ -92,8 +92,7 @@ class SuppressionRoutes:
         Code.NOT_FOUND,
         parameters=(_ADDRESS,),
     )
-    async def remove(self, address: str) -> Response:
-        user = await self.services.customer()
+    async def remove(self, user: User, address: str) -> Response:
         try:
             key = parse(address, "address").key
         except Refused as refused:

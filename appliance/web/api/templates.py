@@ -12,7 +12,7 @@ from appliance.intake.limits import Quota
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
-from appliance.model.mail import StoredTemplate
+from appliance.model.mail import StoredTemplate, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, answer, json_request, page_limit, request_id
 from appliance.web.operations import BEFORE_PARAMETER, PAGING, for_customers, limit_parameter, parameter
@@ -98,8 +98,8 @@ class TemplateRoutes:
         (200, TemplatesAnswer, "A page of templates."),
         parameters=PAGING,
     )
-    async def page(self) -> Response:
-        user, limit = await self.services.customer(), page_limit()
+    async def page(self, user: User) -> Response:
+        limit = page_limit()
         found, more = self.services.store.templates.page(user.account_id, request.args.get("after", ""), limit)
         shown = [object_from(TemplateObject, each, variables=_variables(each)) for each in found]
         return answer(TemplatesAnswer(shown, found[-1].alias if more else None, request_id()))
@@ -111,8 +111,7 @@ class TemplateRoutes:
         Code.NOT_FOUND,
         parameters=(ALIAS_PARAMETER,),
     )
-    async def show(self, alias: str) -> Response:
-        user = await self.services.customer()
+    async def show(self, user: User, alias: str) -> Response:
         stored = self.services.store.templates.current(user.account_id, alias) if ALIAS.fullmatch(alias) else None
         if stored is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
@@ -126,8 +125,7 @@ class TemplateRoutes:
         body=TemplateRequest,
         parameters=(ALIAS_PARAMETER,),
     )
-    async def save(self, alias: str) -> Response:
-        user = await self.services.customer()
+    async def save(self, user: User, alias: str) -> Response:
         body = await json_request(TemplateRequest)
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
@@ -143,8 +141,7 @@ class TemplateRoutes:
         Code.NOT_FOUND,
         parameters=(ALIAS_PARAMETER,),
     )
-    async def delete(self, alias: str) -> Response:
-        user = await self.services.customer()
+    async def delete(self, user: User, alias: str) -> Response:
         if not ALIAS.fullmatch(alias):
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         await self.services.store.templates.delete(user.account_id, alias)
@@ -161,8 +158,7 @@ class TemplateRoutes:
             {**BEFORE_PARAMETER, "schema": {"type": "string", "pattern": f"^[0-9]{{1,{_DIGITS}}}$"}},
         ),
     )
-    async def versions(self, alias: str) -> Response:
-        user = await self.services.customer()
+    async def versions(self, user: User, alias: str) -> Response:
         limit, before = page_limit(VERSIONS_ON_PAGE), _version_before()
         if not ALIAS.fullmatch(alias) or self.services.store.templates.current(user.account_id, alias) is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)

@@ -10,6 +10,7 @@ from quart import Response
 
 from appliance.errors import Code, invalid
 from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.model.mail import User
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_object
@@ -72,8 +73,7 @@ class WebhookRoutes:
     max_attempts: int
 
     @for_customers("GET /v1/webhook", "Read the account's webhook.", (200, WebhookAnswer, "The webhook, or null."))
-    async def show(self) -> Response:
-        user = await self.services.customer()
+    async def show(self, user: User) -> Response:
         webhook = self.services.store.webhooks.of(user.account_id)
         return answer(WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id()))
 
@@ -83,8 +83,7 @@ class WebhookRoutes:
         (200, SavedWebhookAnswer, "The webhook as saved, with its `secret` if it is new."),
         body=WebhookRequest,
     )
-    async def save(self) -> Response:
-        user = await self.services.customer()
+    async def save(self, user: User) -> Response:
         settings = _settings(await json_request(WebhookRequest))
         if (fault := await self.check_url(settings.url)) is not None:
             raise invalid("url", fault)
@@ -99,8 +98,7 @@ class WebhookRoutes:
         (200, DeletedAnswer, "Deleted."),
         Code.NOT_FOUND,
     )
-    async def delete(self) -> Response:
-        user = await self.services.customer()
+    async def delete(self, user: User) -> Response:
         await self.services.store.webhooks.delete(user.account_id)
         return answer(DeletedAnswer(True, request_id()))
 
@@ -110,8 +108,7 @@ class WebhookRoutes:
         (200, SecretAnswer, "The secret, shown only now."),
         Code.NOT_FOUND,
     )
-    async def rotate_secret(self) -> Response:
-        user = await self.services.customer()
+    async def rotate_secret(self, user: User) -> Response:
         webhook = self.services.store.webhooks.existing(user.account_id)
         secret, sealed = self.secrets.fresh(webhook.id)
         await self.services.store.webhooks.replace_secret(webhook, sealed)
@@ -125,8 +122,7 @@ class WebhookRoutes:
         Code.CONFLICT,
         Code.RATE_LIMITED,
     )
-    async def ping(self) -> Response:
-        user = await self.services.customer()
+    async def ping(self, user: User) -> Response:
         delivery = await self.services.store.webhook_history.ping(user.account_id)
         return answer(DeliveryAnswer(delivery_object(delivery, self.max_attempts), request_id()), 202)
 

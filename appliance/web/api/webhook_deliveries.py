@@ -10,6 +10,7 @@ from quart import Response, request
 from appliance.concurrency.workers import ON_LOOP, Workers
 from appliance.errors import Code
 from appliance.intake.limits import RequestRate
+from appliance.model.mail import User
 from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
 from appliance.outside import Outside
 from appliance.times import rfc3339
@@ -87,8 +88,7 @@ class WebhookDeliveryRoutes:
         (200, DeliveriesAnswer, "A page of deliveries."),
         parameters=_HISTORY,
     )
-    async def page(self) -> Response:
-        user = await self.services.customer()
+    async def page(self, user: User) -> Response:
         limit, message_id, before = (
             page_limit(DELIVERIES_ON_PAGE),
             request.args.get("message_id"),
@@ -113,8 +113,7 @@ class WebhookDeliveryRoutes:
         Code.RATE_LIMITED,
         parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
     )
-    async def replay(self, delivery_id: str) -> Response:
-        user = await self.services.customer()
+    async def replay(self, user: User, delivery_id: str) -> Response:
         self.replays.take(user.account_id)
         delivery = await self.services.store.webhook_history.replay(user.account_id, delivery_id)
         return answer(DeliveryAnswer(delivery_object(delivery, self.max_attempts), request_id()), 202)

@@ -35,7 +35,7 @@ async def test_replays_are_bounded(tmp_path: Path) -> None:
         account: Any = Owner("acc_1")
         services = ApiServices(store, outside, account)
         routes = WebhookDeliveryRoutes(services, Workers(), 7, replay_rate(outside, at_once=3))
-        client = create_app([routes]).test_client()
+        client = create_app(services, [routes]).test_client()
         assert [(await replay(client, "whd_1")).status_code for _ in range(3)] == [404] * 3
         refused = await replay(client, "whd_1")
         assert refused.status_code == 429
