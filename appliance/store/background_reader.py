@@ -24,7 +24,11 @@ class Scanner:
     def __init__(self, path: Path, *, inline: bool) -> None:
         self._path = path
         self._inline = inline  # on the caller's thread, for tests on a virtual clock
-        self._connection: apsw.Connection | None = None  # opened when first needed
+        self._connection: apsw.Connection | None = None
+        if not inline:
+            # At once, with the log: later the server may have no descriptor left. A single command may never need it.
+            self._connection = open_reader(path)
+            self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         self._turns = FairQueue(1, patience=inf, rest=0)
         self._thread = trio.CapacityLimiter(1)
 

@@ -1,5 +1,6 @@
 """Readings on the thread: accounts take turns, an account's queue is bounded, the server's own is not."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import trio.testing
 from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER
 from appliance.errors import Code, Refused
 from appliance.store.background_reader import Scanner
+from appliance.store.connection import open_writer
 
 
 @pytest.fixture
@@ -41,6 +43,18 @@ async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) 
         gate.set()
     scanner.close()
     assert (order.index("few"), len(order)) == (0, 21)
+
+
+async def test_the_first_read_of_a_server_opens_no_file(tmp_path: Path) -> None:
+    """A server that is out of descriptors by then reads all the same."""
+    writer = open_writer(tmp_path / "db")
+    writer.execute("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+    scanner = Scanner(tmp_path / "db", inline=False)
+    opened = os.listdir("/proc/self/fd")
+    assert await scanner.read(lambda c: c.execute("SELECT a FROM t").get) == 1
+    assert os.listdir("/proc/self/fd") == opened
+    scanner.close()
+    writer.close()
 
 
 async def test_only_an_account_is_refused(scanner: Scanner) -> None:
