@@ -1,8 +1,11 @@
 """A disk without room (threats.md 25): refusals that can be retried, nothing lost, and it goes on by itself."""
 
 import json
+import sqlite3
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from appliance.store import FILE_NAME
@@ -69,21 +72,31 @@ def test_no_room_when_the_log_outgrows_its_index(disk: SmallDisk, tmp_path: Path
     """A commit that is in the log must not fail because the next piece of the log's index finds no room."""
     with appliance(tmp_path, credit=CREDIT) as running:
         senders, log = Senders(size=60_000), running.data_dir / f"{FILE_NAME}-wal"
-        while pages(log) < INDEXED - 120:
-            assert senders.post(running).status == 202
-        senders.size = 100
-        while pages(log) < INDEXED:
-            if pages(log) > INDEXED - 60:
-                disk.fill(leave=ONE_COMMIT)
-            senders.post(running)
-            time.sleep(0.05)  # until it is delivered, too
-            (disk.directory / "ballast").unlink(missing_ok=True)
+        with old_reader(running.data_dir / FILE_NAME):
+            while pages(log) < INDEXED - 120:
+                assert senders.post(running).status == 202
+            senders.size = 100
+            while pages(log) < INDEXED:
+                if pages(log) > INDEXED - 60:
+                    disk.fill(leave=ONE_COMMIT)
+                senders.post(running)
+                time.sleep(0.05)  # until it is delivered, too
+                (disk.directory / "ballast").unlink(missing_ok=True)
         disk.fill()
         assert senders.post(running).status == 503
         disk.make_room()
         assert senders.accepted_again_within(running) < RECOVERY
         senders.check_all_are_delivered(running, CREDIT)
         assert running.terminate() == 0
+
+
+@contextmanager
+def old_reader(database: Path) -> Iterator[None]:
+    """A reader of the database as it is now: the log cannot be copied into the file and begun again meanwhile."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM messages").fetchall()
+        yield
 
 
 def pages(log: Path) -> int:
