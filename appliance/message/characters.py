@@ -18,7 +18,9 @@ _CLEANED: Final = bytes(ord("?") if octet in _OCTETS_NOT_IN_A_BODY else octet fo
 _C1_LEAD: Final = b"\xc2"
 _C1: Final = re.compile(b"\xc2[\x80-\x9f]")
 _LONE_CARRIAGE_RETURN: Final = re.compile("\r(?!\n)")
-_BLOCK: Final = 64 * 1024  # characters or octets checked at once, so that a large text is never copied whole
+# Characters or octets checked at once. A large text is never copied whole, and other threads run between two blocks:
+# with 64 KiB, 10 MiB of dots made the p99 of other clients 37 ms instead of 16.
+_BLOCK: Final = 8 * 1024
 
 # The same for a JSON Schema, in the syntax that ECMA-262 and Python share.
 LINE_PATTERN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
