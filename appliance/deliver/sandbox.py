@@ -61,6 +61,7 @@ async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allow
         if store.pools.paused() is not None:
             await wake.wait(PAUSE_CHECK)
             continue
+        polled_at = outside.now()
         try:
             worked = await deliver_due(store, outside, attempts_allowed) or await _bring_back(store, outside)
         except Refused as refused:
@@ -70,7 +71,7 @@ async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allow
             await trio.sleep(STORAGE_PAUSE)
             continue
         if not worked:
-            await wake.wait(_seconds_until_due(store, outside))
+            await wake.wait(_seconds_until_due(store, outside, polled_at))
 
 
 async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> int:
@@ -89,6 +90,6 @@ async def _bring_back(store: Store, outside: Outside) -> int:
     return await store.queue_control.bring_forward(outside.now() + LONGEST_DEFERRAL, simulated=True)
 
 
-def _seconds_until_due(store: Store, outside: Outside) -> float:
-    due_at = store.queue.next_due(simulated=True)
+def _seconds_until_due(store: Store, outside: Outside, polled_at: int) -> float:
+    due_at = store.queue.next_due(simulated=True, after=polled_at)
     return SLEEP_LIMIT if due_at is None else max(0.0, (due_at - outside.now()) / 1_000_000)

@@ -120,9 +120,12 @@ class Queue:
         wanted = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
         return self.engine.read(lambda c: [due_recipient(row) for row in rows(c, _DUE, wanted)])
 
-    def next_due(self, *, simulated: bool) -> int | None:
-        """When the next recipient that is not due yet will be."""
-        wanted = {"simulated": int(simulated), "now": self.outside.now()}
+    def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
+        """When the first recipient is due after `after`, or after now.
+
+        What becomes due between two reads must not be missed by both: ask for it before a poll, or with its time.
+        """
+        wanted = {"simulated": int(simulated), "now": self.outside.now() if after is None else after}
         row = self.engine.read(lambda c: first(c, _NEXT_DUE, wanted))
         return None if row is None else row[0]
 

@@ -156,9 +156,10 @@ class WebhookPosts:
         wanted = _bindings(lane) | {"now": self.outside.now(), "most": most}
         return self.engine.read(lambda c: [DuePost(lane, *row) for row in rows(c, _DUE, wanted)])
 
-    def next_due(self, lane: Lane) -> int | None:
-        """When the next post of a lane that is not due yet will be."""
-        row = self.engine.read(lambda c: first(c, _NEXT_DUE, _bindings(lane) | {"now": self.outside.now()}))
+    def next_due(self, lane: Lane, after: int | None = None) -> int | None:
+        """When the first post of a lane is due after `after` (the time of the last read of due posts), or after now."""
+        wanted = _bindings(lane) | {"now": self.outside.now() if after is None else after}
+        row = self.engine.read(lambda c: first(c, _NEXT_DUE, wanted))
         return None if row is None else row[0]
 
     async def record(self, results: Sequence[PostResult]) -> None:

@@ -191,12 +191,12 @@ class Dispatcher:
         """Load more of what is due; whether anything waits."""
         limit = max(POSTS_PER_QUEUE_AT_LEAST, min(POSTS_PER_QUEUE, self._posts_in_memory // len(self.queues)))
         if queue.more_due and (room := queue.room(limit)) > 0:
-            count = room + len(queue.loaded)
+            count, read_at = room + len(queue.loaded), self._outside.now()
             due = self._posts.due(queue.lane, count)
             queue.load([post for post in due if post.id not in queue.loaded][:room])
             queue.more_due = len(due) >= count
             if not queue.more_due:
-                self._note_later(queue.lane, self._posts.next_due(queue.lane))
+                self._note_later(queue.lane, self._posts.next_due(queue.lane, after=read_at))
         return bool(queue.waiting)
 
     def _may_start(self, queue: ReceiverQueue) -> bool:

@@ -71,6 +71,33 @@ async def test_a_deferral_is_delivered_two_seconds_later(
     assert message.recipients[0].attempt_count == 2
 
 
+@pytest.mark.parametrize("reads_before", [1, 2, 3, 4])
+async def test_a_recipient_that_becomes_due_during_a_poll_is_not_missed(
+    autojump_clock: MockClock, tmp_path: Path, nursery: trio.Nursery, reads_before: int
+) -> None:
+    """Too late for the poll and too early for the question when the next is due, it must not wait for a minute."""
+    reads, jumps_after = 0, 1_000_000
+
+    def now() -> int:  # a second passes between two reads of the clock
+        nonlocal reads
+        reads += 1
+        return MORNING + round(trio.current_time() * 1_000_000) + (1_000_000 if reads > jumps_after else 0)
+
+    outside, wake = Outside(now=now), Wake()
+    async with open_store(tmp_path / "data", outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+        new = Messages(outside, account.id).new("defer@example.net")
+        await store.messages.accept(new)
+        nursery.start_soon(sandbox.run_sandbox, store, outside, wake, ATTEMPTS)
+        await trio.sleep(1.5)
+        assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+        reads, jumps_after = 0, reads_before
+        wake.set()
+        await trio.sleep(0.1)
+        assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_wake_ends_the_sleep(
     autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
 ) -> None:
