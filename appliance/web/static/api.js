@@ -21,11 +21,10 @@ export class ApiError extends Error {
 	}
 }
 
-const unreachable = () =>
-	new ApiError(0, {
-		error: "The server does not answer. It may be restarting; try again in a moment.",
-		code: "unreachable",
-	});
+export function unreachable() {
+	const error = "The server does not answer. It may be restarting; try again in a moment.";
+	throw new ApiError(0, { error, code: "unreachable" });
+}
 
 async function answer(response) {
 	let body;
@@ -44,7 +43,8 @@ async function send(method, path, body, signal) {
 	try {
 		return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
 	} catch (error) {
-		throw error.name === "AbortError" ? error : unreachable();
+		if (error.name === "AbortError") throw error;
+		unreachable();
 	}
 }
 
@@ -64,7 +64,7 @@ function withCookie() {
 		try {
 			return await fetch("/v1/auth/refresh", { method: "POST", keepalive: true });
 		} catch {
-			throw unreachable();
+			unreachable();
 		}
 	};
 	return navigator.locks ? navigator.locks.request("session", ask) : ask();

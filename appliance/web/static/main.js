@@ -64,7 +64,7 @@ function context(place, signal) {
 	};
 }
 
-/** What stands in the place of a page; if not even that can be fetched, one sentence. */
+/** What is shown in place of a page that failed. */
 async function failed(error) {
 	try {
 		return (await import("./form.js")).failure(error);
@@ -82,7 +82,7 @@ async function show({ scroll = 0, focus = true } = {}) {
 	let content;
 	try {
 		if (!place) throw Object.assign(new Error("There is no such page."), { status: 404 });
-		const page = await import(`./pages/${place.name}.js`);
+		const page = await import(`./pages/${place.name}.js`).catch(api.unreachable);
 		content = await page.default(context(place, signal));
 	} catch (error) {
 		if (signal.aborted) return;
@@ -112,14 +112,14 @@ function mark(section) {
 	}
 }
 
-/** Another page; `replace` leaves no step back to this one. */
+/** Opens a page; `replace` leaves no step back. */
 function go(href, { replace = false, focus = true } = {}) {
 	history.replaceState({ ...history.state, scroll: scrollY }, "");
 	history[replace ? "replaceState" : "pushState"]({}, "", href);
 	return show({ focus });
 }
 
-// ---- who is there
+// ---- session
 
 function entered(who) {
 	account = who;
@@ -178,7 +178,7 @@ document.querySelector(".theme").addEventListener("click", () => {
 	try {
 		localStorage.setItem("theme", root.dataset.theme);
 	} catch {
-		// It lasts as long as the page, then.
+		// no storage
 	}
 });
 
