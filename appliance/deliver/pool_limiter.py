@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from appliance.deliver.providers import PoolLimits
+from appliance.model.queue import SlowedAccount
 from appliance.report.explain import QUOTED_REPLY
 from appliance.times import SECOND
 
@@ -171,12 +172,13 @@ class PoolLimiter:
         """A result is on disk, or will never be."""
         self.unrecorded -= 1
 
-    def slowed_accounts(self, now: int) -> dict[str, tuple[int, str]]:
-        return {
-            account: (standing.throttle.slowed_until, standing.throttle.slowed_by or "")
-            for account, standing in self._standings.items()
-            if standing.throttle.is_slowed(now)
-        }
+    def slowed_accounts(self, now: int) -> list[SlowedAccount]:
+        """The accounts whose mail alone waits here: for a pause to end, or for the few slots they are left with."""
+        return [
+            SlowedAccount(account, throttle.slowed_until, throttle.slowed_by or "", throttle.slots)
+            for account, throttle in sorted((each, standing.throttle) for each, standing in self._standings.items())
+            if not self.lets_pass(account, now)
+        ]
 
     # ---- what servers say
 

@@ -22,7 +22,7 @@ from appliance.deliver.proofs import Proofs
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.model.mail import OutgoingSession
-from appliance.model.queue import PoolHold, PoolState, SlowedAccount
+from appliance.model.queue import PoolHold, PoolState
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY
@@ -311,7 +311,7 @@ def _tell_of(pause: PoolHold | None) -> None:
 
 def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:
     throttle = limiter.throttle
-    waiting = tuple(SlowedAccount(account, *wait) for account, wait in sorted(limiter.slowed_accounts(now).items()))
+    waiting = tuple(limiter.slowed_accounts(now))
     return PoolState(
         pool,
         limiter.in_use,

@@ -45,8 +45,9 @@ class SlowedAccount:
     """An account whose mail to a pool waits, because the servers there throttle it."""
 
     account_id: str
-    until: int
+    until: int  # none of its mail begins before
     reason: str
+    slots: int = 1  # that it has from then on
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class PoolStates:
         def work(c: apsw.Connection) -> None:
             run(c, _FORGET, {})
             for state in states:
-                accounts = [(each.account_id, each.until, each.reason) for each in state.slowed_accounts]
+                accounts = [astuple(each) for each in state.slowed_accounts]
                 row: dict[str, Any] = {"pool": state.pool, "in_use": state.in_use, "allowed": state.allowed}
                 row |= {"slowed_until": state.slowed_until, "slowed_by": state.slowed_by, "updated_at": now}
                 run(c, _SAY, row | {"slowed_accounts": msgspec.json.encode(accounts).decode() if accounts else None})
@@ -211,7 +211,7 @@ class PoolStates:
 
 
 def _slowed_accounts(text: str | None) -> tuple[SlowedAccount, ...]:
-    told = msgspec.json.decode(text or "[]", type=list[tuple[str, int, str]])
+    told = msgspec.json.decode(text or "[]", type=list[tuple[Any, ...]])
     return tuple(SlowedAccount(*each) for each in told)
 
 

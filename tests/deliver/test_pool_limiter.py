@@ -10,6 +10,7 @@ from appliance.deliver.pool_limiter import (
     PoolLimiter,
 )
 from appliance.deliver.providers import PoolLimits
+from appliance.model.queue import SlowedAccount
 from appliance.times import SECOND
 
 NOW = 1_750_000_000 * SECOND
@@ -194,12 +195,15 @@ def test_a_wish_about_one_accounts_mail_slows_that_account() -> None:
     assert not limiter.lets_pass("acc_1", NOW)
     assert limiter.lets_pass("acc_2", NOW)
     assert limiter.throttle.slots == 8
-    assert limiter.slowed_accounts(NOW) == {"acc_1": (NOW + FIRST_PAUSE, "421 4.7.26 unauthenticated")}
+    slowed = SlowedAccount("acc_1", NOW + FIRST_PAUSE, "421 4.7.26 unauthenticated", slots=4)
+    assert limiter.slowed_accounts(NOW) == [slowed]
     later = NOW + FIRST_PAUSE
     assert limiter.lets_pass("acc_1", later)
+    assert limiter.slowed_accounts(later) == []
     for _ in range(4):
         limiter.enter("acc_1", later)
     assert not limiter.lets_pass("acc_1", later)  # half the slots are its share
+    assert limiter.slowed_accounts(later) == [slowed]
     assert limiter.lets_pass("acc_2", later)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.model.mail import Attempt, Billing, OutgoingSession, Recipient, RecipientStatus, TriedRecipient
-from appliance.model.queue import PoolHold, PoolState, PoolView
+from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.model.warmup import WarmupStatus
 from appliance.report.explain import DialogueLine, attempt_line, clock, dialogue, encryption, span, standing
 from appliance.times import SECOND
@@ -101,6 +101,16 @@ CASES = [
         tried(QUEUED, due=0),
         PoolView("google", None, PoolState("google", 0, 5, NOW - 30 * SECOND, "421 4.7.0 too fast", NOW)),
         "waiting: pool google takes it next, 0 of 5 in use",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", NOW + 30 * SECOND, "421 4.7.0 too fast", 2)),
+        "waiting: this account's mail to pool google is slowed down until 14:00:30 because 421 4.7.0 too fast",
+    ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", NOW, "421 4.7.0 too fast", 2)),
+        "waiting: this account's mail to pool google is down to 2 at once because 421 4.7.0 too fast",
     ),
     (tried(QUEUED, due=0), PoolView(), "waiting: its mail servers have not been looked up yet"),
     (tried(QUEUED, due=0), PoolView("google"), "waiting: pool google takes it as soon as a server runs"),
