@@ -4,7 +4,8 @@ Invariant: a text that passes can neither end a line or a header early nor break
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import BytesIO
 from typing import Final
 
 from appliance.message.limits import LINE_LENGTH
@@ -21,6 +22,7 @@ _LONE_CARRIAGE_RETURN: Final = re.compile("\r(?!\n)")
 # Characters or octets checked at once. A large text is never copied whole, and other threads run between two blocks:
 # with 64 KiB, 10 MiB of dots made the p99 of other clients 37 ms instead of 16.
 _BLOCK: Final = 8 * 1024
+_COPIED: Final = 256 * 1024  # octets copied at once
 
 # The same for a JSON Schema, in the syntax that ECMA-262 and Python share.
 LINE_PATTERN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
@@ -106,6 +108,15 @@ def replaced(data: bytes | bytearray, old: bytes, new: bytes, block_size: int = 
             cut = across + len(old)
         yield bytes(view[start:cut]).replace(old, new)
         start = cut
+
+
+def joined(parts: Iterable[bytes | bytearray | memoryview], block_size: int = _COPIED) -> bytes:
+    """`b"".join(parts)`, copied in pieces: 10 MiB at once would hold the interpreter lock for 7 ms."""
+    copy = BytesIO()  # hands over what it holds without another copy
+    for part in parts:
+        for start in range(0, len(part), block_size):
+            copy.write(part if len(part) <= block_size else memoryview(part)[start : start + block_size])
+    return copy.getvalue()
 
 
 def number_of_long_line(message: bytes) -> int | None:

@@ -8,6 +8,7 @@ worst input known for each unit; `tests/message/test_cost.py` measures it agains
     | 24 bytes of a body, or of a template filled in   | 1            |
     | placeholder of a template                        | 1            |
     | line of a submitted message                      | 1            |
+    | line of its header                               | 3 more       |
     | character of an address, its name included       | 1            |
     | character of a custom header                     | 1            |
     | address outside ASCII, or with A-labels          | 400 more     |
@@ -75,4 +76,6 @@ def of_template(template: Template, variables: Mapping[str, Variable]) -> int:
 def of_submission(data: bytes, recipients: Iterable[str]) -> int:
     """To check and complete a message that came by SMTP."""
     lines = data.count(b"\n", 0, _LINES_COUNTED)  # a longer message is expensive by its size alone
-    return of_size(len(data)) + lines + sum(map(of_address, recipients))
+    end = data.find(b"\r\n\r\n", 0, _LINES_COUNTED)
+    header_lines = data.count(b"\n", 0, _LINES_COUNTED if end < 0 else end)
+    return of_size(len(data)) + lines + 3 * header_lines + sum(map(of_address, recipients))

@@ -12,7 +12,8 @@ the body.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from msgspec import Struct
 from appliance.errors import Code, Refused, invalid
 from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse, unique
-from appliance.message.characters import fault_in_line, has_lone_line_end, number_of_long_line
+from appliance.message.characters import fault_in_line, has_lone_line_end, joined, number_of_long_line
 from appliance.message.decoding import decode_words, header_text, unlisted_charset
 from appliance.message.header_rules import OverSmtp, over_smtp, read_tags
 from appliance.message.submitted_header import Field, end_of_header, fields_of, name_to_show, read_from
@@ -49,7 +50,7 @@ _VARIES: Final = frozenset(
 )
 _BOUNDARY: Final = re.compile(rb'boundary="?([^"\s;]{1,70})')  # as every library writes it, RFC 2046 5.1.1
 _BOUNDARIES: Final = 8  # looked for: a message of three levels has three
-_SLICE: Final = 64 * 1024  # bytes searched at once, since searching holds the interpreter lock
+_SLICE: Final = 16 * 1024  # bytes searched at once, since searching holds the interpreter lock
 
 
 class SubmittedMessage(Struct, frozen=True, gc=False):
@@ -118,8 +119,8 @@ def write(
         top.append("MIME-Version: 1.0\r\n")
     added = "".join(top).encode("ascii")
     if submission.header is None:
-        return added + submission.data
-    return b"".join((added, submission.header, memoryview(submission.data)[submission.header_end :]))
+        return joined((added, submission.data))
+    return joined((added, submission.header, memoryview(submission.data)[submission.header_end :]))
 
 
 def _received(message_id: str, date: str, hostname: str, *, secure: bool, smtputf8: bool) -> str:
@@ -281,10 +282,10 @@ def _fingerprint(
             continue
         if key == b"content-type":
             multipart = value if value.lstrip().lower().startswith(b"multipart/") else b""
-            value = _without(value, _boundaries(multipart))
+            value = _without(value, _boundaries([multipart]))
         digest.update(b"%b:%b\r\n" % (key, value))
     if multipart:
-        boundaries = _boundaries(multipart, data[header_end:])
+        boundaries = _boundaries([multipart]) | _boundaries(_slices(data, header_end))
         for part in _slices(data, header_end):
             digest.update(_without(part, boundaries))
     else:
@@ -292,17 +293,10 @@ def _fingerprint(
     return digest.digest()
 
 
-def _boundaries(*texts: bytes) -> list[bytes]:
-    """The first few boundaries declared in these, the longest first: a shorter one may be the beginning of another."""
-    found: set[bytes] = set()
-    for text in texts:
-        start = -1
-        for _ in range(_BOUNDARIES):
-            if (start := text.find(b"boundary=", start + 1)) < 0:
-                break
-            if declared := _BOUNDARY.match(text, start):
-                found.add(declared[1])
-    return sorted(found, key=len, reverse=True)
+def _boundaries(texts: Iterable[bytes]) -> set[bytes]:
+    """The boundaries declared in these, as far as they are among the first few."""
+    declared = (found[1] for text in texts for found in _BOUNDARY.finditer(text))
+    return set(islice(declared, _BOUNDARIES))
 
 
 def _slices(data: bytes, start: int) -> Iterator[bytes]:
@@ -314,9 +308,9 @@ def _slices(data: bytes, start: int) -> Iterator[bytes]:
         start = end
 
 
-def _without(text: bytes, boundaries: Sequence[bytes]) -> bytes:
+def _without(text: bytes, boundaries: set[bytes]) -> bytes:
     """A text without these boundaries, where they are declared and where they stand between parts."""
-    for boundary in boundaries:
+    for boundary in sorted(boundaries, key=lambda each: (-len(each), each)):  # a short one may begin a longer one
         for mark in (b"--", b'="', b"="):
             text = text.replace(mark + boundary, mark)
     return text

@@ -4,9 +4,11 @@ The end of DATA is CRLF.CRLF and nothing else. Anything that another server migh
 content, for which intake refuses the message: nothing that follows a smuggled end is ever read as a command.
 """
 
+from itertools import chain
+
 from appliance.errors import Refused
 from appliance.message.addresses import Address
-from appliance.message.characters import replaced
+from appliance.message.characters import joined, replaced
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.model.mail import Caller
 from appliance.net.memory_budget import MemoryBudget
@@ -50,10 +52,9 @@ class DataContent:
 
     def content(self) -> bytes:
         """The message without dot-stuffing (RFC 5321 4.5.2); to be called once."""
-        pieces = list(replaced(self._held, b"\r\n.", b"\r\n"))
+        pieces = replaced(self._held, b"\r\n.", b"\r\n")
         self._held = bytearray()
-        pieces[0] = pieces[0][2:]
-        return b"".join(pieces)
+        return joined(chain((next(pieces)[2:],), pieces))
 
 
 class ChunkedContent:
@@ -88,8 +89,9 @@ class ChunkedContent:
 
     def content(self) -> bytes:
         """The message, whose last line gets a CRLF if it came without; to be called once."""
-        content, self._held = bytes(self._held), bytearray()
-        return content if content.endswith(b"\r\n") or not content else content + b"\r\n"
+        end = b"" if self._held.endswith(b"\r\n") or not self._held else b"\r\n"
+        content, self._held = joined((self._held, end)), bytearray()
+        return content
 
 
 class IncomingTransaction:

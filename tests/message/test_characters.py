@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message.characters import fault_in_body, has_lone_line_end, number_of_long_line, replaced
+from appliance.message.characters import fault_in_body, has_lone_line_end, joined, number_of_long_line, replaced
 from tests.message.samples import hostile_text
 
 # The rule itself: what stands in no body, and a carriage return that ends no line.
@@ -81,3 +81,12 @@ def test_replacing_in_blocks_is_replacing(old: bytes, new: bytes, data: bytes, b
     """Whatever lies across the border of two blocks, the pieces together are what replacing at once makes."""
     for given_as in (data, bytearray(data)):
         assert b"".join(replaced(given_as, old, new, block)) == data.replace(old, new)
+
+
+@given(
+    st.lists(st.binary(max_size=20) | st.binary(max_size=20).map(lambda each: memoryview(each))),
+    st.sampled_from([1, 2, 7, 64 * 1024]),
+)
+def test_joining_in_blocks_is_joining(parts: list[bytes | memoryview], block: int) -> None:
+    """Whatever the parts, and wherever they are cut."""
+    assert joined(parts, block) == b"".join(parts)

@@ -110,7 +110,7 @@ def test_a_submission_that_is_called_cheap_is_cheap() -> None:
     """Lines, fields and recipients of a message that is read on the event loop take it less than 5 ms."""
     header = b"From: a@example.com\r\nIdempotency-Key: k\r\n"
     for data in (
-        header + b"x: y\r\n" * 900 + b"\r\n",
+        header + b"x: y\r\n" * 450 + b"\r\n",
         header + b"\r\n" + b"\r\n" * 1_500,
         header + b"\r\n" + b"x" * 900,
     ):
@@ -120,7 +120,8 @@ def test_a_submission_that_is_called_cheap_is_cheap() -> None:
             write(read("a@example.com", ["b@example.net"], data), message_id="msg_1", now_seconds=0, hostname="h")
 
         assert seconds(work) * 1e6 <= LONGEST
-    assert cost.of_submission(header + b"x: y\r\n" * 4_900 + b"\r\n", ("b@example.net",)) > ON_LOOP
+    assert cost.of_submission(header + b"x: y\r\n" * 600 + b"\r\n", ("b@example.net",)) > ON_LOOP
+    assert cost.of_submission(header + b"x: y\r\n" * 600, ("b@example.net",)) > ON_LOOP
     assert cost.of_submission(header, [f"a@{CYRILLIC}{each}.example" for each in range(6)]) > ON_LOOP
 
 
