@@ -153,6 +153,7 @@ class Scheduler:
         self._recording.close()
         with trio.CancelScope(shield=True):
             await self.warmup.save()
+            await self.limiters.publish(self._pending, [])  # no session is under way
 
     async def _sign(self) -> None:
         while True:

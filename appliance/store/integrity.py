@@ -31,7 +31,12 @@ JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.reti
 
 
 _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones
-KEYS_SINCE, WEBHOOKS_SINCE = 2, 3  # the steps that brought them
+_INCOMPLETE = """
+SELECT b.message_id FROM message_bodies b WHERE b.parts_size <>
+    (SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p WHERE p.message_id = b.message_id)
+    AND NOT EXISTS (SELECT 1 FROM loose_parts l WHERE l.message_id = b.message_id) LIMIT 1
+"""
+KEYS_SINCE, WEBHOOKS_SINCE, PARTS_SINCE = 2, 3, 9  # the steps that brought them
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,8 @@ def _examine(connection: apsw.Connection) -> Contents:
         raise Damaged("this is no database of the appliance")
     if schema > newest_known():
         raise NewerDatabase(schema, newest_known())
+    if schema >= PARTS_SINCE and (lacking := first(connection, _INCOMPLETE, {})):
+        raise Damaged(f"the database is damaged: parts of the message {lacking[0]} are missing")
     ((accounts, messages),) = rows(connection, _COUNTS, {})
     return Contents(schema, accounts, messages, *_sealed(connection, schema))
 

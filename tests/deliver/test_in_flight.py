@@ -141,6 +141,19 @@ async def test_a_session_with_a_silent_server_is_explained(
         assert played.rows("SELECT count(*) FROM smtp_sessions") == [(0,)]
 
 
+async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What is told of sessions ends with them."""
+    count = "SELECT count(*) FROM smtp_sessions"
+    async with stage(tmp_path, *tarpits({"RCPT": silence}), running=False) as played:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(played.scheduler.run)
+            await offer(played, f"ada@{SLOW[0]}")
+            await trio.sleep(10)
+            assert played.rows(count) == [(1,)]
+            nursery.cancel_scope.cancel()
+        assert played.rows(count) == [(0,)]
+
+
 # ---- large messages
 
 

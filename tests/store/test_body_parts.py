@@ -15,6 +15,8 @@ from appliance.outside import Outside
 from appliance.store import FILE_NAME, KeyTaken, StorageFault, Store, open_store
 from appliance.store.accepting import accept
 from appliance.store.body_parts import HEAD, INLINE, PAGE_BYTES, PART, PartsMissing
+from appliance.store.faults import Damaged
+from appliance.store.integrity import examine_inside
 from appliance.store.messages import READ_ON_LOOP
 from tests.store.samples import DAY, HASH, Clock, Faults, Messages, record
 from tests.store.test_retention import DELIVERED, bodies, mail
@@ -217,6 +219,19 @@ async def test_a_part_that_is_missing_is_told(store: Store, messages: Messages) 
         await store.messages.content(new.id)
     with pytest.raises(PartsMissing, match=new.id):
         await store.mail_log.mime(messages.account_id, new.id)
+
+
+async def test_a_database_with_a_part_missing_is_damaged(tmp_path: Path, clock: Clock) -> None:
+    """The check of a backup names the message; a whole one passes."""
+    path = tmp_path / FILE_NAME
+    async with open_store(tmp_path, Outside(now=clock)) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=1)
+        await store.messages.accept(new := large(Messages(Outside(now=clock), account.id)))
+    examine_inside(path, 0, path.stat().st_size)
+    async with open_store(tmp_path, Outside(now=clock)) as store:
+        await store.engine.write(lambda c: c.execute("DELETE FROM message_body_parts WHERE number = 2") and None)
+    with pytest.raises(Damaged, match=f"parts of the message {new.id} are missing"):
+        examine_inside(path, 0, path.stat().st_size)
 
 
 async def test_what_is_being_accepted_is_not_cleared(store: Store, messages: Messages) -> None:
