@@ -133,7 +133,7 @@ class PoolLimiter:
             and self.unrecorded < slots
             and self.hold_reason is None
             and not self.throttle.is_slowed(now)
-            and self._has_token(now)
+            and self.has_token(now)
         )
 
     def lets_pass(self, account: str, now: int) -> bool:
@@ -145,7 +145,7 @@ class PoolLimiter:
 
     def is_at_rest(self, now: int) -> bool:
         """Whether nothing would be lost if this limiter were forgotten and made anew."""
-        used = self.limits.per_minute is not None and self._has_token(now) and self._tokens < self.limits.per_minute
+        used = self.limits.per_minute is not None and self.has_token(now) and self._tokens < self.limits.per_minute
         at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or self._faults or used)
         return at_rest and all(
             standing.throttle.is_at_rest(now) and not standing.faults for standing in self._standings.values()
@@ -154,7 +154,7 @@ class PoolLimiter:
     def enter(self, account: str, now: int) -> None:
         self.in_use += 1
         self._of_account[account] = self._of_account.get(account, 0) + 1
-        if self.limits.per_minute is not None and self._has_token(now):
+        if self.limits.per_minute is not None and self.has_token(now):
             self._tokens -= 1
 
     def leave(self, account: str) -> None:
@@ -240,7 +240,7 @@ class PoolLimiter:
 
     # ---- the rate
 
-    def _has_token(self, now: int) -> bool:
+    def has_token(self, now: int) -> bool:
         rate = self.limits.per_minute
         if rate is None:
             return True

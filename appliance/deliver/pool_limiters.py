@@ -311,13 +311,13 @@ def _tell_of(pause: PoolHold | None) -> None:
 
 def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:
     throttle = limiter.throttle
-    waiting = tuple(limiter.slowed_accounts(now))
     return PoolState(
-        pool,
-        limiter.in_use,
-        throttle.slots,
-        throttle.slowed_until or None,
-        throttle.slowed_by,
-        0,
-        waiting[:ACCOUNTS_TOLD],
+        pool=pool,
+        in_use=limiter.in_use,
+        allowed=throttle.slots,
+        slowed_until=throttle.slowed_until or None,
+        slowed_by=throttle.slowed_by,
+        updated_at=0,
+        rate=None if limiter.has_token(now) else limiter.limits.per_minute,
+        slowed_accounts=tuple(limiter.slowed_accounts(now)[:ACCOUNTS_TOLD]),
     )

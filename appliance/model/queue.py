@@ -60,6 +60,7 @@ class PoolState:
     slowed_until: int | None
     slowed_by: str | None
     updated_at: int
+    rate: int | None = None  # messages a minute, as long as that is what its mail waits for
     slowed_accounts: tuple[SlowedAccount, ...] = ()
 
 

@@ -151,6 +151,8 @@ def _why(pool: PoolView, now: int) -> str:
     used = f"{state.in_use} of {state.allowed} in use"
     if state.in_use >= state.allowed:
         return f"{name} {used}"
+    if state.rate is not None:
+        return f"{name} is limited to {state.rate} messages a minute, and has had as many"
     return warmup_wait(pool.warmups, now, for_operator=pool.for_operator) or f"{name} takes it next, {used}"
 
 

@@ -37,11 +37,11 @@ SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNION SELECT po
 UNION SELECT pool FROM warmups ORDER BY 1
 """
 _STATES = """
-SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts FROM pool_states ORDER BY pool
+SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts FROM pool_states ORDER BY pool
 """
 _SAY = """
-INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts)
-VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :slowed_accounts)
+INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts)
+VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)
 """
 _FORGET = "DELETE FROM pool_states"
 _SAY_SESSION = """
@@ -167,9 +167,8 @@ class PoolStates:
             run(c, _FORGET, {})
             for state in states:
                 accounts = [astuple(each) for each in state.slowed_accounts]
-                row: dict[str, Any] = {"pool": state.pool, "in_use": state.in_use, "allowed": state.allowed}
-                row |= {"slowed_until": state.slowed_until, "slowed_by": state.slowed_by, "updated_at": now}
-                run(c, _SAY, row | {"slowed_accounts": msgspec.json.encode(accounts).decode() if accounts else None})
+                told = msgspec.json.encode(accounts).decode() if accounts else None
+                run(c, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": told})
             run(c, _FORGET_SESSIONS, {})
             for session in sessions:
                 run(c, _SAY_SESSION, asdict(session))

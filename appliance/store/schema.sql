@@ -267,7 +267,8 @@ CREATE TABLE pool_states (
     slowed_until INTEGER,
     slowed_by TEXT,
     updated_at INTEGER NOT NULL,
-    slowed_accounts TEXT                        -- whose mail alone waits, as JSON: [[account, until, reason], …]
+    slowed_accounts TEXT,                       -- whose mail alone waits, as JSON: [[account, until, reason, slots], …]
+    rate INTEGER                                -- messages a minute, as long as that is what its mail waits for
 ) STRICT, WITHOUT ROWID;
 
 -- The recipients in SMTP sessions that have taken a while, as the running server last said: for `appliance explain`.

@@ -174,7 +174,7 @@ def test_accounts_whose_mail_alone_is_slowed_are_told(acme: Shell) -> None:
         lambda store: [each.id for each in store.accounts.all() if each.name == account["name"]]
     )
     slowed = (SlowedAccount(account_id, soon, "421 too fast"), SlowedAccount("acc_other", soon, "421 too fast"))
-    say(acme, PoolState("google", 0, 20, None, None, 0, slowed), gmail_com="google")
+    say(acme, PoolState("google", 0, 20, None, None, 0, slowed_accounts=slowed), gmail_com="google")
     (line,) = (line for line in acme.text("queue").splitlines() if line.startswith("google"))
     assert line.endswith("0 of 20 in use; 2 accounts' mail slowed down")
     assert acme.json("queue")["pools"][0]["slowed_accounts"] == 2

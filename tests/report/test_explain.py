@@ -112,6 +112,11 @@ CASES = [
         PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", NOW, "421 4.7.0 too fast", 2)),
         "waiting: this account's mail to pool google is down to 2 at once because 421 4.7.0 too fast",
     ),
+    (
+        tried(QUEUED, due=0),
+        PoolView("google", None, PoolState("google", 1, 5, None, None, NOW, rate=30)),
+        "waiting: pool google is limited to 30 messages a minute, and has had as many",
+    ),
     (tried(QUEUED, due=0), PoolView(), "waiting: its mail servers have not been looked up yet"),
     (tried(QUEUED, due=0), PoolView("google"), "waiting: pool google takes it as soon as a server runs"),
     (tried(QUEUED, due=0, simulated=True), PoolView(), "waiting: the sandbox takes it next"),
