@@ -138,15 +138,15 @@ def _check_allowed(target: "Installation", dry_run: bool) -> None:
 
 def _carry_out(steps: "Iterable[Step]", as_json: bool, dry_run: bool) -> None:
     """Show the steps, and do them unless it is a dry run; stop at the first that fails."""
-    from appliance.systemd.steps import StepFailed, Write
+    from appliance.systemd.steps import StepFailed
 
     done = []
     # The whole list first: no step may depend on what an earlier one has changed.
     for step in list(steps):
-        done.append(str(step))
+        done.append(step.line)
         if not as_json:
-            click.echo(step)
-            if dry_run and isinstance(step, Write):
+            click.echo(step.line)
+            if dry_run and step.content:
                 click.echo("".join(f"    {line}" for line in step.content.splitlines(keepends=True)))
         if dry_run:
             continue
