@@ -66,31 +66,25 @@ async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = No
     """Run everything until SIGTERM or SIGINT; returns after an orderly stop."""
     _set_up_malloc()
     shutdown = Shutdown(config.server.shutdown_timeout)
+    failures: list[StorageFault] = []
     with only_server(config.server.data_dir):
         try:
-            await _run(config, outside, on_ready, shutdown)
+            await _run_on_store(config, outside, on_ready, failures, shutdown)
+        except (Exception, BaseExceptionGroup):
+            if not failures:
+                raise
+            # Other errors during the stop follow from the failed storage.
         finally:
             shutdown.done()
-
-
-async def _run(config: Config, outside: Outside, on_ready: OnReady | None, shutdown: Shutdown) -> None:
-    failures: list[StorageFault] = []
-    try:
-        await _run_on_store(config, outside, on_ready, failures, shutdown)
-    except (Exception, BaseExceptionGroup):
-        if not failures:
-            raise
-        # Other errors during the stop follow from the failed storage.
-    if failures:
-        raise StorageFailed(str(failures[0])) from failures[0]
-    log.info("stopped")
+        if failures:
+            raise StorageFailed(str(failures[0])) from failures[0]
+        log.info("stopped")
 
 
 async def _run_on_store(
     config: Config, outside: Outside, on_ready: OnReady | None, failures: list[StorageFault], shutdown: Shutdown
 ) -> None:
     key = _key(config.server.data_dir)
-    stopping = trio.Event()
     manager = service_manager(os.environ)
     manager.status("opening the database")
     for number in SIGNALS:
@@ -113,7 +107,6 @@ async def _run_on_store(
                     store,
                     key=key,
                     manager=manager,
-                    stopping=stopping,
                     signals=signals,
                     on_ready=on_ready,
                     shutdown=shutdown,
@@ -153,13 +146,12 @@ async def _run_all(
     *,
     key: bytes,
     manager: ServiceManager,
-    stopping: trio.Event,
     signals: AsyncIterator[int],
     on_ready: OnReady | None,
     shutdown: Shutdown,
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
-    live, ready = LiveSettings(config), trio.Event()
+    live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
     shared = services.build(config, outside, store)
     webhooks = webhook.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)

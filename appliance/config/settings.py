@@ -8,7 +8,7 @@ tables of one kind, such as `[delivery.relays."example.com"]`.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -416,18 +416,7 @@ class Config:
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "server": ServerSettings,
-    "http": HttpSettings,
-    "smtp": SmtpSettings,
-    "acme": AcmeSettings,
-    "dns": DnsSettings,
-    "delivery": DeliverySettings,
-    "warmup": WarmupSettings,
-    "webhooks": WebhookSettings,
-    "limits": LimitSettings,
-    "retention": RetentionSettings,
-    "metrics": MetricsSettings,
-    "log": LogSettings,
+    entry.name: entry.type for entry in fields(Config) if isinstance(entry.type, type) and is_dataclass(entry.type)
 }
 
 
