@@ -42,15 +42,11 @@ from appliance.web.edge import Edge
 from appliance.webhook import build as webhook
 
 LAST_ANSWERS = 0.05  # seconds to answer senders with 503 once the storage failed; no delivery can be recorded then
-
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
 MMAP_THRESHOLD = 256 * 1024  # bytes from which a block is mapped by itself, and unmapped when it is freed
-
 STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the last use of credentials
 STATISTICS_PAUSE = 0.05  # seconds between slices of an update, so that senders come first
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 SERVING = "serving"  # what `systemctl status` shows
 
 OnReady = Callable[[Store, list[str]], Awaitable[None]]  # what to do once every listener is open

@@ -71,16 +71,12 @@ class ConfigError(Exception):
 
 
 class DeliveryMode(StrEnum):
-    """Where outgoing mail goes."""
-
     DIRECT = "direct"
     RELAY = "relay"
     SANDBOX = "sandbox"
 
 
 class LogLevel(StrEnum):
-    """The lowest level that is logged."""
-
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"

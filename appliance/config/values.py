@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 T = TypeVar("T")
@@ -64,12 +64,12 @@ def _wrong(wanted: str, value: object) -> ValueError:
     return ValueError(f"must be {wanted}, not {shown if len(shown) <= 60 else shown[:59] + '…'}")
 
 
-def _kind(name: str, wanted: str, read: Callable[[str], T | None]) -> ValueKind[T]:
-    """A kind of text that `read` turns into its value; None or ValueError: it is not what is wanted."""
+def _kind(name: str, wanted: str, read: Callable[[Any], T | None], *types: type) -> ValueKind[T]:
+    """What `read` makes of text, or of `types`; None or ValueError: it is not what is wanted."""
 
     def reading(value: object) -> T:
         try:
-            found = read(value) if isinstance(value, str) else None
+            found = read(value) if type(value) in (types or (str,)) else None
         except ValueError:
             found = None
         if found is None:
@@ -94,12 +94,6 @@ def _is_address(text: str) -> bool:
 
 def _is_host(text: str) -> bool:
     return is_host_name(text) or _is_address(text)
-
-
-def _read_boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong("true or false", value)
-    return value
 
 
 def _read_host_name(value: object) -> str:
@@ -189,16 +183,11 @@ def _lower(test: Callable[[str], bool]) -> Callable[[str], str | None]:
 
 def integer(minimum: int, maximum: int, name: str = "integer") -> ValueKind[int]:
     """A whole number between the two, both included."""
-
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            raise _wrong(f"a whole number from {minimum} to {maximum}", value)
-        return value
-
-    return ValueKind(name, read)
+    wanted = f"a whole number from {minimum} to {maximum}"
+    return _kind(name, wanted, lambda value: value if minimum <= value <= maximum else None, int)
 
 
-BOOLEAN = ValueKind("boolean", _read_boolean)
+BOOLEAN: ValueKind[bool] = _kind("boolean", "true or false", lambda value: value, bool)
 HOST_NAME = ValueKind("host name", _read_host_name)
 HOST = _kind("host name or IP", 'a host name or an IP address, such as "smtp.example.com"', _lower(_is_host))
 DOMAIN_PATTERN = _kind(
@@ -225,12 +214,8 @@ FILE = ValueKind("file", _read_file)
 
 
 def number(minimum: float, maximum: float) -> ValueKind[float]:
-    def read(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
-            raise _wrong(f"a number from {minimum:g} to {maximum:g}", value)
-        return float(value)
-
-    return ValueKind("number", read)
+    wanted = f"a number from {minimum:g} to {maximum:g}"
+    return _kind("number", wanted, lambda value: float(value) if minimum <= value <= maximum else None, int, float)
 
 
 def duration(*, positive: bool, at_least: str = "") -> ValueKind[float]:
@@ -290,13 +275,8 @@ SIZE_OR_PERCENT = ValueKind("size or percent", _read_share)
 
 
 def choice(options: type[E]) -> ValueKind[E]:
-    def read(value: object) -> E:
-        for option in options:
-            if option.value == value:
-                return option
-        raise _wrong("one of " + ", ".join(f'"{option.value}"' for option in options), value)
-
-    return ValueKind(" or ".join(option.value for option in options), read)
+    wanted = "one of " + ", ".join(f'"{option.value}"' for option in options)
+    return _kind(" or ".join(options), wanted, options)
 
 
 def many(kind: ValueKind[T], *, at_least: int = 0) -> ValueKind[tuple[T, ...]]:
