@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,23 @@ def test_no_retired_word(path: Path) -> None:
         assert not RETIRED.search(line), f"line {number}: {line.strip()}"
 
 
-def test_a_public_class_name_means_one_thing() -> None:
-    """No two modules have a public class of one name."""
-    places = defaultdict(list)
+def public_names(node: ast.stmt) -> Iterator[str]:
+    """The public classes and constants that a statement of a module defines; type variables are neither."""
+    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        yield node.name
+    if isinstance(node, ast.Assign | ast.AnnAssign) and "TypeVar(" not in ast.unparse(node):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for name in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(name, ast.Name) and name.id.isupper() and not name.id.startswith("_"):
+                    yield name.id
+
+
+def test_a_public_name_means_one_thing() -> None:
+    """No two modules define a public class or constant of one name."""
+    places = defaultdict(set)
     for path in sorted((ROOT / "appliance").rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(str(path.relative_to(ROOT)))
+            for name in public_names(node):
+                places[name].add(str(path.relative_to(ROOT)))
+    assert len(places) > 500
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "oldest": "OLDEST"}
 QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
-POOLS_SHOWN = 50  # by default
-DESTINATIONS_SHOWN = 5  # of each pool, by default
+POOLS_LISTED = 50  # by default
+DESTINATIONS_LISTED = 5  # of each pool, by default
 # How similar to a known pool's name a name must be to count as a typing error.
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
 NOT_LOOKED_UP = "(not looked up)"
@@ -34,19 +34,19 @@ NOT_LOOKED_UP = "(not looked up)"
 def queue(ctx: click.Context, as_json: bool) -> None:
     """Mail that waits: see it, try it now, give it up, hold it. Without a command it is shown."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(show_all, pools=POOLS_SHOWN, destinations=DESTINATIONS_SHOWN, as_json=as_json)
+        ctx.invoke(show_all, pools=POOLS_LISTED, destinations=DESTINATIONS_LISTED, as_json=as_json)
     elif as_json:
         raise click.UsageError(f"Give --json behind the command: appliance queue {ctx.invoked_subcommand} --json")
 
 
 @queue.command("show")
 @click.option(
-    "--pools", type=click.IntRange(1), default=POOLS_SHOWN, show_default=True, help="How many pools, largest first."
+    "--pools", type=click.IntRange(1), default=POOLS_LISTED, show_default=True, help="How many pools, largest first."
 )
 @click.option(
     "--destinations",
     type=click.IntRange(0),
-    default=DESTINATIONS_SHOWN,
+    default=DESTINATIONS_LISTED,
     show_default=True,
     help="How many domains of each.",
 )

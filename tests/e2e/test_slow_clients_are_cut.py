@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.web.connection import SLOW_START
+from appliance.web.connection import BODY_SLOW_START
 from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
 from tests.running_appliance import Running, appliance
 
@@ -172,7 +172,7 @@ def test_a_body_may_be_slow_but_not_slower_than_the_least_rate(tmp_path: Path) -
                 steady.send(body[at : at + 2_000])
                 time.sleep(0.1)
         assert steady.answer().status == 202
-    assert SLOW_START <= lasted.result() < SLOW_START + MARGIN
+    assert BODY_SLOW_START <= lasted.result() < BODY_SLOW_START + MARGIN
 
 
 # ---- how many

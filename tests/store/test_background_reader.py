@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER
+from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER_WORK
 from appliance.errors import Code, Refused
 from appliance.store.background_reader import Scanner
 from appliance.store.connection import open_writer
@@ -69,8 +69,8 @@ async def test_only_an_account_is_refused(scanner: Scanner) -> None:
             refused.append(error)
 
     async with trio.open_nursery() as nursery:
-        for owner in ("acc_1", SERVER):
+        for owner in ("acc_1", SERVER_WORK):
             for _ in range(QUEUED_PER_OWNER + 10):
                 nursery.start_soon(read, owner)
-    assert order.count(SERVER) == QUEUED_PER_OWNER + 10
+    assert order.count(SERVER_WORK) == QUEUED_PER_OWNER + 10
     assert {each.code for each in refused} == {Code.TEMPORARY_FAILURE}
