@@ -13,7 +13,7 @@ from appliance.cli.output import show, system_text
 
 if TYPE_CHECKING:
     from appliance.systemd.plan import Installation, Program
-    from appliance.systemd.steps import Step
+    from appliance.systemd.steps import InstallStep
 
 RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 
@@ -141,7 +141,7 @@ def _check_allowed(target: "Installation", dry_run: bool) -> None:
         raise click.ClickException("systemd does not run here; `appliance serve` runs the server without it")
 
 
-def _carry_out(steps: "Iterable[Step]", as_json: bool, dry_run: bool) -> None:
+def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> None:
     """Show the steps, and do them unless it is a dry run; stop at the first that fails."""
     from appliance.systemd.steps import StepFailed
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from appliance.systemd.steps import Step, copy, keep, link, remove, run, write
+from appliance.systemd.steps import InstallStep, copy, keep, link, remove, run, write
 
 UNIT = "appliance.service"
 UNIT_FILE = Path("/etc/systemd/system/appliance.service")
@@ -91,7 +91,7 @@ def directories(target: Installation) -> str:
     return text
 
 
-def install(program: Program, target: Installation) -> Iterator[Step]:
+def install(program: Program, target: Installation) -> Iterator[InstallStep]:
     """The steps of an installation; repeated, they are an upgrade."""
     below = (f"--root={target.root}",) if target.elsewhere else ()
     if not target.elsewhere and UNIT_FILE.exists():
@@ -117,7 +117,7 @@ def install(program: Program, target: Installation) -> Iterator[Step]:
         yield run("systemctl", "restart", UNIT)
 
 
-def uninstall(target: Installation, *, purge: bool) -> Iterator[Step]:
+def uninstall(target: Installation, *, purge: bool) -> Iterator[InstallStep]:
     """The steps of a removal; settings and mail stay unless `purge`, and the user in any case."""
     below = (f"--root={target.root}",) if target.elsewhere else ()
     if target.at(UNIT_FILE).exists():

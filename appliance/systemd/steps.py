@@ -16,7 +16,7 @@ class StepFailed(Exception):
     """A step could not be done; the text is one line."""
 
 
-class Step(NamedTuple):
+class InstallStep(NamedTuple):
     """`content` is that of the file it writes."""
 
     line: str
@@ -24,31 +24,31 @@ class Step(NamedTuple):
     content: str = ""
 
 
-def write(path: Path, content: str, mode: int = 0o644) -> Step:
+def write(path: Path, content: str, mode: int = 0o644) -> InstallStep:
     do = _replacing(path, mode, lambda draft: draft.write_text(content, "utf-8"))
-    return Step(f"write {path} ({mode:04o})", do, content)
+    return InstallStep(f"write {path} ({mode:04o})", do, content)
 
 
-def keep(path: Path) -> Step:
-    return Step(f"keep {path} as it is", lambda: None)
+def keep(path: Path) -> InstallStep:
+    return InstallStep(f"keep {path} as it is", lambda: None)
 
 
-def copy(source: Path, path: Path) -> Step:
+def copy(source: Path, path: Path) -> InstallStep:
     """A program, copied."""
     do = _replacing(path, 0o755, lambda draft: shutil.copyfile(source, draft))
-    return Step(f"copy {source} to {path} (0755)", do)
+    return InstallStep(f"copy {source} to {path} (0755)", do)
 
 
-def link(path: Path, target: Path) -> Step:
+def link(path: Path, target: Path) -> InstallStep:
     def do() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.symlink_to(target)
 
-    return Step(f"link {path} to {target}", do)
+    return InstallStep(f"link {path} to {target}", do)
 
 
-def remove(path: Path) -> Step:
+def remove(path: Path) -> InstallStep:
     """A file, or a directory with all that is in it."""
 
     def do() -> None:
@@ -57,10 +57,10 @@ def remove(path: Path) -> Step:
         else:
             path.unlink(missing_ok=True)
 
-    return Step(f"remove {path}", do)
+    return InstallStep(f"remove {path}", do)
 
 
-def run(*command: str) -> Step:
+def run(*command: str) -> InstallStep:
     """A command of the system; it raises StepFailed with the first line of its error output."""
 
     def do() -> None:
@@ -75,7 +75,7 @@ def run(*command: str) -> Step:
             output = (ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}").splitlines()
             raise StepFailed(f"`{' '.join(command)}` failed: {output[0]}")
 
-    return Step(f"run {' '.join(command)}", do)
+    return InstallStep(f"run {' '.join(command)}", do)
 
 
 def own_environment(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:

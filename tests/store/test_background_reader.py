@@ -31,16 +31,16 @@ def noted(order: list[str], name: str) -> Callable[[object], None]:
 async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) -> None:
     """Another account's only reading, which came last, is not behind all of them."""
     apsw.Connection(str(tmp_path / "db")).close()
-    scanner, order, gate = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
+    scanner, order, released = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(scanner.read, lambda _: gate.wait(10), "many")
+        nursery.start_soon(scanner.read, lambda _: released.wait(10), "many")
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(20):
             nursery.start_soon(scanner.read, noted(order, "many"), "many")
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(scanner.read, noted(order, "few"), "few")
         await trio.testing.wait_all_tasks_blocked()
-        gate.set()
+        released.set()
     scanner.close()
     assert (order.index("few"), len(order)) == (0, 21)
 

@@ -7,19 +7,19 @@ import pytest
 from appliance.config.load import parse
 from appliance.systemd import plan
 from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, PROGRAM, UNIT_FILE, Installation, Program
-from appliance.systemd.steps import Step, keep, link, remove
+from appliance.systemd.steps import InstallStep, keep, link, remove
 
 BINARY = Program(Path("/home/me/Downloads/appliance"), single_file=True)
 SCRIPT = Program(Path("/opt/appliance/bin/appliance"), single_file=False)
 
 
-def written(steps: list[Step], path: Path) -> Step:
+def written(steps: list[InstallStep], path: Path) -> InstallStep:
     """The one step that writes this file."""
     (found,) = [step for step in steps if step.line.startswith(f"write {path} (")]
     return found
 
 
-def commands(steps: list[Step]) -> list[str]:
+def commands(steps: list[InstallStep]) -> list[str]:
     """What is run, in its order."""
     return [step.line.removeprefix("run ") for step in steps if step.line.startswith("run ")]
 
