@@ -162,7 +162,7 @@ def test_a_pool_at_rest_has_nothing_to_remember() -> None:
     assert rated.is_at_rest(NOW + 60 * SECOND)
 
 
-def test_results_that_wait_for_the_disk_shut_the_gate() -> None:
+def test_results_that_wait_for_the_disk_stop_the_pool() -> None:
     """As many as there are slots may wait; with each that is recorded one more may begin."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=2))
     for _ in range(2):
