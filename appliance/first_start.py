@@ -44,6 +44,12 @@ async def greeting(config: Config, store: Store, url: str, program: str = "appli
 def welcome(config: Config, url: str, made: FirstAccount, password: str) -> str:
     """The text with the first account's secrets, which are shown only once."""
     bearer = shlex.quote(f"Authorization: Bearer {made.key}")
+    message = {"from": f"hello@{made.domain}", "to": "someone@example.net"}
+    message |= {"subject": "It works", "text": "Sent through the mail appliance."}
+    send = (
+        f"curl -sS {url}/emails -H {bearer} -H 'Content-Type: application/json' "
+        f'-H "Idempotency-Key: first-$(date +%s%N)" -d {shlex.quote(json.dumps(message))}'
+    )
     return f"""
 The mail appliance is running with built-in settings: nothing listens beyond this
 machine, no mail leaves it, and everything is kept in {config.server.data_dir}
@@ -61,7 +67,7 @@ The secrets below are shown only this once.
 
 Open the URL in a browser and log in to see where your mail is. Send a first message:
 
-{send_line(url, bearer, made.domain)}
+{send}
 
 See what became of it (put the "id" of the answer in the place of ID):
 
@@ -71,16 +77,6 @@ curl -sS {url}/emails/ID -H {bearer}
 
 def smtp_server(config: Config) -> str:
     return f"{config.smtp.bind[0]} (STARTTLS)" if config.smtp.bind else "none"
-
-
-def send_line(url: str, bearer: str, domain: str) -> str:
-    """A command to paste; `bearer` is the Authorization header, quoted for the shell."""
-    message = {"from": f"hello@{domain}", "to": "someone@example.net"}
-    message |= {"subject": "It works", "text": "Sent through the mail appliance."}
-    return (
-        f"curl -sS {url}/emails -H {bearer} -H 'Content-Type: application/json' "
-        f'-H "Idempotency-Key: first-$(date +%s%N)" -d {shlex.quote(json.dumps(message))}'
-    )
 
 
 def welcome_back(config: Config, url: str, name: str, program: str) -> str:

@@ -58,7 +58,7 @@ class StorageFailed(Exception):
     """The process ended because it no longer knew what is on disk; a restart reads it."""
 
 
-async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = None) -> None:
+async def run(config: Config, outside: Outside, *, on_ready: OnReady) -> None:
     """Run everything until SIGTERM or SIGINT; returns after an orderly stop."""
     _set_up_malloc()
     shutdown = Shutdown(config.server.shutdown_timeout)
@@ -78,7 +78,7 @@ async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = No
 
 
 async def _run_on_store(
-    config: Config, outside: Outside, on_ready: OnReady | None, failures: list[StorageFault], shutdown: Shutdown
+    config: Config, outside: Outside, on_ready: OnReady, failures: list[StorageFault], shutdown: Shutdown
 ) -> None:
     key = _key(config.server.data_dir)
     manager = service_manager(os.environ)
@@ -143,7 +143,7 @@ async def _run_all(
     key: bytes,
     manager: ServiceManager,
     signals: AsyncIterator[int],
-    on_ready: OnReady | None,
+    on_ready: OnReady,
     shutdown: Shutdown,
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
@@ -172,12 +172,11 @@ async def _run_all(
             new_id = partial(outside.identifier, "req")
             urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
-            _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": metrics_urls})
+            _announce(config, http=urls, smtp=smtp, acme=challenges, metrics=metrics_urls)
             manager.ready(SERVING)
             workers.start_soon(manager.keep_alive)
             ready.set()
-            if on_ready is not None:
-                await on_ready(store, urls)
+            await on_ready(store, urls)
             await stopping.wait()
             shutdown.begin()
             # Each listener closes its connections by itself; this cancels what still runs of it.
@@ -185,7 +184,7 @@ async def _run_all(
         workers.cancel_scope.cancel()
 
 
-def _announce(config: Config, urls: dict[str, list[str]]) -> None:
+def _announce(config: Config, **urls: list[str]) -> None:
     where = {name: found for name, found in urls.items() if found or name in ("http", "smtp")}
     room = memory.for_messages(config.http.body_memory)
     if room < config.http.body_memory:

@@ -67,7 +67,7 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
     given = _read_password(password_stdin)
     with database.refusals():
         name, email = account_rules.account_name(name), account_rules.login_email(email)
-        password_hash = _hash(given)
+    password_hash = _hash(given)
     role = Role.ADMIN if admin else Role.CUSTOMER
     amount = number(balance)
     made = database.run(lambda store: store.accounts.create(name, email, password_hash, role, amount), create=True)
@@ -196,9 +196,7 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
     Example:
       appliance account password acme --password-stdin < password.txt
     """
-    given = _read_password(password_stdin)
-    with database.refusals():
-        password_hash = _hash(given)
+    password_hash = _hash(_read_password(password_stdin))
 
     async def change(store: "Store", found: "Account") -> None:
         user = store.accounts.user_by_email(found.email)
@@ -247,4 +245,5 @@ def _hash(given: bytes) -> str:
     from appliance.intake import account_rules
     from appliance.keys import passwords
 
-    return passwords.hash_password(account_rules.password(given))
+    with database.refusals():
+        return passwords.hash_password(account_rules.password(given))

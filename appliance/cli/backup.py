@@ -1,6 +1,8 @@
 """`appliance backup`, `verify` and `restore`."""
 
+import os
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +48,13 @@ def backup(file: Path, as_json: bool) -> None:
     """
     from appliance.backup.make import NotMade, make
     from appliance.outside import Outside
+    from appliance.store import FILE_NAME
 
     settings = database.load_settings()
-    data_dir = database.existing(settings)
+    data_dir = settings.server.data_dir
+    database.prepare(settings)
+    if not os.path.lexists(data_dir / FILE_NAME):
+        raise click.ClickException(f"there is no database in {data_dir}")
     with database.explained(settings), _refusals(file), progress_bar("backup") as on:
         try:
             made = make(data_dir, settings.server.hostname, file.absolute(), Outside(), on)
@@ -56,11 +62,8 @@ def backup(file: Path, as_json: bool) -> None:
             raise click.ClickException(str(reason)) from None
     size = file.stat().st_size
     answer = {"file": str(file), "bytes": size, "created_at": made.created_at, "schema": made.schema}
-    show(
-        as_json,
-        answer,
-        f"{file}: {size / 2**20:,.1f} MiB, as of {_minute(made.created_at)}. `appliance verify` checks it.",
-    )
+    told = f"{file}: {size / 2**20:,.1f} MiB, as of {_minute(made.created_at)}. `appliance verify` checks it."
+    show(as_json, answer, told)
 
 
 @click.command()
@@ -105,13 +108,9 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     settings = database.load_settings()
     data_dir = settings.server.data_dir
     database.check_usable(data_dir, make=True)
-
-    async def work() -> "Restored":
-        return await restore_backup(file, data_dir, Outside(), on, force=force)
-
     with database.explained(settings), _refusals(file), progress_bar("restore") as on:
         try:
-            restored = trio.run(work)
+            restored = trio.run(partial(restore_backup, file, data_dir, Outside(), on, force=force))
         except NotRestored as reason:
             raise click.ClickException(str(reason)) from None
     kept = None if restored.kept is None else str(restored.kept)

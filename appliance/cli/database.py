@@ -97,16 +97,6 @@ def read(work: "Callable[[Store], T]", *, settings: "Config | None" = None, or_n
     return run(reading, settings=settings, or_nothing=or_nothing)
 
 
-def existing(settings: "Config") -> Path:
-    """The data directory, which must be usable and have a database."""
-    from appliance.store import FILE_NAME
-
-    prepare(settings)
-    if not os.path.lexists(settings.server.data_dir / FILE_NAME):
-        raise click.ClickException(f"there is no database in {settings.server.data_dir}")
-    return settings.server.data_dir
-
-
 def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: check that this user may, and complete an interrupted restore."""
     from appliance.backup.unfinished import settle

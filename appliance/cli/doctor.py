@@ -40,13 +40,9 @@ def doctor(blocklists: bool, as_json: bool) -> None:
 
     settings = database.load_settings()
     database.prepare(settings)
-
-    async def examine() -> "list[Finding]":
-        asked = settings.dns.blocklists if blocklists else ()
-        return await Examination(settings, Outside(), DnsResolver(settings.dns.resolvers), asked).run()
-
+    asked = settings.dns.blocklists if blocklists else ()
     with database.explained(settings):
-        found = trio.run(examine)
+        found = trio.run(Examination(settings, Outside(), DnsResolver(settings.dns.resolvers), asked).run)
     faults = sum(each.level == "fault" for each in found)
     warnings = sum(each.level == "warning" for each in found)
     rows = [
@@ -75,6 +71,5 @@ def _lines(found: "list[Finding]") -> "Iterator[str]":
 
 def _value(kind: str, value: str) -> str:
     """As a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3)."""
-    if kind != "TXT":
-        return value
-    return " ".join(f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
+    quoted = (f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
+    return " ".join(quoted) if kind == "TXT" else value

@@ -23,8 +23,7 @@ LITTLE = 1024 * 1024  # bytes; a start writes a few pages
 def explain(error: BaseException, config: Config) -> str | None:
     """The line for this failure; None when it is a bug, which deserves its traceback."""
     lines = [_line(leaf, config) for leaf in leaves(error)]
-    known = [line for line in lines if line is not None]
-    return known[0] if known and len(known) == len(lines) else None
+    return lines[0] if lines and None not in lines else None
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

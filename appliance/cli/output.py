@@ -76,25 +76,21 @@ def _cell(value: object, *, short: bool = False) -> str:
 
 def _table(rows: list[list[str]], headings: list[str]) -> None:
     if sys.stdout.isatty():
-        _rich_table(rows, headings)
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, heading in enumerate(headings):
+            # The first column is what other commands take as an argument: it must not wrap.
+            table.add_column(heading, no_wrap=number == 0, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))  # Text: a name must not be read as markup
+        Console().print(table)
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     for line in (headings, *rows):
         _say("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _rich_table(rows: list[list[str]], headings: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, heading in enumerate(headings):
-        # The first column is what other commands take as an argument: it must not wrap.
-        table.add_column(heading, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(text) for text in row))  # Text: a name must not be read as markup
-    Console().print(table)
 
 
 @contextmanager

@@ -195,8 +195,7 @@ def _check_known(store: "Store", pool: str, settings: "Config") -> None:
     if (through := store.pools.destination(pool.lower())) is not None:
         raise click.ClickException(f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
     # Any domain may become a pool, so one that is not similar to a known pool is accepted.
-    cutoff = SIMILAR_DOMAIN if "." in pool else SIMILAR_NAME
-    near = get_close_matches(pool, sorted(known), n=1, cutoff=cutoff)
+    near = get_close_matches(pool, sorted(known), n=1, cutoff=SIMILAR_DOMAIN if "." in pool else SIMILAR_NAME)
     if "." in pool and not near:
         return
     meant = "".join(f" Did you mean {name}?" for name in near)
@@ -223,23 +222,20 @@ async def _retry(store: "Store", named: dict[str, str]) -> int:
 
 
 def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list[dict[str, Any]]:
-    in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
-    state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
-    lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
-    lines += [{"name": f"  {each['domain']}", **each, "state": ""} for each in pool["destinations"]]
-    return [line | _times(line, now) for line in lines]
-
-
-def _times(line: dict[str, Any], now: int) -> dict[str, str]:
-    """Times as durations, which fit into the table."""
     from appliance.report.explain import span
 
     def since(time: str) -> int:
         return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
 
-    oldest, following = line["oldest_at"], line["next_attempt_at"]
-    next_try = f"in {span(-since(following))}" if following else ""
-    return {"oldest": span(since(oldest)) if oldest else "", "next": next_try}
+    in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
+    state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
+    lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
+    lines += [{"name": f"  {each['domain']}", **each, "state": ""} for each in pool["destinations"]]
+    for line in lines:  # times as durations, which fit into the table
+        oldest, following = line["oldest_at"], line["next_attempt_at"]
+        line["oldest"] = span(since(oldest)) if oldest else ""
+        line["next"] = f"in {span(-since(following))}" if following else ""
+    return lines
 
 
 def _state(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> str:

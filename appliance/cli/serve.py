@@ -67,7 +67,17 @@ def _run() -> None:
     check_usable(settings.server.data_dir, make=True)
     try:
         settle(settings.server.data_dir)
-        _serve(settings)
+        import trio  # only now: a wrong setting is refused sooner
+
+        from appliance import supervisor
+        from appliance.outside import Outside
+
+        # Collect seldom: requests leave next to no cycles, and the default spends a twentieth of the time on it.
+        gc.collect()
+        gc.freeze()  # imported modules stay
+        gc.set_threshold(20_000, 20, 50)
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        trio.run(partial(supervisor.run, settings, Outside(), on_ready=partial(_greet, settings)))
     except (Exception, BaseExceptionGroup) as error:
         _end(settings, error)
 
@@ -96,20 +106,6 @@ def _end(settings: "Config", error: BaseException) -> None:
     else:
         serving.error("the storage failed; a restart goes on from what is on disk", reason=str(failed))
     raise SystemExit(1) from None
-
-
-def _serve(settings: "Config") -> None:
-    import trio
-
-    from appliance import supervisor
-    from appliance.outside import Outside
-
-    # Collect seldom: requests leave next to no cycles, and the default spends a twentieth of the time on it.
-    gc.collect()
-    gc.freeze()  # imported modules stay
-    gc.set_threshold(20_000, 20, 50)
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    trio.run(partial(supervisor.run, settings, Outside(), on_ready=partial(_greet, settings)))
 
 
 async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:

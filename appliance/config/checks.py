@@ -2,16 +2,7 @@
 
 import itertools
 
-from appliance.config.settings import (
-    DEFAULT_POOL,
-    Config,
-    ConfigError,
-    DeliveryMode,
-    DeliverySettings,
-    RelaySettings,
-    RelayTls,
-    place_of,
-)
+from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, DeliveryMode, RelaySettings, RelayTls, place_of
 from appliance.config.values import Endpoint
 
 
@@ -30,8 +21,8 @@ def check_together(config: Config, file: str) -> None:
     for kept_key, kept in (("bodies", config.retention.bodies), ("webhook_logs", config.retention.webhook_logs)):
         if kept > config.retention.metadata:
             raise ConfigError(file, f"retention.{kept_key}", "is longer than metadata, and would go with it")
-    _check_relays(config.delivery, file)
-    _check_pools(config.delivery, file)
+    _check_relays(config, file)
+    _check_pools(config, file)
 
 
 def _check_acme(config: Config, file: str) -> None:
@@ -58,7 +49,8 @@ def _collide(one: Endpoint, other: Endpoint) -> bool:
     return bool(overlap and one.port == other.port != 0)
 
 
-def _check_relays(delivery: DeliverySettings, file: str) -> None:
+def _check_relays(config: Config, file: str) -> None:
+    delivery = config.delivery
     if delivery.mode is DeliveryMode.RELAY and not delivery.relay_host and not delivery.relays:
         raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
     main = RelaySettings(
@@ -81,9 +73,9 @@ def _check_login(relay: RelaySettings, file: str, before: str) -> None:
         raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
 
 
-def _check_pools(delivery: DeliverySettings, file: str) -> None:
+def _check_pools(config: Config, file: str) -> None:
     owners: dict[str, str] = {}
-    for name, pool in delivery.pools.items():
+    for name, pool in config.delivery.pools.items():
         place = f"{place_of('delivery.pools', name)}.suffixes"
         if name == DEFAULT_POOL and pool.suffixes:
             raise ConfigError(file, place, f"{DEFAULT_POOL} is every organisation that no other pool names")

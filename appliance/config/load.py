@@ -12,17 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from appliance.config.checks import check_together
-from appliance.config.settings import (
-    SECTIONS,
-    AcmeSettings,
-    Config,
-    ConfigError,
-    NamedTables,
-    Setting,
-    named_tables,
-    place_of,
-    settings,
-)
+from appliance.config.settings import SECTIONS, Config, ConfigError, Setting, named_tables, place_of, settings
 from appliance.config.values import FILE, Endpoint, is_host_name
 
 VARIABLE = "APPLIANCE_CONFIG"
@@ -45,15 +35,12 @@ def parse(text: str, file: Path) -> Config:
     except RecursionError:
         raise ConfigError(str(file), "nested too deeply") from None
     except ValueError as error:
-        raise ConfigError(str(file), *_syntax(str(error), text)) from None
+        # tomllib says "reason (at line 1, column 2)" or "reason (at end of document)".
+        match = re.fullmatch(r"(.*) \(at (?:(line \d+, column \d+)|end of document)\)", str(error), re.DOTALL)
+        last = f"line {text.rstrip().count(chr(10)) + 1}"
+        place, reason = (match[2] or last, match[1]) if match else (last, str(error))
+        raise ConfigError(str(file), place, reason) from None
     return replace(_build(tables, str(file), file.parent), source=file)
-
-
-def _syntax(message: str, text: str) -> tuple[str, str]:
-    """Where and why, out of tomllib's "reason (at line 1, column 2)" or "reason (at end of document)"."""
-    match = re.fullmatch(r"(.*) \(at (?:(line \d+, column \d+)|end of document)\)", message, re.DOTALL)
-    last = f"line {text.rstrip().count(chr(10)) + 1}"
-    return (match[2] or last, match[1]) if match else (last, message)
 
 
 def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:
@@ -71,21 +58,17 @@ def _section(name: str, table: object, file: str, base: Path) -> Any:
     nested = {kind.key: kind for kind in named_tables(name)}
     plain = {key: value for key, value in given.items() if key not in nested}
     values = _values(name, plain, settings(name), file, base, nested)
-    values |= {key: _named(nested[key], given[key], file, base) for key in given.keys() & nested.keys()}
+    for key in given.keys() & nested.keys():
+        kind, values[key] = nested[key], {}
+        for title, inner in _table(kind.place, given[key], file).items():
+            place = place_of(kind.place, title)
+            try:
+                read = kind.name.read(title)
+            except ValueError as reason:
+                raise ConfigError(file, place, f"the name {reason}") from None
+            inner_values = _values(place, _table(place, inner, file), kind.settings(title), file, base)
+            values[key][read] = kind.record(**inner_values)
     return SECTIONS[name](**values)
-
-
-def _named(kind: NamedTables, tables: object, file: str, base: Path) -> dict[str, Any]:
-    made = {}
-    for name, table in _table(kind.place, tables, file).items():
-        place = place_of(kind.place, name)
-        try:
-            read = kind.name.read(name)
-        except ValueError as reason:
-            raise ConfigError(file, place, f"the name {reason}") from None
-        values = _values(place, _table(place, table, file), kind.settings(name), file, base)
-        made[read] = kind.record(**values)
-    return made
 
 
 def _table(place: str, table: object, file: str) -> dict[str, Any]:
@@ -132,18 +115,15 @@ def _complete(config: Config) -> Config:
     everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
     listening = Endpoint(hostname, first.port) if everywhere else first
     base_url = config.http.base_url or f"{'https' if secure else 'http'}://{listening}"
+    # The default of acme.names: the names of this server that can be public; none while ACME is off.
+    ours = (hostname, urlsplit(base_url).hostname or "") if config.acme.http else (hostname,)
+    public = (name for name in ours if config.acme.enabled and "." in name and is_host_name(name))
     return replace(
         config,
         server=replace(config.server, hostname=hostname),
         http=replace(config.http, base_url=base_url),
-        acme=replace(config.acme, names=config.acme.names or _names(config.acme, hostname, base_url)),
+        acme=replace(config.acme, names=config.acme.names or tuple(dict.fromkeys(public))),
     )
-
-
-def _names(acme: AcmeSettings, hostname: str, base_url: str) -> tuple[str, ...]:
-    """The default of acme.names: the names of this server that can be public; none while ACME is off."""
-    ours = (hostname, urlsplit(base_url).hostname or "") if acme.http else (hostname,)
-    return tuple(dict.fromkeys(name for name in ours if acme.enabled and "." in name and is_host_name(name)))
 
 
 def machine_name() -> str:

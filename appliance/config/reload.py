@@ -6,7 +6,6 @@ what it returns puts the new settings into force and cannot fail.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from appliance.config.settings import SECTIONS, Config, ConfigError, named_tables, settings
 
@@ -76,6 +75,6 @@ def _can_change(key: str, old: Config, new: Config) -> bool:
 def _with(old: Config, new: Config, keys: tuple[str, ...]) -> Config:
     for key in keys:
         section, _, name = key.partition(".")
-        value: Any = getattr(getattr(new, section), name)
+        value = getattr(getattr(new, section), name)
         old = replace(old, **{section: replace(getattr(old, section), **{name: value})})
     return old

@@ -83,14 +83,6 @@ def _quoted(path: Path) -> str:
     return text if shlex.quote(text) == text else f'"{text}"'
 
 
-def directories(target: Installation) -> str:
-    """The tmpfiles.d lines of the directories and their owners."""
-    text = file("tmpfiles.conf")
-    if target.data_dir != DATA_DIR:
-        text += f"d {_quoted(target.data_dir)} 0700 {USER} {USER} -\n"
-    return text
-
-
 def install(program: Program, target: Installation) -> Iterator[InstallStep]:
     """The steps of an installation; repeated, they are an upgrade."""
     below = (f"--root={target.root}",) if target.elsewhere else ()
@@ -103,7 +95,8 @@ def install(program: Program, target: Installation) -> Iterator[InstallStep]:
     elif program.path != PROGRAM:
         yield link(target.at(PROGRAM), program.path)
     yield write(target.at(USERS_FILE), file("sysusers.conf"))
-    yield write(target.at(DIRECTORIES_FILE), directories(target))
+    own = "" if target.data_dir == DATA_DIR else f"d {_quoted(target.data_dir)} 0700 {USER} {USER} -\n"
+    yield write(target.at(DIRECTORIES_FILE), file("tmpfiles.conf") + own)
     yield write(target.at(UNIT_FILE), unit(program, target))
     config_file = target.at(target.config_file)
     first_config = file("config.toml").replace(_HOSTNAME_LINE, f'hostname = "{target.hostname}"')

@@ -34,7 +34,6 @@ def keep(path: Path) -> InstallStep:
 
 
 def copy(source: Path, path: Path) -> InstallStep:
-    """A program, copied."""
     do = _replacing(path, 0o755, lambda draft: shutil.copyfile(source, draft))
     return InstallStep(f"copy {source} to {path} (0755)", do)
 
