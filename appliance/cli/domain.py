@@ -122,7 +122,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     from appliance.dns.resolver import DnsResolver
 
     settings = database.load_settings()
-    resolver, wanted = DnsResolver(settings.dns.resolvers), _records(name, domain, settings)
+    wanted, resolver = _records(name, domain, settings), DnsResolver(settings.dns.resolvers)
     checked = trio.run(partial(check.check, resolver, records.sending_host(settings), wanted, for_operator=True))
     right = all(each.status == "ok" for each in checked if each.record.needed)
     rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
