@@ -3,55 +3,35 @@
 import os
 import socket
 import ssl
-from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Every `code` an error object may carry; the list is closed by the interface."""
-
-    INVALID_REQUEST = "invalid_request"
-    UNAUTHORIZED = "unauthorized"
-    FORBIDDEN = "forbidden"
-    NOT_FOUND = "not_found"
-    CONFLICT = "conflict"
-    INSUFFICIENT_CREDITS = "insufficient_credits"
-    RATE_LIMITED = "rate_limited"
-    WARMUP_LIMITED = "warmup_limited"
-    ACCOUNT_SUSPENDED = "account_suspended"
-    PAYLOAD_TOO_LARGE = "payload_too_large"
-    SERVICE_UNAVAILABLE = "service_unavailable"
-    TEMPORARY_FAILURE = "temporary_failure"
-    INTERNAL_ERROR = "internal_error"
-    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
-    IDEMPOTENCY_IN_PROGRESS = "idempotency_in_progress"
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorAnswer:
-    """The HTTP status and the SMTP reply of one code."""
+    """Every `code` an error object may carry, its HTTP status and SMTP reply; the list is closed by the interface."""
 
     status: int
     smtp: str
 
+    def __new__(cls, code: str, status: int, smtp: str) -> "Code":
+        made = str.__new__(cls, code)
+        made._value_, made.status, made.smtp = code, status, smtp
+        return made
 
-ERROR_ANSWERS: dict[Code, ErrorAnswer] = {
-    Code.INVALID_REQUEST: ErrorAnswer(400, "554 5.6.0"),
-    Code.UNAUTHORIZED: ErrorAnswer(401, "535 5.7.8"),
-    Code.FORBIDDEN: ErrorAnswer(403, "550 5.7.1"),
-    Code.NOT_FOUND: ErrorAnswer(404, "554 5.6.0"),
-    Code.CONFLICT: ErrorAnswer(409, "554 5.6.0"),
-    Code.INSUFFICIENT_CREDITS: ErrorAnswer(402, "452 4.7.1"),
-    Code.RATE_LIMITED: ErrorAnswer(429, "452 4.7.1"),
-    Code.WARMUP_LIMITED: ErrorAnswer(429, "452 4.7.1"),
-    Code.ACCOUNT_SUSPENDED: ErrorAnswer(403, "550 5.7.1"),
-    Code.PAYLOAD_TOO_LARGE: ErrorAnswer(413, "552 5.3.4"),
-    Code.SERVICE_UNAVAILABLE: ErrorAnswer(503, "451 4.3.0"),
-    Code.TEMPORARY_FAILURE: ErrorAnswer(503, "451 4.3.0"),
-    Code.INTERNAL_ERROR: ErrorAnswer(500, "451 4.3.0"),
-    Code.IDEMPOTENCY_CONFLICT: ErrorAnswer(409, "554 5.6.0"),
-    Code.IDEMPOTENCY_IN_PROGRESS: ErrorAnswer(409, "451 4.3.0"),
-}
+    INVALID_REQUEST = "invalid_request", 400, "554 5.6.0"
+    UNAUTHORIZED = "unauthorized", 401, "535 5.7.8"
+    FORBIDDEN = "forbidden", 403, "550 5.7.1"
+    NOT_FOUND = "not_found", 404, "554 5.6.0"
+    CONFLICT = "conflict", 409, "554 5.6.0"
+    INSUFFICIENT_CREDITS = "insufficient_credits", 402, "452 4.7.1"
+    RATE_LIMITED = "rate_limited", 429, "452 4.7.1"
+    WARMUP_LIMITED = "warmup_limited", 429, "452 4.7.1"
+    ACCOUNT_SUSPENDED = "account_suspended", 403, "550 5.7.1"
+    PAYLOAD_TOO_LARGE = "payload_too_large", 413, "552 5.3.4"
+    SERVICE_UNAVAILABLE = "service_unavailable", 503, "451 4.3.0"
+    TEMPORARY_FAILURE = "temporary_failure", 503, "451 4.3.0"
+    INTERNAL_ERROR = "internal_error", 500, "451 4.3.0"
+    IDEMPOTENCY_CONFLICT = "idempotency_conflict", 409, "554 5.6.0"
+    IDEMPOTENCY_IN_PROGRESS = "idempotency_in_progress", 409, "451 4.3.0"
 
 
 class Refused(Exception):
@@ -62,13 +42,7 @@ class Refused(Exception):
 
     def __init__(self, code: Code, text: str, *, retry_after: int | None = None) -> None:
         super().__init__(text)
-        self.code = code
-        self.text = text
-        self.retry_after = retry_after
-
-    @property
-    def status(self) -> int:
-        return ERROR_ANSWERS[self.code].status
+        self.code, self.text, self.retry_after = code, text, retry_after
 
 
 def invalid(field: str, reason: str) -> Refused:

@@ -30,23 +30,26 @@ async def greeting(config: Config, store: Store, url: str, program: str = "appli
     """
     name = store.first_start.any_account()
     if not config.embedded:
-        return "" if name else _hint(config, program)
+        option = f" --config {shlex.quote(str(config.source))}" if config.source else ""
+        return "" if name else f"There is no account yet. Create one: {program} {CREATE_ACCOUNT}{option}\n"
     if name is None:
         password = secrets.token_urlsafe(PASSWORD_BYTES)
-        made = await _create(store, password)
+        hashed = await trio.to_thread.run_sync(hash_password, password)
+        made = await store.first_start.create(name=ACCOUNT, email=EMAIL, password_hash=hashed, domain=DOMAIN)
         if made is not None:
             return welcome(config, url, made, password)
     return welcome_back(config, url, name or ACCOUNT, program)
 
 
-async def _create(store: Store, password: str) -> FirstAccount | None:
-    password_hash = await trio.to_thread.run_sync(hash_password, password)
-    return await store.first_start.create(name=ACCOUNT, email=EMAIL, password_hash=password_hash, domain=DOMAIN)
-
-
 def welcome(config: Config, url: str, made: FirstAccount, password: str) -> str:
     """The text with the first account's secrets, which are shown only once."""
     bearer = shlex.quote(f"Authorization: Bearer {made.key}")
+    message = {"from": f"hello@{made.domain}", "to": "someone@example.net"}
+    message |= {"subject": "It works", "text": "Sent through the mail appliance."}
+    send = (
+        f"curl -sS {url}/emails -H {bearer} -H 'Content-Type: application/json' "
+        f'-H "Idempotency-Key: first-$(date +%s%N)" -d {shlex.quote(json.dumps(message))}'
+    )
     return f"""
 The mail appliance is running with built-in settings: nothing listens beyond this
 machine, no mail leaves it, and everything is kept in {config.server.data_dir}
@@ -64,7 +67,7 @@ The secrets below are shown only this once.
 
 Open the URL in a browser and log in to see where your mail is. Send a first message:
 
-{send_line(url, bearer, made.domain)}
+{send}
 
 See what became of it (put the "id" of the answer in the place of ID):
 
@@ -74,20 +77,6 @@ curl -sS {url}/emails/ID -H {bearer}
 
 def smtp_server(config: Config) -> str:
     return f"{config.smtp.bind[0]} (STARTTLS)" if config.smtp.bind else "none"
-
-
-def send_line(url: str, bearer: str, domain: str) -> str:
-    """A command to paste; `bearer` is the Authorization header, quoted for the shell."""
-    message = {
-        "from": f"hello@{domain}",
-        "to": "someone@example.net",
-        "subject": "It works",
-        "text": "Sent through the mail appliance.",
-    }
-    return (
-        f"curl -sS {url}/emails -H {bearer} -H 'Content-Type: application/json' "
-        f'-H "Idempotency-Key: first-$(date +%s%N)" -d {shlex.quote(json.dumps(message))}'
-    )
 
 
 def welcome_back(config: Config, url: str, name: str, program: str) -> str:
@@ -106,8 +95,3 @@ For another API key, another SMTP credential or a new password, in {config.serve
 {program} credential create {name}
 {program} account password {name} --password-stdin
 """
-
-
-def _hint(config: Config, program: str) -> str:
-    option = f" --config {shlex.quote(str(config.source))}" if config.source else ""
-    return f"There is no account yet. Create one: {program} {CREATE_ACCOUNT}{option}\n"

@@ -14,28 +14,17 @@ _RANDOM_BITS = 74
 _IDENTIFIER = 16  # bytes
 
 
-def _microseconds() -> int:
-    return time.time_ns() // 1000
-
-
-def _random_bits() -> int:
-    return secrets.randbits(_RANDOM_BITS)
-
-
 async def _dial(address: str, port: int) -> trio.abc.Stream:
     """A TCP connection to an IP address; no name is resolved here, so the checked address is the one dialled."""
     family = trio.socket.AF_INET if ipaddress.ip_address(address).version == 4 else trio.socket.AF_INET6
     connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     try:
         await connection.connect((address, port))
-    except OSError as error:
+    except BaseException as error:
         connection.close()
-        if error.errno is None:
-            raise
-        # Trio's text contains the address, and customers read it.
-        raise OSError(error.errno, os.strerror(error.errno)) from error
-    except BaseException:
-        connection.close()
+        if isinstance(error, OSError) and error.errno is not None:
+            # Trio's text contains the address, and customers read it.
+            raise OSError(error.errno, os.strerror(error.errno)) from error
         raise
     return trio.SocketStream(connection)
 
@@ -44,9 +33,9 @@ async def _dial(address: str, port: int) -> trio.abc.Stream:
 class Outside:
     """`now` is whole microseconds since 1970, UTC; `random_bits` are 74, for ids."""
 
-    now: Callable[[], int] = _microseconds
+    now: Callable[[], int] = lambda: time.time_ns() // 1000
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
-    random_bits: Callable[[], int] = _random_bits
+    random_bits: Callable[[], int] = lambda: secrets.randbits(_RANDOM_BITS)
     random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; not for secrets
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] = _dial
 

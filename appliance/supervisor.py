@@ -42,15 +42,11 @@ from appliance.web.edge import Edge
 from appliance.webhook import build as webhook
 
 LAST_ANSWERS = 0.05  # seconds to answer senders with 503 once the storage failed; no delivery can be recorded then
-
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
 MMAP_THRESHOLD = 256 * 1024  # bytes from which a block is mapped by itself, and unmapped when it is freed
-
 STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the last use of credentials
 STATISTICS_PAUSE = 0.05  # seconds between slices of an update, so that senders come first
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 SERVING = "serving"  # what `systemctl status` shows
 
 OnReady = Callable[[Store, list[str]], Awaitable[None]]  # what to do once every listener is open
@@ -62,35 +58,29 @@ class StorageFailed(Exception):
     """The process ended because it no longer knew what is on disk; a restart reads it."""
 
 
-async def run(config: Config, outside: Outside, *, on_ready: OnReady | None = None) -> None:
+async def run(config: Config, outside: Outside, *, on_ready: OnReady) -> None:
     """Run everything until SIGTERM or SIGINT; returns after an orderly stop."""
     _set_up_malloc()
     shutdown = Shutdown(config.server.shutdown_timeout)
+    failures: list[StorageFault] = []
     with only_server(config.server.data_dir):
         try:
-            await _run(config, outside, on_ready, shutdown)
+            await _run_on_store(config, outside, on_ready, failures, shutdown)
+        except (Exception, BaseExceptionGroup):
+            if not failures:
+                raise
+            # Other errors during the stop follow from the failed storage.
         finally:
             shutdown.done()
-
-
-async def _run(config: Config, outside: Outside, on_ready: OnReady | None, shutdown: Shutdown) -> None:
-    failures: list[StorageFault] = []
-    try:
-        await _run_on_store(config, outside, on_ready, failures, shutdown)
-    except (Exception, BaseExceptionGroup):
-        if not failures:
-            raise
-        # Other errors during the stop follow from the failed storage.
-    if failures:
-        raise StorageFailed(str(failures[0])) from failures[0]
-    log.info("stopped")
+        if failures:
+            raise StorageFailed(str(failures[0])) from failures[0]
+        log.info("stopped")
 
 
 async def _run_on_store(
-    config: Config, outside: Outside, on_ready: OnReady | None, failures: list[StorageFault], shutdown: Shutdown
+    config: Config, outside: Outside, on_ready: OnReady, failures: list[StorageFault], shutdown: Shutdown
 ) -> None:
     key = _key(config.server.data_dir)
-    stopping = trio.Event()
     manager = service_manager(os.environ)
     manager.status("opening the database")
     for number in SIGNALS:
@@ -113,7 +103,6 @@ async def _run_on_store(
                     store,
                     key=key,
                     manager=manager,
-                    stopping=stopping,
                     signals=signals,
                     on_ready=on_ready,
                     shutdown=shutdown,
@@ -153,13 +142,12 @@ async def _run_all(
     *,
     key: bytes,
     manager: ServiceManager,
-    stopping: trio.Event,
     signals: AsyncIterator[int],
-    on_ready: OnReady | None,
+    on_ready: OnReady,
     shutdown: Shutdown,
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
-    live, ready = LiveSettings(config), trio.Event()
+    live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
     shared = services.build(config, outside, store)
     webhooks = webhook.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
@@ -184,12 +172,11 @@ async def _run_all(
             new_id = partial(outside.identifier, "req")
             urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
-            _announce(config, {"http": urls, "smtp": smtp, "acme": challenges, "metrics": metrics_urls})
+            _announce(config, http=urls, smtp=smtp, acme=challenges, metrics=metrics_urls)
             manager.ready(SERVING)
             workers.start_soon(manager.keep_alive)
             ready.set()
-            if on_ready is not None:
-                await on_ready(store, urls)
+            await on_ready(store, urls)
             await stopping.wait()
             shutdown.begin()
             # Each listener closes its connections by itself; this cancels what still runs of it.
@@ -197,7 +184,7 @@ async def _run_all(
         workers.cancel_scope.cancel()
 
 
-def _announce(config: Config, urls: dict[str, list[str]]) -> None:
+def _announce(config: Config, **urls: list[str]) -> None:
     where = {name: found for name, found in urls.items() if found or name in ("http", "smtp")}
     room = memory.for_messages(config.http.body_memory)
     if room < config.http.body_memory:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.programs import missing_program
 
-# A busy machine is nobody's fault.
+# A busy machine is no fault of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 

@@ -45,11 +45,11 @@ class Parent:
         self._deaths, wakeup = os.pipe()
         os.set_blocking(wakeup, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: whoever gave the orders ends first
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the process that gave the orders ends first
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
     def serve(self) -> list[str] | None:
-        """Fork as often as wanted; returns in each child, with its words, and with None once nobody wants any more."""
+        """Fork as often as wanted; returns in each child, with its words, and with None once no more are wanted."""
         while True:
             ready, _, _ = select.select([self._orders.fileno(), self._deaths], [], [])
             if self._deaths in ready:
@@ -110,7 +110,7 @@ class Parent:
         try:
             os.write(told, b"%d\n" % number)
         except BrokenPipeError:
-            return  # nobody wants to know any more
+            return  # the client is gone
 
     def _end(self) -> None:
         for child in self._children:

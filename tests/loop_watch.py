@@ -2,8 +2,8 @@
 
 Every step of every Trio task is timed, in CPU time of the loop's thread, so that a busy machine does not count. The
 asyncio loop of SMTP submission runs inside a Trio task; its callbacks count like other steps. Collecting garbage is
-left out: when it happens depends on what ran before. Whoever connects to the socket that WATCH_SOCKET names is told
-of the longest step since the last one asked, as one line of JSON.
+left out: when it happens depends on what ran before. A client that connects to the socket that WATCH_SOCKET names
+is told of the longest step since the last one asked, as one line of JSON.
 """
 
 import gc
@@ -53,7 +53,7 @@ class Watch(trio.abc.Instrument):
             self._began += time.thread_time() - self._collecting
 
     def tell(self, listener: socket.socket) -> None:
-        """Answer for ever, on a thread of its own."""
+        """Answer until the process ends, on a thread of its own."""
         while True:
             asking, _ = listener.accept()
             with asking:

@@ -26,8 +26,8 @@ from tests.fork_client import Forked, fork
 
 PASSWORD = "correct horse battery staple"
 PASSWORD_HASH = hash_password(PASSWORD)
-NO_DNS = "127.0.0.1:9"  # where nobody answers: no question of a test leaves the machine
-START_TIMEOUT = 40.0  # seconds; a busy machine is nobody's fault
+NO_DNS = "127.0.0.1:9"  # where nothing answers: no question of a test leaves the machine
+START_TIMEOUT = 40.0  # seconds; a busy machine is no fault of the program
 STOP_TIMEOUT = 20.0
 # For clients that need none: to read whom this machine trusts takes each of them a tenth of a second.
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -190,7 +190,7 @@ class Running:
                 if (event := json.loads(line))["event"] == said:
                     return dict(event)
             time.sleep(0.02)
-        raise RuntimeError(f"nobody said {said!r}:\n" + self.log_file.read_text())
+        raise RuntimeError(f"the log does not say {said!r}:\n" + self.log_file.read_text())
 
     def log_lines(self, begin: int = 0) -> list[bytes]:
         """The lines of its log, from so many bytes on; one that is being written is not there yet."""
@@ -262,7 +262,7 @@ def appliance(
     """A running appliance with one account (made here unless given); killed at the end if it has not ended by then.
 
     It is forked from a process that has read the code (see tests/fork_client.py). For `fresh` the code is read anew, as
-    whoever measures memory or speed, or is after the start itself, wants it.
+    tests of memory, speed or the start itself need it.
     """
     data_dir = directory / "data"
     config_file = directory / "config.toml"

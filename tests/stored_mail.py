@@ -1,4 +1,4 @@
-"""Mail in a store without anybody sending it: messages as if accepted, and outcomes as if tried."""
+"""Mail in a store without a client that sends it: messages as if accepted, and outcomes as if tried."""
 
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source

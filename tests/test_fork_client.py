@@ -1,4 +1,4 @@
-"""Forked programs: to whoever looks from outside, each is as one that was started on its own."""
+"""Forked programs: seen from outside, each is as one that was started on its own."""
 
 import os
 import signal

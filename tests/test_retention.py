@@ -108,7 +108,7 @@ async def test_a_sweep_takes_the_parts_of_large_messages(
     assert in_all("parts") - before == -(-2_000_000 // PART) + 1
 
 
-async def test_mail_waits_for_the_books(
+async def test_mail_waits_for_the_statistics(
     store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
 ) -> None:
     """Messages that are not counted yet stay, though their bodies go; the next round comes soon."""

@@ -29,7 +29,7 @@ from appliance.times import SECOND
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
 RESPONSE_BYTES = 256 * 1024  # bytes; a chain has ten thousand
 ADDRESSES_DIALLED = 3  # addresses tried
-CONNECT_TIMEOUT = 5.0  # seconds for each but the last
+ACME_CONNECT_TIMEOUT = 5.0  # seconds for each but the last
 
 _URL = re.compile(r"https://[\x21-\x7e]+")
 
@@ -83,7 +83,7 @@ class Client:
     async def _connect(self, host: str, port: int) -> trio.abc.Stream:
         """A connection to the first address that accepts one; the TLS handshake comes with the first byte."""
         addresses = (await self._addresses(host))[:ADDRESSES_DIALLED]
-        _, stream = await dial_first(self.outside.dial, addresses, port, patience=CONNECT_TIMEOUT)
+        _, stream = await dial_first(self.outside.dial, addresses, port, patience=ACME_CONNECT_TIMEOUT)
         return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
 
     async def _addresses(self, host: str) -> tuple[Address, ...]:

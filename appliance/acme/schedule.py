@@ -12,7 +12,7 @@ from appliance.config.settings import AcmeSettings
 RETRY_DELAYS = (60.0, 300.0, 1800.0, 3600.0, 21600.0)
 RETRY_SPREAD = 0.1  # of a delay, either way, so that servers that failed together do not retry together
 RENEWAL_SPREAD = 0.1  # of the time before the end, earlier: likewise for servers that began together
-LEAST_GAP, LEAST_SHARE = 3600.0, 0.4  # seconds, or share of a lifetime: the least between two certificates
+LEAST_GAP, LEAST_LIFETIME_SHARE = 3600.0, 0.4  # seconds, or share of a lifetime: the least between two certificates
 OVERDUE = 0.5  # of the time before the end: by then renewal should have succeeded
 
 
@@ -32,7 +32,7 @@ def renewal(not_before: float, not_after: float, wanted: float | None, spread: f
 
 def gap(life: float) -> float:
     """Seconds for which no other is requested, even if this one seems wrong: it may be the clock that is."""
-    return min(LEAST_GAP, max(life, 0.0) * LEAST_SHARE)
+    return min(LEAST_GAP, max(life, 0.0) * LEAST_LIFETIME_SHARE)
 
 
 def overdue(not_before: float, not_after: float, wanted: float | None) -> float:

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import CREDIT_BALANCE, CREDIT_CHANGE, DAILY_CAP, PRINTABLE, common, config_option, number
-from appliance.cli.output import show, show_list, show_record
+from appliance.cli.options import PRINTABLE, NumberOr, common, config_option, number, of_account
+from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.mail import Account
     from appliance.store import Store
 
-ACCOUNT_COLUMNS = {
-    "name": "NAME",
-    "email": "EMAIL",
-    "credits": "CREDITS",
-    "daily_cap": "DAILY CAP",
-    "suspended": "SUSPENDED",
-    "created_at": "CREATED (UTC)",
-}
+ACCOUNT_COLUMNS = {"name": "NAME", "email": "EMAIL", "credits": "CREDITS", "daily_cap": "DAILY CAP"}
+ACCOUNT_COLUMNS |= {"suspended": "SUSPENDED", "created_at": "CREATED (UTC)"}
+ACCOUNT_FIELDS = ("id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes")
+CREDIT_BALANCE = NumberOr("unlimited", r"[0-9]{1,16}", "a number of credits")
+CREDIT_CHANGE = NumberOr("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
+DAILY_CAP = NumberOr("off", r"[1-9][0-9]{0,15}", "a number of recipients from 1 on")
 PASSWORD_BYTES_READ = 4096  # more than any password may have, and a limit for `< /dev/zero`
 
 name_argument = click.argument("name", type=PRINTABLE)
@@ -69,12 +67,15 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
     given = _read_password(password_stdin)
     with database.refusals():
         name, email = account_rules.account_name(name), account_rules.login_email(email)
-        password_hash = _hash(given)
+    password_hash = _hash(given)
     role = Role.ADMIN if admin else Role.CUSTOMER
-    made = database.run(
-        lambda store: store.accounts.create(name, email, password_hash, role, number(balance)), create=True
+    amount = number(balance)
+    made = database.run(lambda store: store.accounts.create(name, email, password_hash, role, amount), create=True)
+    show(
+        as_json,
+        record(made, *ACCOUNT_FIELDS),
+        f"Created account {made.name}. Next: appliance domain add {made.name} DOMAIN",
     )
-    show(as_json, _record(made), f"Created account {made.name}. Next: appliance domain add {made.name} DOMAIN")
 
 
 @account.command("list")
@@ -88,14 +89,13 @@ def list_all(as_json: bool) -> None:
       appliance account list --json
     """
     found: list[Account] = database.read(lambda store: store.accounts.all(), or_nothing=[])
-    rows = [_record(each) for each in found]
+    rows = [_worded(record(each, *ACCOUNT_FIELDS), as_json) for each in found]
     nothing = "No accounts yet. Create one: appliance account create NAME --email ADDRESS --password-stdin"
-    show_list(as_json, "accounts", [_worded(row, as_json) for row in rows], ACCOUNT_COLUMNS, nothing)
+    show_list(as_json, "accounts", rows, ACCOUNT_COLUMNS, nothing)
 
 
 @account.command("show")
-@name_argument
-@common
+@of_account
 def show_one(name: str, as_json: bool) -> None:
     """Show one account: its user, credits and limits.
 
@@ -104,13 +104,12 @@ def show_one(name: str, as_json: bool) -> None:
       appliance account show acme
       appliance account show acme --json
     """
-    row = _record(_changed(name))
+    row = _changed(name)
     show_record(as_json, row, _worded(row, as_json))
 
 
 @account.command()
-@name_argument
-@common
+@of_account
 def suspend(name: str, as_json: bool) -> None:
     """Stop an account from sending; what it has queued already still goes out.
 
@@ -118,13 +117,12 @@ def suspend(name: str, as_json: bool) -> None:
     Example:
       appliance account suspend acme
     """
-    row = _record(_changed(name, lambda store, found: store.accounts.set_suspended(found.id, True)))
+    row = _changed(name, lambda store, found: store.accounts.set_suspended(found.id, True))
     show(as_json, row, f"Suspended account {name}.")
 
 
 @account.command()
-@name_argument
-@common
+@of_account
 def resume(name: str, as_json: bool) -> None:
     """Let a suspended account send again.
 
@@ -132,7 +130,7 @@ def resume(name: str, as_json: bool) -> None:
     Example:
       appliance account resume acme
     """
-    row = _record(_changed(name, lambda store, found: store.accounts.set_suspended(found.id, False)))
+    row = _changed(name, lambda store, found: store.accounts.set_suspended(found.id, False))
     show(as_json, row, f"Resumed account {name}.")
 
 
@@ -165,14 +163,13 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
         else:
             await store.accounts.change_credits(found.id, wanted)
 
-    row = _record(_changed(name, change))
+    row = _changed(name, change)
     show(as_json, row, f"Account {name} now has {_worded(row, as_json)['credits']} credits.")
 
 
 @account.command()
-@name_argument
+@of_account
 @click.argument("recipients", type=DAILY_CAP)
-@common
 def cap(name: str, recipients: int | str, as_json: bool) -> None:
     """Limit how many recipients an account may send to in a day (UTC), to warm up a new sender slowly.
 
@@ -183,7 +180,7 @@ def cap(name: str, recipients: int | str, as_json: bool) -> None:
       appliance account cap acme 200
       appliance account cap acme off
     """
-    row = _record(_changed(name, lambda store, found: store.accounts.set_daily_cap(found.id, number(recipients))))
+    row = _changed(name, lambda store, found: store.accounts.set_daily_cap(found.id, number(recipients)))
     limit = "no daily cap" if row["daily_cap"] is None else f"a cap of {row['daily_cap']} recipients a day"
     show(as_json, row, f"Account {name} now has {limit}.")
 
@@ -199,21 +196,19 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
     Example:
       appliance account password acme --password-stdin < password.txt
     """
-    given = _read_password(password_stdin)
-    with database.refusals():
-        password_hash = _hash(given)
+    password_hash = _hash(_read_password(password_stdin))
 
     async def change(store: "Store", found: "Account") -> None:
         user = store.accounts.user_by_email(found.email)
         if user is not None:
             await store.accounts.set_password(user.id, password_hash)
 
-    row = _record(_changed(name, change))
+    row = _changed(name, change)
     show(as_json, row, f"Changed the password of {row['email']}.")
 
 
-def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] | None" = None) -> "Account":
-    """The account of that name, after the change."""
+def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] | None" = None) -> dict[str, Any]:
+    """The record of that account, after the change."""
 
     async def work(store: "Store") -> "Account":
         found = store.accounts.named(name)
@@ -221,22 +216,7 @@ def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] |
             await change(store, found)
         return store.accounts.named(name)
 
-    return database.run(work)
-
-
-def _record(found: "Account") -> dict[str, Any]:
-    from appliance.times import rfc3339
-
-    return {
-        "id": found.id,
-        "name": found.name,
-        "email": found.email,
-        "credits": found.credits,
-        "daily_cap": found.daily_cap,
-        "suspended": found.suspended,
-        "created_at": rfc3339(found.created_at),
-        "stored_bytes": found.stored_bytes,
-    }
+    return record(database.run(work), *ACCOUNT_FIELDS)
 
 
 def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
@@ -265,4 +245,5 @@ def _hash(given: bytes) -> str:
     from appliance.intake import account_rules
     from appliance.keys import passwords
 
-    return passwords.hash_password(account_rules.password(given))
+    with database.refusals():
+        return passwords.hash_password(account_rules.password(given))

@@ -1,6 +1,8 @@
 """`appliance backup`, `verify` and `restore`."""
 
+import os
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +10,8 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import common
-from appliance.cli.output import printable, progress_bar, show
+from appliance.cli.output import printable, progress_bar, record, show, system_text
+from appliance.times import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +24,6 @@ class BackupFile(click.Path):
     """The name of a backup file; not a pipe, since it is written and read at several offsets."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse `-`, which elsewhere means a pipe."""
         if value == "-":
             self.fail("a backup cannot go through a pipe: name a file", param, ctx)
         return super().convert(value, param, ctx)
@@ -46,9 +48,13 @@ def backup(file: Path, as_json: bool) -> None:
     """
     from appliance.backup.make import NotMade, make
     from appliance.outside import Outside
+    from appliance.store import FILE_NAME
 
     settings = database.load_settings()
-    data_dir = database.existing(settings)
+    data_dir = settings.server.data_dir
+    database.prepare(settings)
+    if not os.path.lexists(data_dir / FILE_NAME):
+        raise click.ClickException(f"there is no database in {data_dir}")
     with database.explained(settings), _refusals(file), progress_bar("backup") as on:
         try:
             made = make(data_dir, settings.server.hostname, file.absolute(), Outside(), on)
@@ -56,7 +62,8 @@ def backup(file: Path, as_json: bool) -> None:
             raise click.ClickException(str(reason)) from None
     size = file.stat().st_size
     answer = {"file": str(file), "bytes": size, "created_at": made.created_at, "schema": made.schema}
-    show(as_json, answer, f"{file}: {_size(size)}, as of {_minute(made.created_at)}. `appliance verify` checks it.")
+    told = f"{file}: {size / 2**20:,.1f} MiB, as of {_minute(made.created_at)}. `appliance verify` checks it."
+    show(as_json, answer, told)
 
 
 @click.command()
@@ -101,28 +108,20 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     settings = database.load_settings()
     data_dir = settings.server.data_dir
     database.check_usable(data_dir, make=True)
-
-    async def work() -> "Restored":
-        return await restore_backup(file, data_dir, Outside(), on, force=force)
-
     with database.explained(settings), _refusals(file), progress_bar("restore") as on:
         try:
-            restored = trio.run(work)
+            restored = trio.run(partial(restore_backup, file, data_dir, Outside(), on, force=force))
         except NotRestored as reason:
             raise click.ClickException(str(reason)) from None
-    show(as_json, _answer(file, data_dir, restored), "\n".join(_lines(data_dir, restored)))
+    kept = None if restored.kept is None else str(restored.kept)
+    answer = {"file": str(file), "data_dir": str(data_dir)} | _facts(restored.verified) | {"paused": True}
+    answer |= record(restored.waiting, "due", "deferred", "oldest_at") | {"kept": kept}
+    show(as_json, answer, "\n".join(_lines(data_dir, restored)))
 
 
 def _facts(verified: "Verified") -> dict[str, Any]:
-    manifest, contents = verified.manifest, verified.contents
-    return {
-        "created_at": manifest.created_at,
-        "hostname": manifest.hostname,
-        "version": manifest.version,
-        "schema": contents.schema,
-        "accounts": contents.accounts,
-        "messages": contents.messages,
-    }
+    manifest = {"created_at": verified.manifest.created_at} | record(verified.manifest, "hostname", "version")
+    return manifest | record(verified.contents, "schema", "accounts", "messages")
 
 
 def _told(verified: "Verified") -> str:
@@ -132,25 +131,7 @@ def _told(verified: "Verified") -> str:
     return f"{made}, schema {contents.schema}, {held}"
 
 
-def _answer(file: Path, data_dir: Path, restored: "Restored") -> dict[str, Any]:
-    from appliance.times import rfc3339
-
-    waiting, kept = restored.waiting, restored.kept
-    return {
-        "file": str(file),
-        "data_dir": str(data_dir),
-        **_facts(restored.verified),
-        "paused": True,
-        "due": waiting.due,
-        "deferred": waiting.deferred,
-        "oldest_at": None if waiting.oldest_at is None else rfc3339(waiting.oldest_at),
-        "kept": None if kept is None else str(kept),
-    }
-
-
 def _lines(data_dir: Path, restored: "Restored") -> "Iterator[str]":
-    from appliance.times import rfc3339
-
     waiting = restored.waiting
     yield f"Restored to {data_dir}: {_told(restored.verified)}."
     if restored.kept is not None:
@@ -175,10 +156,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _size(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB"
-
-
 @contextmanager
 def _refusals(file: Path) -> "Iterator[None]":
     """Turn a broken backup file or an OSError into one line."""
@@ -189,4 +166,4 @@ def _refusals(file: Path) -> "Iterator[None]":
     except BrokenBackup as reason:
         raise click.ClickException(printable(f"{file} is not a backup that can be restored: {reason}")) from None
     except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {(error.strerror or str(error)).lower()}") from None
+        raise click.ClickException(f"{error.filename or file}: {system_text(error)}") from None

@@ -1,15 +1,10 @@
 """`appliance credential …`: creates, lists and revokes SMTP credentials."""
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option
-from appliance.cli.output import show, show_list, show_record
-
-if TYPE_CHECKING:
-    from appliance.model.mail import SmtpCredential
+from appliance.cli.options import PRINTABLE, config_option, of_account
+from appliance.cli.output import record, show, show_list, show_record
 
 CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
 
@@ -21,8 +16,7 @@ def credential() -> None:
 
 
 @credential.command()
-@click.argument("name", type=PRINTABLE)
-@common
+@of_account
 def create(name: str, as_json: bool) -> None:
     """Create an SMTP credential for the account NAME. Its password is shown only now.
 
@@ -37,8 +31,7 @@ def create(name: str, as_json: bool) -> None:
 
 
 @credential.command("list")
-@click.argument("name", type=PRINTABLE)
-@common
+@of_account
 def list_all(name: str, as_json: bool) -> None:
     """List the SMTP credentials of the account NAME, revoked ones too.
 
@@ -47,15 +40,14 @@ def list_all(name: str, as_json: bool) -> None:
       appliance credential list acme
     """
     found = database.read(lambda store: store.access.credentials(store.accounts.named(name).id))
-    rows = [_record(each) for each in found]
+    rows = [record(each, *CREDENTIAL_COLUMNS) for each in found]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
     show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing)
 
 
 @credential.command()
-@click.argument("name", type=PRINTABLE)
+@of_account
 @click.argument("username", type=PRINTABLE)
-@common
 def revoke(name: str, username: str, as_json: bool) -> None:
     """Stop the SMTP credential USERNAME of the account NAME from working, for good.
 
@@ -65,10 +57,3 @@ def revoke(name: str, username: str, as_json: bool) -> None:
     """
     database.run(lambda store: store.access.revoke_credential(store.accounts.named(name).id, username))
     show(as_json, {"username": username, "revoked": True}, f"Revoked SMTP credential {username}.")
-
-
-def _record(found: "SmtpCredential") -> dict[str, Any]:
-    from appliance.times import rfc3339
-
-    revoked_at = None if found.revoked_at is None else rfc3339(found.revoked_at)
-    return {"username": found.username, "created_at": rfc3339(found.created_at), "revoked_at": revoked_at}

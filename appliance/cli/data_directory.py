@@ -26,10 +26,17 @@ def why_unusable(data_dir: Path, *, make: bool) -> str | None:
         return f"{data_dir} is a file, and server.data_dir must be a directory: move it away, or name another"
     if os.geteuid() == ROOT_UID and data_dir.stat().st_uid != ROOT_UID:
         # The server's user could not open files that root makes there.
-        owner = _owner(data_dir)
-        as_owner = f"run this command as that user, not as root: sudo -u {owner} appliance ..."
-        return f"{data_dir} belongs to {owner}: {as_owner}"
-    return _why_not_used(data_dir)
+        as_owner = f"run this command as that user, not as root: sudo -u {_owner(data_dir)} appliance ..."
+        return f"{data_dir} belongs to {_owner(data_dir)}: {as_owner}"
+    if not _may(data_dir, os.R_OK | os.X_OK):
+        return _refused(data_dir, "700")
+    if _is_read_only(data_dir):
+        return f"{data_dir} is on a read-only file system: mount it writable"
+    files = [(name, os.R_OK | os.W_OK, "600") for name in WRITTEN]
+    for name, wanted, mode in (("", os.W_OK, "700"), *files, (KEY_FILE, os.R_OK, "400")):
+        if os.path.lexists(data_dir / name) and not _may(data_dir / name, wanted):
+            return _refused(data_dir / name, mode)
+    return None
 
 
 def _why_not_made(data_dir: Path) -> str | None:
@@ -45,19 +52,6 @@ def _why_not_made(data_dir: Path) -> str | None:
         return f"{data_dir} cannot be made: {above} is on a read-only file system; mount it writable"
     made = f"`install -d -m 700 -o {_user(os.geteuid())} {data_dir}`, as root"
     return f"{data_dir} cannot be made: {_user(os.geteuid())} may not write to {above}; {made}, makes it"
-
-
-def _why_not_used(data_dir: Path) -> str | None:
-    if not _may(data_dir, os.R_OK | os.X_OK):
-        return _refused(data_dir, "700")
-    if _is_read_only(data_dir):
-        return f"{data_dir} is on a read-only file system: mount it writable"
-    if not _may(data_dir, os.W_OK):
-        return _refused(data_dir, "700")
-    for name, wanted, mode in (*((name, os.R_OK | os.W_OK, "600") for name in WRITTEN), (KEY_FILE, os.R_OK, "400")):
-        if os.path.lexists(data_dir / name) and not _may(data_dir / name, wanted):
-            return _refused(data_dir / name, mode)
-    return None
 
 
 def _may(path: Path, wanted: int) -> bool:

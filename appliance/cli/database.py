@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from appliance.cli.options import named_config
+from appliance.cli.output import system_text
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -96,17 +97,6 @@ def read(work: "Callable[[Store], T]", *, settings: "Config | None" = None, or_n
     return run(reading, settings=settings, or_nothing=or_nothing)
 
 
-def existing(settings: "Config") -> Path:
-    """The data directory, which must be usable and have a database."""
-    from appliance.store import FILE_NAME
-
-    data_dir = settings.server.data_dir
-    prepare(settings)
-    if not os.path.lexists(data_dir / FILE_NAME):
-        raise click.ClickException(f"there is no database in {data_dir}")
-    return data_dir
-
-
 def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: check that this user may, and complete an interrupted restore."""
     from appliance.backup.unfinished import settle
@@ -123,6 +113,6 @@ def check_usable(data_dir: Path, *, make: bool) -> None:
     try:
         reason = why_unusable(data_dir, make=make)
     except OSError as error:  # a directory above it that may not be searched
-        reason = f"{error.filename}: {(error.strerror or str(error)).lower()} (server.data_dir is {data_dir})"
+        reason = f"{error.filename}: {system_text(error)} (server.data_dir is {data_dir})"
     if reason is not None:
         raise click.ClickException(reason)

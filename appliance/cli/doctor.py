@@ -1,12 +1,12 @@
 """`appliance doctor`: whether this machine is fit to send mail, and what to do."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli import database
 from appliance.cli.options import common
-from appliance.cli.output import printable, show
+from appliance.cli.output import printable, record, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,29 +40,20 @@ def doctor(blocklists: bool, as_json: bool) -> None:
 
     settings = database.load_settings()
     database.prepare(settings)
-
-    async def examine() -> "list[Finding]":
-        asked = settings.dns.blocklists if blocklists else ()
-        return await Examination(settings, Outside(), DnsResolver(settings.dns.resolvers), asked).run()
-
+    asked = settings.dns.blocklists if blocklists else ()
     with database.explained(settings):
-        found = trio.run(examine)
+        found = trio.run(Examination(settings, Outside(), DnsResolver(settings.dns.resolvers), asked).run)
     faults = sum(each.level == "fault" for each in found)
     warnings = sum(each.level == "warning" for each in found)
-    answer = {"ok": not faults, "faults": faults, "warnings": warnings, "findings": [_row(each) for each in found]}
-    show(as_json, answer, "\n".join([*_lines(found), "", _sum(faults, warnings)]))
+    rows = [
+        record(each, "level", "check", "subject", "text")
+        | {"advice": each.advice or None, "records": [record(one, "name", "type", "value") for one in each.records]}
+        for each in found
+    ]
+    answer = {"ok": not faults, "faults": faults, "warnings": warnings, "findings": rows}
+    total = f"Faults: {faults}, warnings: {warnings}." if faults or warnings else "Everything is as it should be."
+    show(as_json, answer, "\n".join([*_lines(found), "", total]))
     click.get_current_context().exit(1 if faults else 0)
-
-
-def _row(each: "Finding") -> dict[str, Any]:
-    return {
-        "level": each.level.value,
-        "check": each.check,
-        "subject": each.subject,
-        "text": each.text,
-        "advice": each.advice or None,
-        "records": [{"name": one.name, "type": one.type, "value": one.value} for one in each.records],
-    }
 
 
 def _lines(found: "list[Finding]") -> "Iterator[str]":
@@ -74,18 +65,11 @@ def _lines(found: "list[Finding]") -> "Iterator[str]":
         before = " " * (11 + checks)
         if each.advice:
             yield f"{before}{printable(each.advice)}"
-        for record in each.records:
-            yield f"{before}  {record.name}. {record.type} {_value(record.type, record.value)}"
+        for wanted in each.records:
+            yield f"{before}  {wanted.name}. {wanted.type} {_value(wanted.type, wanted.value)}"
 
 
 def _value(kind: str, value: str) -> str:
     """As a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3)."""
-    if kind != "TXT":
-        return value
-    return " ".join(f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
-
-
-def _sum(faults: int, warnings: int) -> str:
-    if not faults and not warnings:
-        return "Everything is as it should be."
-    return f"Faults: {faults}, warnings: {warnings}."
+    quoted = (f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
+    return " ".join(quoted) if kind == "TXT" else value

@@ -1,12 +1,13 @@
 """`appliance domain …`: adds From domains, shows and verifies their DNS records, rotates their keys."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option
-from appliance.cli.output import printable, show, show_list
+from appliance.cli.options import PRINTABLE, config_option, of_account
+from appliance.cli.output import printable, record, show, show_list
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     from appliance.model.mail import Domain, StoredDkimKey
     from appliance.store import Store
 
+RECORD_FIELDS = ("name", "type", "value", "purpose")
 DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "created_at": "ADDED (UTC)"}
 
-account_argument = click.argument("name", type=PRINTABLE)
 domain_argument = click.argument("domain", type=PRINTABLE)
 
 
@@ -28,9 +29,8 @@ def domain() -> None:
 
 
 @domain.command()
-@account_argument
+@of_account
 @domain_argument
-@common
 def add(name: str, domain: str, as_json: bool) -> None:
     """Let the account NAME send from DOMAIN, at once, and make the keys that sign its mail.
 
@@ -53,12 +53,11 @@ def add(name: str, domain: str, as_json: bool) -> None:
 
     added = database.run(work, settings=settings)
     next_step = f"Next, what to publish in DNS: appliance domain records {name} {added.name}"
-    show(as_json, _record(added), f"Account {name} may now send from {added.name}. {next_step}")
+    show(as_json, record(added, *DOMAIN_COLUMNS), f"Account {name} may now send from {added.name}. {next_step}")
 
 
 @domain.command("list")
-@account_argument
-@common
+@of_account
 def list_all(name: str, as_json: bool) -> None:
     """List the domains of the account NAME.
 
@@ -67,14 +66,13 @@ def list_all(name: str, as_json: bool) -> None:
       appliance domain list acme
     """
     found = database.read(lambda store: store.access.domains(store.accounts.named(name).id))
-    rows = [_record(each) for each in found]
+    rows = [record(each, *DOMAIN_COLUMNS) for each in found]
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
 
 
 @domain.command("records")
-@account_argument
+@of_account
 @domain_argument
-@common
 def show_records(name: str, domain: str, as_json: bool) -> None:
     """Show the records to publish in DNS for DOMAIN of the account NAME.
 
@@ -84,13 +82,12 @@ def show_records(name: str, domain: str, as_json: bool) -> None:
       appliance domain records acme acme.example --json
     """
     wanted = _records(name, domain)
-    show(as_json, {"records": [_dns_record(record) for record in wanted]}, _to_publish(wanted))
+    show(as_json, _answer(wanted), _to_publish(wanted))
 
 
 @domain.command()
-@account_argument
+@of_account
 @domain_argument
-@common
 def rotate(name: str, domain: str, as_json: bool) -> None:
     """Sign the mail of DOMAIN of the account NAME with new keys from now on.
 
@@ -103,13 +100,12 @@ def rotate(name: str, domain: str, as_json: bool) -> None:
     """
     wanted = _records(name, domain, rotate=True)
     text = f"New keys sign for {domain}. Publish their records now:\n\n{_to_publish(wanted)}"
-    show(as_json, {"records": [_dns_record(record) for record in wanted]}, text)
+    show(as_json, _answer(wanted), text)
 
 
 @domain.command()
-@account_argument
+@of_account
 @domain_argument
-@common
 def verify(name: str, domain: str, as_json: bool) -> None:
     """Ask DNS whether the records of DOMAIN of the account NAME are published as they should be.
 
@@ -120,10 +116,17 @@ def verify(name: str, domain: str, as_json: bool) -> None:
       appliance domain verify acme acme.example
       appliance domain verify acme acme.example --json
     """
+    import trio
+
+    from appliance.dns import check, records
+    from appliance.dns.resolver import DnsResolver
+
     settings = database.load_settings()
-    checked = _check(settings, _records(name, domain, settings))
+    wanted, resolver = _records(name, domain, settings), DnsResolver(settings.dns.resolvers)
+    checked = trio.run(partial(check.check, resolver, records.sending_host(settings), wanted, for_operator=True))
     right = all(each.status == "ok" for each in checked if each.record.needed)
-    answer = {"domain": _domain_name(domain), "ok": right, "records": [_checked(each) for each in checked]}
+    rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
+    answer = {"domain": _domain_name(domain), "ok": right, "records": rows}
     show(as_json, answer, "\n".join(map(_checked_line, checked)))
     click.get_current_context().exit(0 if right else 1)
 
@@ -136,12 +139,10 @@ def _domain_name(text: str) -> str:
 
 
 def _registered(store: "Store", account: str, account_id: str, domain: str) -> "Domain":
-    from appliance.errors import Code, Refused
-
     for found in store.access.domains(account_id):
         if found.name == domain:
             return found
-    raise Refused(Code.NOT_FOUND, f"the account {account} has no domain {domain}: `appliance domain add` adds it")
+    raise click.ClickException(f"the account {account} has no domain {domain}: `appliance domain add` adds it")
 
 
 async def _keys(
@@ -171,44 +172,20 @@ def _records(account: str, domain: str, settings: "Config | None" = None, *, rot
     return records.records(wanted, records.sending_host(settings), keys, Outside().now())
 
 
-def _check(settings: "Config", wanted: "list[DnsRecord]") -> "list[CheckedRecord]":
-    import trio
-
-    from appliance.dns import check, records
-    from appliance.dns.resolver import DnsResolver
-
-    async def ask() -> "list[CheckedRecord]":
-        host = records.sending_host(settings)
-        return await check.check(DnsResolver(settings.dns.resolvers), host, wanted, for_operator=True)
-
-    return trio.run(ask)
-
-
-def _record(found: "Domain") -> dict[str, Any]:
-    from appliance.times import rfc3339
-
-    return {"name": found.name, "usable": found.usable, "created_at": rfc3339(found.created_at)}
-
-
-def _dns_record(record: "DnsRecord") -> dict[str, Any]:
-    return {"name": record.name, "type": record.type, "value": record.value, "purpose": record.purpose}
+def _answer(wanted: "list[DnsRecord]") -> dict[str, Any]:
+    return {"records": [record(each, *RECORD_FIELDS) for each in wanted]}
 
 
 def _to_publish(wanted: "list[DnsRecord]") -> str:
-    return "\n\n".join(f"{record.purpose}:\n  {record.name}  {record.type}\n  {record.value}" for record in wanted)
-
-
-def _checked(each: "CheckedRecord") -> dict[str, Any]:
-    seen = {"needed": each.record.needed, "status": each.status.value, "found": list(each.found), "note": each.note}
-    return _dns_record(each.record) | seen
+    return "\n\n".join(f"{each.purpose}:\n  {each.name}  {each.type}\n  {each.value}" for each in wanted)
 
 
 def _checked_line(each: "CheckedRecord") -> str:
     """One line for a right record; for others also what was found and what should be."""
-    record = each.record
-    head = f"{each.status.value:<8} {record.name}  {record.type}" + (f"  ({each.note})" if each.note else "")
+    wanted = each.record
+    head = f"{each.status.value:<8} {wanted.name}  {wanted.type}" + (f"  ({each.note})" if each.note else "")
     if each.status == "ok":
         return head
-    kept = "" if record.needed else "  (of a retired key)"
+    kept = "" if wanted.needed else "  (of a retired key)"
     found = [f"           DNS shows: {printable(text)}" for text in each.found]
-    return "\n".join([head + kept, *found, f"           should be: {record.value}"])
+    return "\n".join([head + kept, *found, f"           should be: {wanted.value}"])

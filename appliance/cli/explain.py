@@ -6,12 +6,12 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import PRINTABLE, common
-from appliance.cli.output import printable, show
+from appliance.cli.output import printable, record, show
+from appliance.times import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.config.settings import WarmupSettings
     from appliance.model.mail import Attempt, MessageRecord, TriedRecipient
     from appliance.model.queue import PoolView
     from appliance.store import Store
@@ -30,27 +30,24 @@ def explain(message: str, dialogue: bool, as_json: bool) -> None:
       appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --dialogue
     """
     settings = database.load_settings()
-    allowed = len(settings.delivery.retry_delays) + 1
-    record, pools = database.read(lambda store: _found(store, message, settings.warmup), settings=settings)
-    answer = _answer(record, pools, allowed, dialogue=dialogue)
-    show(as_json, answer, "\n".join(map(printable, _lines(record, answer, dialogue=dialogue))))
+
+    def work(store: "Store") -> "tuple[MessageRecord, dict[str, PoolView]]":
+        found = store.records.of(message)
+        if found is None:
+            raise click.ClickException(f"there is no message {message!r}")
+        domains = {tried.domain for tried in found.recipients}
+        return found, store.pools.views(domains, settings.warmup, found.account_id)
+
+    found, pools = database.read(work, settings=settings)
+    answer = _answer(found, pools, len(settings.delivery.retry_delays) + 1, dialogue=dialogue)
+    show(as_json, answer, "\n".join(map(printable, _lines(found, answer, dialogue=dialogue))))
 
 
-def _found(store: "Store", message: str, warmup: "WarmupSettings") -> "tuple[MessageRecord, dict[str, PoolView]]":
-    from appliance.errors import Code, Refused
-
-    record = store.records.of(message)
-    if record is None:
-        raise Refused(Code.NOT_FOUND, f"there is no message {message!r}")
-    return record, store.pools.views({tried.domain for tried in record.recipients}, warmup, record.account_id)
-
-
-def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
+def _answer(found: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
     from appliance.outside import Outside
     from appliance.report.explain import standing
-    from appliance.times import rfc3339
 
-    now, message = Outside().now(), record.message
+    now, message = Outside().now(), found.message
 
     def recipient(tried: "TriedRecipient") -> dict[str, Any]:
         pool, due = pools[tried.domain], tried.next_attempt_at
@@ -66,31 +63,22 @@ def _answer(record: "MessageRecord", pools: "dict[str, PoolView]", allowed: int,
 
     return {
         "id": message.id,
-        "account": record.account_name,
+        "account": found.account_name,
         "status": message.status.value,
         "from": message.sender,
         "subject": message.subject,
         "created_at": rfc3339(message.created_at),
-        "recipients": [recipient(tried) for tried in record.recipients],
+        "recipients": [recipient(tried) for tried in found.recipients],
     }
 
 
 def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, Any]:
     from appliance.report import explain as words
-    from appliance.times import rfc3339
 
-    answer = {
-        "number": number,
-        "started_at": rfc3339(attempt.started_at),
-        "duration_ms": (attempt.finished_at - attempt.started_at) // 1000,
-        "pool": attempt.pool,
-        "mx_host": attempt.mx_host,
-        "mx_address": attempt.mx_address,
-        "tls": attempt.tls,
-        "smtp_code": attempt.smtp_code,
-        "smtp_response": attempt.smtp_response,
-        "decision": attempt.decision,
-    }
+    milliseconds = (attempt.finished_at - attempt.started_at) // 1000
+    names = ("pool", "mx_host", "mx_address", "tls", "smtp_code", "smtp_response", "decision")
+    answer = {"number": number, "started_at": rfc3339(attempt.started_at), "duration_ms": milliseconds}
+    answer |= record(attempt, *names)
     if dialogue:
         answer["dialogue"] = [
             {"ms": line.milliseconds, "speaker": line.speaker, "text": line.text} for line in words.dialogue(attempt)
@@ -98,15 +86,15 @@ def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, An
     return answer
 
 
-def _lines(record: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -> "Iterator[str]":
+def _lines(found: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -> "Iterator[str]":
     from appliance.outside import Outside
     from appliance.report import explain as words
 
-    now, message = Outside().now(), record.message
+    now, message = Outside().now(), found.message
     accepted = words.clock(message.created_at, now)
-    yield f"{message.id} of {record.account_name}, accepted at {accepted} UTC: {message.status.value}"
+    yield f"{message.id} of {found.account_name}, accepted at {accepted} UTC: {message.status.value}"
     yield f"from {message.sender}: {message.subject}"
-    for tried, row in zip(record.recipients, answer["recipients"], strict=True):
+    for tried, row in zip(found.recipients, answer["recipients"], strict=True):
         yield ""
         yield tried.recipient.email
         yield f"  {row['explanation']}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from appliance.backup.unfinished import RestoreInterrupted
 from appliance.config.settings import Config, ConfigError
-from appliance.config.values import Endpoint
 from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.listeners import bind_error, binds
@@ -24,8 +23,7 @@ LITTLE = 1024 * 1024  # bytes; a start writes a few pages
 def explain(error: BaseException, config: Config) -> str | None:
     """The line for this failure; None when it is a bug, which deserves its traceback."""
     lines = [_line(leaf, config) for leaf in leaves(error)]
-    known = [line for line in lines if line is not None]
-    return known[0] if known and len(known) == len(lines) else None
+    return lines[0] if lines and None not in lines else None
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -38,17 +36,16 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _line(error: BaseException, config: Config) -> str | None:
-    data_dir = config.server.data_dir
+    file = config.server.data_dir / FILE_NAME
     if isinstance(error, KeyFileError | ConfigError | AlreadyRunning | RestoreInterrupted):
         return str(error)
     if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits):
-        return f"{data_dir / FILE_NAME}: {error}"
+        return f"{file}: {error}"
     if isinstance(error, DamagedDatabase):
-        return f"{data_dir / FILE_NAME}: {damaged(error)}"
-    if isinstance(error, DiskFault):
-        return f"{data_dir / FILE_NAME}: the database cannot be used: {error}{_room(config)}"
+        return f"{file}: {damaged(error)}"
     if isinstance(error, DatabaseFault):
-        return f"{data_dir / FILE_NAME}: the database cannot be used: {error}"
+        room = _room(config) if isinstance(error, DiskFault) else ""
+        return f"{file}: the database cannot be used: {error}{room}"
     if isinstance(error, OSError):
         return _system_line(error, config)
     return None
@@ -87,15 +84,8 @@ def _system_line(error: OSError, config: Config) -> str:
         return _make_room(error, config)
     if error.filename is not None:
         return f"{error.filename}: {reason} (server.data_dir is {config.server.data_dir})"
-    if error.errno in ADDRESS_ERRORS and (taken := _refused_address(error.errno, config)):
-        key, address = taken
-        return f"cannot listen on {address}: {reason}; change {key}, or stop what listens there"
+    if error.errno in ADDRESS_ERRORS:
+        for key, address in binds(config):
+            if bind_error(address) == error.errno:
+                return f"cannot listen on {address}: {reason}; change {key}, or stop what listens there"
     return f"the operating system refuses: {reason}"
-
-
-def _refused_address(code: int | None, config: Config) -> tuple[str, Endpoint] | None:
-    """Which of the addresses to listen on cannot be had, and the key that names it."""
-    for key, address in binds(config):
-        if bind_error(address) == code:
-            return key, address
-    return None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli.options import common, named_config
-from appliance.cli.output import show
+from appliance.cli.output import show, system_text
 
 if TYPE_CHECKING:
     from appliance.systemd.plan import Installation, Program
-    from appliance.systemd.steps import Step
+    from appliance.systemd.steps import InstallStep
 
 RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 
@@ -56,8 +56,14 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
     _check_no_package(target)
     _check_allowed(target, dry_run)
     _carry_out(plan.install(program, target), as_json, dry_run)
-    if not as_json and not dry_run:
-        click.echo(_next(target))
+    if as_json or dry_run:
+        return
+    if target.elsewhere:
+        click.echo("done; the service starts when that system boots")
+        return
+    state = "runs; systemctl status appliance shows it" if target.start else "is ready: systemctl start appliance"
+    click.echo(f"\nThe service {state}. Its settings: {target.config_file}\nTo create an account:\n")
+    click.echo("  sudo -u appliance appliance account create NAME --email ADDRESS --password-stdin")
 
 
 @click.command()
@@ -101,6 +107,8 @@ def _program() -> "Program":
 
 
 def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
+    from dataclasses import replace
+
     from appliance.config.load import load
     from appliance.config.settings import ConfigError
     from appliance.config.values import is_host_name
@@ -110,13 +118,10 @@ def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
         raise click.BadParameter(f"{hostname!r} is not a host name", param_hint="--hostname")
     target = Installation(root, Path(os.path.abspath(named_config() or CONFIG_FILE)), DATA_DIR, hostname, start)
     file = target.at(target.config_file)
-    if not file.exists():
-        return target
     try:
-        data_dir = load(file, {}, Path("/")).server.data_dir
+        return replace(target, data_dir=load(file, {}, Path("/")).server.data_dir) if file.exists() else target
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
-    return Installation(root, target.config_file, data_dir, hostname, start)
 
 
 def _check_no_package(target: "Installation") -> None:
@@ -136,17 +141,17 @@ def _check_allowed(target: "Installation", dry_run: bool) -> None:
         raise click.ClickException("systemd does not run here; `appliance serve` runs the server without it")
 
 
-def _carry_out(steps: "Iterable[Step]", as_json: bool, dry_run: bool) -> None:
+def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> None:
     """Show the steps, and do them unless it is a dry run; stop at the first that fails."""
-    from appliance.systemd.steps import StepFailed, Write
+    from appliance.systemd.steps import StepFailed
 
     done = []
     # The whole list first: no step may depend on what an earlier one has changed.
     for step in list(steps):
-        done.append(str(step))
+        done.append(step.line)
         if not as_json:
-            click.echo(step)
-            if dry_run and isinstance(step, Write):
+            click.echo(step.line)
+            if dry_run and step.content:
                 click.echo("".join(f"    {line}" for line in step.content.splitlines(keepends=True)))
         if dry_run:
             continue
@@ -155,16 +160,6 @@ def _carry_out(steps: "Iterable[Step]", as_json: bool, dry_run: bool) -> None:
         except StepFailed as error:
             raise click.ClickException(str(error)) from None
         except OSError as error:
-            raise click.ClickException(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+            raise click.ClickException(f"{error.filename}: {system_text(error)}") from None
     if as_json:
         show(True, {"dry_run": dry_run, "steps": done}, "")
-
-
-def _next(target: "Installation") -> str:
-    if target.elsewhere:
-        return "done; the service starts when that system boots"
-    state = "runs; systemctl status appliance shows it" if target.start else "is ready: systemctl start appliance"
-    return (
-        f"\nThe service {state}. Its settings: {target.config_file}\nTo create an account:\n\n"
-        "  sudo -u appliance appliance account create NAME --email ADDRESS --password-stdin"
-    )

@@ -1,25 +1,18 @@
 """`appliance key …`: creates, lists and revokes API keys."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli import database
 from appliance.cli.options import PRINTABLE, common, config_option
-from appliance.cli.output import show, show_list, show_record
+from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.mail import ApiKey
 
-KEY_COLUMNS = {
-    "id": "ID",
-    "account": "ACCOUNT",
-    "hint": "ENDS IN",
-    "scope": "SCOPE",
-    "test": "TEST",
-    "created_at": "CREATED (UTC)",
-    "revoked_at": "REVOKED (UTC)",
-}
+KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
+KEY_COLUMNS |= {"created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
 
 
 @click.group()
@@ -71,7 +64,8 @@ def list_all(name: str | None, as_json: bool) -> None:
         lambda store: store.access.keys(None if name is None else store.accounts.named(name).id),
         or_nothing=[] if name is None else None,
     )
-    rows = [_record(each) for each in found]
+    columns = ("hint", "scope", "test", "created_at", "revoked_at")
+    rows = [{"id": each.id, "account": each.account_name} | record(each, *columns) for each in found]
     nothing = f"No API keys yet. Create one: appliance key create {name or 'NAME'}"
     show_list(as_json, "keys", rows, KEY_COLUMNS, nothing)
 
@@ -94,17 +88,3 @@ def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
         lambda store: store.access.revoke_key(key_id, store.accounts.named(name[0]).id if name else None)
     )
     show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
-
-
-def _record(found: "ApiKey") -> dict[str, Any]:
-    from appliance.times import rfc3339
-
-    return {
-        "id": found.id,
-        "account": found.account_name,
-        "hint": found.hint,
-        "scope": found.scope.value,
-        "test": found.test,
-        "created_at": rfc3339(found.created_at),
-        "revoked_at": None if found.revoked_at is None else rfc3339(found.revoked_at),
-    }

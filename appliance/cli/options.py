@@ -35,6 +35,11 @@ def common(command: F) -> F:
     return config_option(json_option(command))
 
 
+def of_account(command: F) -> F:
+    """Add the argument NAME, --config and --json."""
+    return click.argument("name", type=PRINTABLE)(common(command))
+
+
 def named_config() -> Path | None:
     value: Path | None = click.get_current_context().meta.get(_CONFIG)
     return value
@@ -74,6 +79,3 @@ def number(value: str | int) -> int | None:
 
 
 PRINTABLE = Text()
-CREDIT_BALANCE = NumberOr("unlimited", r"[0-9]{1,16}", "a number of credits")
-CREDIT_CHANGE = NumberOr("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
-DAILY_CAP = NumberOr("off", r"[1-9][0-9]{0,15}", "a number of recipients from 1 on")

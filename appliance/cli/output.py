@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from appliance.times import rfc3339
+
 Row = Mapping[str, Any]
 
 
@@ -19,16 +21,23 @@ def _say(text: str) -> None:
     except BrokenPipeError:
         raise  # the reader closed the pipe: click ends quietly
     except OSError as error:
-        abandon_stdout()
-        reason = (error.strerror or str(error)).lower()
-        raise click.ClickException(f"done, but the answer cannot be written: {reason}") from None
+        # To /dev/null: Python's last flush would fail again and change the exit code.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        raise click.ClickException(f"done, but the answer cannot be written: {system_text(error)}") from None
 
 
-def abandon_stdout() -> None:
-    """Redirect stdout to /dev/null: Python's last flush would fail again and change the exit code."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def system_text(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def record(found: object, *names: str) -> dict[str, Any]:
+    """These attributes; times as text."""
+    values = {name: getattr(found, name) for name in names}
+    return {
+        name: rfc3339(value) if name.endswith("_at") and value is not None else value for name, value in values.items()
+    }
 
 
 def show(as_json: bool, answer: Row, text: str) -> None:
@@ -39,7 +48,7 @@ def show(as_json: bool, answer: Row, text: str) -> None:
 def show_record(as_json: bool, answer: Row, worded: Row) -> None:
     """Print `answer` as JSON, or `worded` with one line a field."""
     width = max(map(len, worded))
-    show(as_json, answer, "\n".join(f"{key:<{width}}  {cell(value)}" for key, value in worded.items()))
+    show(as_json, answer, "\n".join(f"{key:<{width}}  {_cell(value)}" for key, value in worded.items()))
 
 
 def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[str, str], nothing: str) -> None:
@@ -49,7 +58,7 @@ def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[st
     elif not rows:
         _say(nothing)
     else:
-        _table([[_short(key, row[key]) for key in columns] for row in rows], list(columns.values()))
+        _table([[_cell(row[key], short=key.endswith("_at")) for key in columns] for row in rows], [*columns.values()])
 
 
 def printable(text: str) -> str:
@@ -57,40 +66,31 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def cell(value: object) -> str:
-    if value is None:
-        return "-"
+def _cell(value: object, *, short: bool = False) -> str:
+    """A value for people; `short` is for a time, without seconds."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
-
-
-def _short(key: str, value: Any) -> str:
-    """A cell of a table; a time without seconds."""
-    return value[:16].replace("T", " ") if key.endswith("_at") and value else cell(value)
+    text = "-" if value is None else str(value)
+    return text[:16].replace("T", " ") if short else text
 
 
 def _table(rows: list[list[str]], headings: list[str]) -> None:
     if sys.stdout.isatty():
-        _rich_table(rows, headings)
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, heading in enumerate(headings):
+            # The first column is what other commands take as an argument: it must not wrap.
+            table.add_column(heading, no_wrap=number == 0, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))  # Text: a name must not be read as markup
+        Console().print(table)
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     for line in (headings, *rows):
         _say("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _rich_table(rows: list[list[str]], headings: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, heading in enumerate(headings):
-        # The first column is what other commands take as an argument: it must not wrap.
-        table.add_column(heading, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(text) for text in row))  # Text: a name must not be read as markup
-    Console().print(table)
 
 
 @contextmanager

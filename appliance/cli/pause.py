@@ -61,10 +61,6 @@ def resume(cancel_old: bool, as_json: bool) -> None:
 
     was_paused, cancelled, waiting = database.run(work)
     answer = {"was_paused": was_paused, "cancelled": cancelled, "due": waiting.due, "deferred": waiting.deferred}
-    if not was_paused:
-        show(as_json, answer, "Delivery was not paused.")
-        return
     given_up = f"Given up: {cancelled}. " if cancel_old else ""
-    show(
-        as_json, answer, f"{given_up}Delivery is resumed. Recipients due now: {waiting.due}, later: {waiting.deferred}."
-    )
+    text = f"{given_up}Delivery is resumed. Recipients due now: {waiting.due}, later: {waiting.deferred}."
+    show(as_json, answer, text if was_paused else "Delivery was not paused.")

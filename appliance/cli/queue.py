@@ -1,6 +1,6 @@
 """`appliance queue …`: shows waiting mail by pool, retries or cancels it, holds and resumes pools."""
 
-from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,6 +8,7 @@ import click
 from appliance.cli import database
 from appliance.cli.options import PRINTABLE, common, config_option, json_option
 from appliance.cli.output import show, show_list
+from appliance.times import SECOND, rfc3339
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -17,16 +18,10 @@ if TYPE_CHECKING:
 
     _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[WarmupStatus]]
 
-QUEUE_COLUMNS = {
-    "name": "POOL, DESTINATION",
-    "waiting": "WAITING",
-    "deferred": "DEFERRED",
-    "oldest": "OLDEST",
-    "next": "NEXT TRY",
-    "state": "STATE",
-}
-POOLS_SHOWN = 50  # by default
-DESTINATIONS_SHOWN = 5  # of each pool, by default
+QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "oldest": "OLDEST"}
+QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
+POOLS_LISTED = 50  # by default
+DESTINATIONS_LISTED = 5  # of each pool, by default
 # How similar to a known pool's name a name must be to count as a typing error.
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
 NOT_LOOKED_UP = "(not looked up)"
@@ -38,21 +33,20 @@ NOT_LOOKED_UP = "(not looked up)"
 @click.pass_context
 def queue(ctx: click.Context, as_json: bool) -> None:
     """Mail that waits: see it, try it now, give it up, hold it. Without a command it is shown."""
-    if ctx.invoked_subcommand is not None:
-        if as_json:
-            raise click.UsageError(f"Give --json behind the command: appliance queue {ctx.invoked_subcommand} --json")
-    else:
-        ctx.invoke(show_all, pools=POOLS_SHOWN, destinations=DESTINATIONS_SHOWN, as_json=as_json)
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(show_all, pools=POOLS_LISTED, destinations=DESTINATIONS_LISTED, as_json=as_json)
+    elif as_json:
+        raise click.UsageError(f"Give --json behind the command: appliance queue {ctx.invoked_subcommand} --json")
 
 
 @queue.command("show")
 @click.option(
-    "--pools", type=click.IntRange(1), default=POOLS_SHOWN, show_default=True, help="How many pools, largest first."
+    "--pools", type=click.IntRange(1), default=POOLS_LISTED, show_default=True, help="How many pools, largest first."
 )
 @click.option(
     "--destinations",
     type=click.IntRange(0),
-    default=DESTINATIONS_SHOWN,
+    default=DESTINATIONS_LISTED,
     show_default=True,
     help="How many domains of each.",
 )
@@ -194,27 +188,25 @@ def _check_known(store: "Store", pool: str, settings: "Config") -> None:
     from difflib import get_close_matches
 
     from appliance.deliver.providers import pool_names
-    from appliance.errors import Code, Refused
 
     known = pool_names(settings) | set(store.pools.names())
     if pool in known:
         return
     if (through := store.pools.destination(pool.lower())) is not None:
-        raise Refused(Code.NOT_FOUND, f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
+        raise click.ClickException(f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
     # Any domain may become a pool, so one that is not similar to a known pool is accepted.
-    cutoff = SIMILAR_DOMAIN if "." in pool else SIMILAR_NAME
-    near = get_close_matches(pool, sorted(known), n=1, cutoff=cutoff)
+    near = get_close_matches(pool, sorted(known), n=1, cutoff=SIMILAR_DOMAIN if "." in pool else SIMILAR_NAME)
     if "." in pool and not near:
         return
     meant = "".join(f" Did you mean {name}?" for name in near)
-    raise Refused(Code.NOT_FOUND, f"There is no pool {pool}.{meant} With --force it is held all the same.")
+    raise click.ClickException(f"There is no pool {pool}.{meant} With --force it is held all the same.")
 
 
-async def _retry(store: "Store", named: Mapping[str, str]) -> int:
+async def _retry(store: "Store", named: dict[str, str]) -> int:
     from appliance.intake import account_rules
 
     control = store.queue_control
-    match dict(named):
+    match named:
         case {"pool": pool}:
             return await control.retry_pool(pool)
         case {"domain": domain}:
@@ -222,8 +214,7 @@ async def _retry(store: "Store", named: Mapping[str, str]) -> int:
         case {"message": message}:
             return await control.retry_message(message)
         case {"recipient": address} if "@" in address:
-            domain = account_rules.domain_name(address.rpartition("@")[2])
-            return await control.retry_domain(domain, address)
+            return await control.retry_domain(account_rules.domain_name(address.rpartition("@")[2]), address)
         case {"recipient": recipient}:
             return await control.retry_recipient(recipient)
         case _:
@@ -231,33 +222,24 @@ async def _retry(store: "Store", named: Mapping[str, str]) -> int:
 
 
 def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list[dict[str, Any]]:
-    in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
-    state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
-    lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
-    lines += [{"name": f"  {each['domain']}", **each, "state": ""} for each in pool["destinations"]]
-    return [line | _times(line, now) for line in lines]
-
-
-def _times(line: dict[str, Any], now: int) -> dict[str, str]:
-    """Times as durations, which fit into the table."""
-    from datetime import datetime
-
     from appliance.report.explain import span
-    from appliance.times import SECOND
 
     def since(time: str) -> int:
         return now - round(datetime.fromisoformat(time).timestamp() * SECOND)
 
-    oldest, following = line["oldest_at"], line["next_attempt_at"]
-    return {
-        "oldest": span(since(oldest)) if oldest else "",
-        "next": f"in {span(-since(following))}" if following else "",
-    }
+    in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
+    state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
+    lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
+    lines += [{"name": f"  {each['domain']}", **each, "state": ""} for each in pool["destinations"]]
+    for line in lines:  # times as durations, which fit into the table
+        oldest, following = line["oldest_at"], line["next_attempt_at"]
+        line["oldest"] = span(since(oldest)) if oldest else ""
+        line["next"] = f"in {span(-since(following))}" if following else ""
+    return lines
 
 
 def _state(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> str:
     from appliance.report.explain import warmup_wait
-    from appliance.times import rfc3339
 
     if pool["held_because"] is not None:
         probe = pool["next_probe_at"]

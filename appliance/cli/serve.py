@@ -1,7 +1,6 @@
 """`appliance serve`: runs the supervisor, prints what to do next, and turns every known failure into one line."""
 
 import gc
-import os
 import shlex
 import shutil
 import sys
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.database import check_usable
-from appliance.cli.options import config_option, named_config
+from appliance.cli.database import check_usable, load_settings
+from appliance.cli.options import config_option
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
     from appliance.store import Store
-    from appliance.supervisor import StorageFailed
 
 STDOUT = 1  # its descriptor
 GREETING_TIMEOUT = 2.0  # seconds to write it
@@ -44,57 +42,51 @@ def serve() -> None:
 
     try:
         with log.unblocked_stderr():
-            _run(named_config())
+            _run()
     except KeyboardInterrupt:
         return  # Ctrl-C before or after the supervisor handles it: a clean stop all the same
     except click.ClickException as refusal:
-        _refuse(refusal)
+        if sys.stderr is None or sys.stderr.isatty():
+            raise  # click prints the reason
+        log.get_logger("serve").error("cannot serve", reason=refusal.message)
+        log.flush()
+        raise SystemExit(refusal.exit_code) from None
 
 
-def _refuse(refusal: click.ClickException) -> None:
-    """Exit 1 with the reason: click's line on a terminal, else a line of the log."""
-    from appliance.telemetry import log
-
-    if sys.stderr is None or sys.stderr.isatty():
-        raise refusal
-    log.get_logger("serve").error("cannot serve", reason=refusal.message)
-    log.flush()
-    raise SystemExit(refusal.exit_code) from None
-
-
-def _run(config_file: Path | None) -> None:
+def _run() -> None:
     from appliance.backup.unfinished import settle
-    from appliance.config.load import load
-    from appliance.config.settings import ConfigError
     from appliance.telemetry import log
 
-    _log_uncaught()
-    try:
-        settings = load(config_file, os.environ, Path.cwd())
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+    serving = log.get_logger("serve")
+    # Log the errors that Python would print by itself: of the start, of a thread, of a finalizer.
+    sys.excepthook = lambda _, error, __: serving.exception("ended by a bug", error)
+    threading.excepthook = lambda told: serving.exception("a thread failed", told.exc_value)
+    sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
+    settings = load_settings()
     log.set_level(settings.server.log_level)
     check_usable(settings.server.data_dir, make=True)
     try:
         settle(settings.server.data_dir)
-        _serve(settings)
+        import trio  # only now: a wrong setting is refused sooner
+
+        from appliance import supervisor
+        from appliance.outside import Outside
+
+        # Collect seldom: requests leave next to no cycles, and the default spends a twentieth of the time on it.
+        gc.collect()
+        gc.freeze()  # imported modules stay
+        gc.set_threshold(20_000, 20, 50)
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        trio.run(partial(supervisor.run, settings, Outside(), on_ready=partial(_greet, settings)))
     except (Exception, BaseExceptionGroup) as error:
         _end(settings, error)
-
-
-def _log_uncaught() -> None:
-    """Log the errors that Python would print by itself: of a thread, of a finalizer, at the start."""
-    from appliance.telemetry import log
-
-    serving = log.get_logger("serve")
-    sys.excepthook = lambda _, error, __: serving.exception("ended by a bug", error)
-    threading.excepthook = lambda told: serving.exception("a thread failed", told.exc_value)
-    sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
 
 
 def _end(settings: "Config", error: BaseException) -> None:
     """Exit 1 with the reason; return only from Ctrl-C, which is a clean stop."""
     from appliance.cli import failures
+    from appliance.store import FilesMoved
+    from appliance.store.faults import DamagedDatabase
     from appliance.supervisor import StorageFailed
     from appliance.telemetry import log
 
@@ -102,55 +94,21 @@ def _end(settings: "Config", error: BaseException) -> None:
     causes = list(failures.leaves(error))
     if all(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return
-    for cause in causes:
-        if isinstance(cause, StorageFailed):
-            _log_storage_failure(cause)
-            raise SystemExit(1) from None
-    if reason := failures.explain(error, settings):
-        raise click.ClickException(reason) from None
-    serving.exception("ended by a bug")
-    raise SystemExit(1) from None
-
-
-def _log_storage_failure(failed: "StorageFailed") -> None:
-    from appliance.cli import failures
-    from appliance.store import FilesMoved
-    from appliance.store.faults import DamagedDatabase
-    from appliance.telemetry import log
-
-    serving = log.get_logger("serve")
-    if isinstance(failed.__cause__, DamagedDatabase):
+    failed = next((cause for cause in causes if isinstance(cause, StorageFailed)), None)
+    if failed is None:
+        if reason := failures.explain(error, settings):
+            raise click.ClickException(reason) from None
+        serving.exception("ended by a bug")
+    elif isinstance(failed.__cause__, DamagedDatabase):
         serving.error(failures.damaged(failed))
     elif isinstance(failed.__cause__, FilesMoved):
         serving.error("the database's files were changed under the running server", reason=str(failed))
     else:
         serving.error("the storage failed; a restart goes on from what is on disk", reason=str(failed))
+    raise SystemExit(1) from None
 
 
-def _serve(settings: "Config") -> None:
-    import trio
-
-    from appliance import supervisor
-    from appliance.outside import Outside
-
-    _tune_garbage_collector()
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    outside = Outside()
-
-    async def on_ready(store: "Store", urls: list[str]) -> None:
-        await _greet(settings, store, urls[0])
-
-    trio.run(partial(supervisor.run, settings, outside, on_ready=on_ready))
-
-
-def _tune_garbage_collector() -> None:
-    """Collect seldom: requests leave next to no cycles, and the default spends a twentieth of the time on it."""
-    gc.collect()
-    gc.freeze()  # imported modules stay
-    gc.set_threshold(20_000, 20, 50)
-
-
-async def _greet(settings: "Config", store: "Store", url: str) -> None:
+async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
     """Print what to do next, to a stdout that may be closed, or a pipe without a reader."""
     import trio
 
@@ -158,7 +116,7 @@ async def _greet(settings: "Config", store: "Store", url: str) -> None:
     from appliance.telemetry import log
     from appliance.telemetry.log_writer import write_all
 
-    text = await first_start.greeting(settings, store, url, _program())
+    text = await first_start.greeting(settings, store, urls[0], _program())
     serving = log.get_logger("serve")
     if text and not settings.embedded and not sys.stdout.isatty():
         # Under a service manager stdout and the log share one journal, whose lines are all JSON.

@@ -31,7 +31,7 @@ QUEUED_PER_OWNER: Final = 64  # pieces of work
 QUEUED: Final = 512  # pieces of work; their memory is counted where they were read
 QUEUE_TIMEOUT: Final = 10.0  # seconds
 LONGEST_REST: Final = 0.1  # seconds
-SERVER: Final = ""  # the owner of work that is no account's, and is never refused
+SERVER_WORK: Final = ""  # the owner of work that is no account's, and is never refused
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +100,7 @@ class FairQueue:
 
     def _enqueue(self, piece: _Piece) -> None:
         mine = self._waiting.setdefault(piece.owner, [])
-        if piece.owner != SERVER and (len(mine) >= QUEUED_PER_OWNER or self._queued >= QUEUED):
+        if piece.owner != SERVER_WORK and (len(mine) >= QUEUED_PER_OWNER or self._queued >= QUEUED):
             if not mine:
                 del self._waiting[piece.owner]
             raise _busy()

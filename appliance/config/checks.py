@@ -1,16 +1,8 @@
 """Checks settings against each other: contradictions, missing counterparts, and listeners on the same address."""
 
-from appliance.config.settings import (
-    DEFAULT_POOL,
-    Config,
-    ConfigError,
-    DeliveryMode,
-    DeliverySettings,
-    RelaySettings,
-    RelayTls,
-    RetentionSettings,
-    place_of,
-)
+import itertools
+
+from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, DeliveryMode, RelaySettings, RelayTls, place_of
 from appliance.config.values import Endpoint
 
 
@@ -18,17 +10,19 @@ def check_together(config: Config, file: str) -> None:
     """Raises ConfigError for the first contradiction."""
     pairs = {"http": (config.http.tls_cert, config.http.tls_key), "smtp": (config.smtp.tls_cert, config.smtp.tls_key)}
     for section, (cert, key) in pairs.items():
-        if cert and not key:
-            raise ConfigError(file, f"{section}.tls_key", "missing, though tls_cert is set")
-        if key and not cert:
-            raise ConfigError(file, f"{section}.tls_cert", "missing, though tls_key is set")
+        if bool(cert) != bool(key):
+            missing, given = ("tls_key", "tls_cert") if cert else ("tls_cert", "tls_key")
+            raise ConfigError(file, f"{section}.{missing}", f"missing, though {given} is set")
     if config.http.body_memory < config.http.max_body:
         raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
     if config.acme.enabled:
         _check_acme(config, file)
-    _check_retention(config.retention, file)
-    _check_relays(config.delivery, file)
-    _check_pools(config.delivery, file)
+    # The rows of a message go last: its body and its webhook deliveries belong to them.
+    for kept_key, kept in (("bodies", config.retention.bodies), ("webhook_logs", config.retention.webhook_logs)):
+        if kept > config.retention.metadata:
+            raise ConfigError(file, f"retention.{kept_key}", "is longer than metadata, and would go with it")
+    _check_relays(config, file)
+    _check_pools(config, file)
 
 
 def _check_acme(config: Config, file: str) -> None:
@@ -44,28 +38,19 @@ def _check_acme(config: Config, file: str) -> None:
         raise ConfigError(file, "acme.enabled", reason)
     others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
     for key, taken in (others | {"metrics.bind": config.metrics.bind}).items():
-        for ours in config.acme.bind:
-            for theirs in taken:
-                if _collide(ours, theirs):
-                    raise ConfigError(file, "acme.bind", f"{ours} cannot be had beside {theirs} of {key}")
+        for ours, theirs in itertools.product(config.acme.bind, taken):
+            if _collide(ours, theirs):
+                raise ConfigError(file, "acme.bind", f"{ours} cannot be had beside {theirs} of {key}")
 
 
 def _collide(one: Endpoint, other: Endpoint) -> bool:
-    if one.port != other.port or not one.port:
-        return False
-    hosts = {one.host, other.host}
-    same_family = (":" in one.host) == (":" in other.host)
-    return len(hosts) == 1 or (same_family and bool(hosts & {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
+    hosts, same_family = {one.host, other.host}, (":" in one.host) == (":" in other.host)
+    overlap = len(hosts) == 1 or (same_family and hosts & {"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+    return bool(overlap and one.port == other.port != 0)
 
 
-def _check_retention(retention: RetentionSettings, file: str) -> None:
-    """The rows of a message go last: its body and its webhook deliveries belong to them."""
-    for key, kept in (("bodies", retention.bodies), ("webhook_logs", retention.webhook_logs)):
-        if kept > retention.metadata:
-            raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
-
-
-def _check_relays(delivery: DeliverySettings, file: str) -> None:
+def _check_relays(config: Config, file: str) -> None:
+    delivery = config.delivery
     if delivery.mode is DeliveryMode.RELAY and not delivery.relay_host and not delivery.relays:
         raise ConfigError(file, "delivery.relay_host", 'missing, though mode is "relay"')
     main = RelaySettings(
@@ -88,9 +73,9 @@ def _check_login(relay: RelaySettings, file: str, before: str) -> None:
         raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
 
 
-def _check_pools(delivery: DeliverySettings, file: str) -> None:
+def _check_pools(config: Config, file: str) -> None:
     owners: dict[str, str] = {}
-    for name, pool in delivery.pools.items():
+    for name, pool in config.delivery.pools.items():
         place = f"{place_of('delivery.pools', name)}.suffixes"
         if name == DEFAULT_POOL and pool.suffixes:
             raise ConfigError(file, place, f"{DEFAULT_POOL} is every organisation that no other pool names")

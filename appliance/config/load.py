@@ -12,18 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from appliance.config.checks import check_together
-from appliance.config.settings import (
-    SECTIONS,
-    AcmeSettings,
-    Config,
-    ConfigError,
-    HttpSettings,
-    NamedTables,
-    Setting,
-    named_tables,
-    place_of,
-    settings,
-)
+from appliance.config.settings import SECTIONS, Config, ConfigError, Setting, named_tables, place_of, settings
 from appliance.config.values import FILE, Endpoint, is_host_name
 
 VARIABLE = "APPLIANCE_CONFIG"
@@ -41,23 +30,17 @@ EMBEDDED: dict[str, Any] = {
 
 def parse(text: str, file: Path) -> Config:
     """The settings that `text`, the content of `file`, describes; relative paths in it start where the file is."""
-    return replace(_build(_tables(text, file), str(file), file.parent), source=file)
-
-
-def _tables(text: str, file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
     except RecursionError:
         raise ConfigError(str(file), "nested too deeply") from None
     except ValueError as error:
-        raise ConfigError(str(file), *_syntax(str(error), text)) from None
-
-
-def _syntax(message: str, text: str) -> tuple[str, str]:
-    """Where and why, out of tomllib's "reason (at line 1, column 2)" or "reason (at end of document)"."""
-    match = re.fullmatch(r"(.*) \(at (?:(line \d+, column \d+)|end of document)\)", message, re.DOTALL)
-    last = f"line {text.rstrip().count(chr(10)) + 1}"
-    return (match[2] or last, match[1]) if match else (last, message)
+        # tomllib says "reason (at line 1, column 2)" or "reason (at end of document)".
+        match = re.fullmatch(r"(.*) \(at (?:(line \d+, column \d+)|end of document)\)", str(error), re.DOTALL)
+        last = f"line {text.rstrip().count(chr(10)) + 1}"
+        place, reason = (match[2] or last, match[1]) if match else (last, str(error))
+        raise ConfigError(str(file), place, reason) from None
+    return replace(_build(tables, str(file), file.parent), source=file)
 
 
 def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:
@@ -74,22 +57,18 @@ def _section(name: str, table: object, file: str, base: Path) -> Any:
     given = _table(name, table, file)
     nested = {kind.key: kind for kind in named_tables(name)}
     plain = {key: value for key, value in given.items() if key not in nested}
-    values = _values(name, plain, settings(name), file, base, also=nested)
-    values |= {key: _named(nested[key], given[key], file, base) for key in given.keys() & nested.keys()}
+    values = _values(name, plain, settings(name), file, base, nested)
+    for key in given.keys() & nested.keys():
+        kind, values[key] = nested[key], {}
+        for title, inner in _table(kind.place, given[key], file).items():
+            place = place_of(kind.place, title)
+            try:
+                read = kind.name.read(title)
+            except ValueError as reason:
+                raise ConfigError(file, place, f"the name {reason}") from None
+            inner_values = _values(place, _table(place, inner, file), kind.settings(title), file, base)
+            values[key][read] = kind.record(**inner_values)
     return SECTIONS[name](**values)
-
-
-def _named(kind: NamedTables, tables: object, file: str, base: Path) -> dict[str, Any]:
-    made = {}
-    for name, table in _table(kind.place, tables, file).items():
-        place = place_of(kind.place, name)
-        try:
-            read = kind.name.read(name)
-        except ValueError as reason:
-            raise ConfigError(file, place, f"the name {reason}") from None
-        values = _values(place, _table(place, table, file), kind.settings(name), file, base)
-        made[read] = kind.record(**values)
-    return made
 
 
 def _table(place: str, table: object, file: str) -> dict[str, Any]:
@@ -99,19 +78,13 @@ def _table(place: str, table: object, file: str) -> dict[str, Any]:
 
 
 def _values(
-    place: str,
-    table: Mapping[str, Any],
-    rows: Iterable[Setting],
-    file: str,
-    base: Path,
-    *,
-    also: Mapping[str, object] | None = None,
+    place: str, table: Mapping[str, Any], rows: Iterable[Setting], file: str, base: Path, also: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The values of one table; `also` are further names to suggest for an unknown key."""
     known = {row.key: row for row in rows}
     for key in table:
         if key not in known:
-            raise ConfigError(file, f"{place}.{key}", _unknown("key", key, {**known, **(also or {})}))
+            raise ConfigError(file, f"{place}.{key}", _unknown("key", key, [*known, *also]))
     return {key: _value(known[key], value, file, base) for key, value in table.items()}
 
 
@@ -130,36 +103,33 @@ def _value(row: Setting, value: object, file: str, base: Path) -> object:
     return path
 
 
-def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f'unknown {what}; did you mean "{near[0]}"?' if near else f"unknown {what}"
 
 
 def _complete(config: Config) -> Config:
     """Fills in empty values whose default depends on the machine or on another key."""
-    server = replace(config.server, hostname=config.server.hostname or machine_name())
+    hostname, first = config.server.hostname or machine_name(), config.http.bind[0]
     secure = bool(config.http.tls_cert) or (config.acme.enabled and config.acme.http)
-    base_url = config.http.base_url or _listening_url(config.http, server.hostname, "https" if secure else "http")
-    acme = replace(config.acme, names=config.acme.names or _names(config.acme, server.hostname, base_url))
-    return replace(config, server=server, http=replace(config.http, base_url=base_url), acme=acme)
-
-
-def _names(acme: AcmeSettings, hostname: str, base_url: str) -> tuple[str, ...]:
-    """The default of acme.names: the names of this server that can be public; none while ACME is off."""
-    ours = (hostname, urlsplit(base_url).hostname or "") if acme.http else (hostname,)
-    return tuple(dict.fromkeys(name for name in ours if acme.enabled and "." in name and is_host_name(name)))
+    everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    listening = Endpoint(hostname, first.port) if everywhere else first
+    base_url = config.http.base_url or f"{'https' if secure else 'http'}://{listening}"
+    # The default of acme.names: the names of this server that can be public; none while ACME is off.
+    ours = (hostname, urlsplit(base_url).hostname or "") if config.acme.http else (hostname,)
+    public = (name for name in ours if config.acme.enabled and "." in name and is_host_name(name))
+    return replace(
+        config,
+        server=replace(config.server, hostname=hostname),
+        http=replace(config.http, base_url=base_url),
+        acme=replace(config.acme, names=config.acme.names or tuple(dict.fromkeys(public))),
+    )
 
 
 def machine_name() -> str:
     """The machine's own name, without a DNS lookup (getfqdn makes one, and may hang)."""
     name = socket.gethostname().lower()
     return name if is_host_name(name) else "localhost"
-
-
-def _listening_url(http: HttpSettings, hostname: str, scheme: str) -> str:
-    first = http.bind[0]
-    everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-    return f"{scheme}://{Endpoint(hostname, first.port) if everywhere else first}"
 
 
 def embedded(cwd: Path) -> Config:

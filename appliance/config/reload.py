@@ -6,39 +6,19 @@ what it returns puts the new settings into force and cannot fail.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from appliance.config.settings import SECTIONS, Config, ConfigError, named_tables, settings
 
 # All others are used once, when the program starts.
-LIVE = frozenset(
-    {
-        "server.log_level",
-        "http.tls_cert",
-        "http.tls_key",
-        "http.trusted_proxies",
-        "http.max_connections",
-        "http.max_connections_per_address",
-        "http.header_timeout",
-        "http.body_timeout",
-        "http.write_timeout",
-        "http.keep_alive_timeout",
-        "http.max_body",
-        "smtp.tls_cert",
-        "smtp.tls_key",
-        "smtp.allow_plaintext_auth",
-        "smtp.max_connections",
-        "smtp.max_connections_per_address",
-        "smtp.max_connections_per_credential",
-        "smtp.command_timeout",
-        "smtp.data_timeout",
-        "smtp.session_timeout",
-        "limits.requests_per_second",
-        "limits.min_free_disk",
-        "limits.min_free_disk_percent",
-        "limits.stored_bytes_per_account",
-    }
-)
+_LIVE = {
+    "server": "log_level",
+    "http": "tls_cert tls_key trusted_proxies max_connections max_connections_per_address header_timeout body_timeout "
+    "write_timeout keep_alive_timeout max_body",
+    "smtp": "tls_cert tls_key allow_plaintext_auth max_connections max_connections_per_address "
+    "max_connections_per_credential command_timeout data_timeout session_timeout",
+    "limits": "requests_per_second min_free_disk min_free_disk_percent stored_bytes_per_account",
+}
+LIVE = frozenset(f"{section}.{key}" for section, keys in _LIVE.items() for key in keys.split())
 
 Prepare = Callable[[Config], Callable[[], None]]
 
@@ -66,7 +46,10 @@ class LiveSettings:
         changed = tuple(_changed(self.config, new))
         adopted = tuple(key for key in changed if _can_change(key, self.config, new))
         config = _with(self.config, new, adopted)
-        _check(config, new)
+        # The one rule between a setting that can change and one that cannot.
+        if config.http.body_memory < config.http.max_body:
+            reason = "is larger than the body_memory in force: restart for both"
+            raise ConfigError(str(new.source), "http.max_body", reason)
         for adopt in [prepare(config) for prepare in self._services]:
             adopt()
         self.config = config
@@ -92,12 +75,6 @@ def _can_change(key: str, old: Config, new: Config) -> bool:
 def _with(old: Config, new: Config, keys: tuple[str, ...]) -> Config:
     for key in keys:
         section, _, name = key.partition(".")
-        value: Any = getattr(getattr(new, section), name)
+        value = getattr(getattr(new, section), name)
         old = replace(old, **{section: replace(getattr(old, section), **{name: value})})
     return old
-
-
-def _check(config: Config, new: Config) -> None:
-    """The one rule between a setting that can change and one that cannot."""
-    if config.http.body_memory < config.http.max_body:
-        raise ConfigError(str(new.source), "http.max_body", "is larger than the body_memory in force: restart for both")

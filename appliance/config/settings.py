@@ -8,7 +8,7 @@ tables of one kind, such as `[delivery.relays."example.com"]`.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,16 +71,12 @@ class ConfigError(Exception):
 
 
 class DeliveryMode(StrEnum):
-    """Where outgoing mail goes."""
-
     DIRECT = "direct"
     RELAY = "relay"
     SANDBOX = "sandbox"
 
 
 class LogLevel(StrEnum):
-    """The lowest level that is logged."""
-
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
@@ -416,18 +412,7 @@ class Config:
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "server": ServerSettings,
-    "http": HttpSettings,
-    "smtp": SmtpSettings,
-    "acme": AcmeSettings,
-    "dns": DnsSettings,
-    "delivery": DeliverySettings,
-    "warmup": WarmupSettings,
-    "webhooks": WebhookSettings,
-    "limits": LimitSettings,
-    "retention": RetentionSettings,
-    "metrics": MetricsSettings,
-    "log": LogSettings,
+    entry.name: entry.type for entry in fields(Config) if isinstance(entry.type, type) and is_dataclass(entry.type)
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 T = TypeVar("T")
@@ -64,100 +64,24 @@ def _wrong(wanted: str, value: object) -> ValueError:
     return ValueError(f"must be {wanted}, not {shown if len(shown) <= 60 else shown[:59] + '…'}")
 
 
-def _text(wanted: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong(wanted, value)
-    return value
+def _kind(name: str, wanted: str, read: Callable[[Any], T | None], *types: type) -> ValueKind[T]:
+    """What `read` makes of text, or of `types`; None or ValueError: it is not what is wanted."""
+
+    def reading(value: object) -> T:
+        try:
+            found = read(value) if type(value) in (types or (str,)) else None
+        except ValueError:
+            found = None
+        if found is None:
+            raise _wrong(wanted, value)
+        return found
+
+    return ValueKind(name, reading)
 
 
 def is_host_name(text: str) -> bool:
     """Whether this is a host name in lower-case ASCII, of one label or more."""
     return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
-
-
-def _read_boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong("true or false", value)
-    return value
-
-
-def _read_host_name(value: object) -> str:
-    name = _text("a host name", value).lower()
-    if not is_host_name(name):
-        raise _wrong('a host name such as "mail.example.com"', value)
-    return name
-
-
-def _read_host(value: object) -> str:
-    wanted = 'a host name or an IP address, such as "smtp.example.com"'
-    name = _text(wanted, value).lower()
-    if not _is_host(name):
-        raise _wrong(wanted, value)
-    return name
-
-
-def _read_domain_pattern(value: object) -> str:
-    wanted = 'a domain such as "example.com", or "*.example.com" for all below it'
-    name = _text(wanted, value).lower()
-    if not is_host_name(name.removeprefix("*.")):
-        raise _wrong(wanted, value)
-    return name
-
-
-def _read_pool_name(value: object) -> str:
-    wanted = "a name of lower-case letters, digits, dots, underscores and hyphens"
-    if not _POOL_NAME.fullmatch(_text(wanted, value)):
-        raise _wrong(wanted, value)
-    return str(value)
-
-
-def _read_secret(value: object) -> str:
-    """A password, or text sent with one. The reason does not quote it."""
-    if not isinstance(value, str) or not value.isprintable():
-        raise ValueError("must be text without control characters")
-    return value
-
-
-def _read_mailbox(value: object) -> str:
-    wanted = 'a mail address such as "postmaster@example.com"'
-    text = _text(wanted, value)
-    found = _MAILBOX.fullmatch(text)
-    if found is None or not is_host_name(found[1].lower()):
-        raise _wrong(wanted, value)
-    return text
-
-
-def _read_https_url(value: object) -> str:
-    wanted = 'an https URL such as "https://ca.example.com/acme/directory"'
-    text = _text(wanted, value)
-    scheme, _, rest = text.partition("://")
-    host, slash, path = rest.partition("/")
-    if scheme != "https" or not _URL_PATH.fullmatch(slash + path):
-        raise _wrong(wanted, value)
-    try:
-        return _read_base_url(f"https://{host}") + slash + path
-    except ValueError:
-        raise _wrong(wanted, value) from None
-
-
-def _read_base_url(value: object) -> str:
-    wanted = 'an http or https URL without a path, such as "https://mail.example.com"'
-    text = _text(wanted, value).rstrip("/")
-    try:
-        parts = urlsplit(text)
-        port, host = parts.port, parts.hostname or ""
-    except ValueError:  # a port that is none, half an IPv6 address
-        raise _wrong(wanted, value) from None
-    # Rebuilt and compared, because urlsplit quietly drops what it does not like (newlines, userinfo, an empty query).
-    shown = f"[{host}]" if ":" in host else host
-    rebuilt = f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
-    if parts.scheme not in ("http", "https") or not _is_host(host) or rebuilt != text.lower():
-        raise _wrong(wanted, value)
-    return rebuilt
-
-
-def _is_host(text: str) -> bool:
-    return is_host_name(text) or _is_address(text)
 
 
 def _is_address(text: str) -> bool:
@@ -168,38 +92,65 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _read_address(value: object) -> Address:
-    wanted = 'an IP address such as "192.0.2.7"'
-    try:
-        return ipaddress.ip_address(_text(wanted, value))
-    except ValueError:
-        raise _wrong(wanted, value) from None
+def _is_host(text: str) -> bool:
+    return is_host_name(text) or _is_address(text)
+
+
+def _read_host_name(value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong("a host name", value)
+    if not is_host_name(value.lower()):
+        raise _wrong('a host name such as "mail.example.com"', value)
+    return value.lower()
+
+
+def _read_secret(value: object) -> str:
+    """A password, or text sent with one. The reason does not quote it."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("must be text without control characters")
+    return value
+
+
+def _read_mailbox(text: str) -> str | None:
+    found = _MAILBOX.fullmatch(text)
+    return text if found and is_host_name(found[1].lower()) else None
+
+
+def _read_https_url(text: str) -> str | None:
+    scheme, _, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    base = _read_base_url(f"https://{host}")
+    return base + slash + path if base and scheme == "https" and _URL_PATH.fullmatch(slash + path) else None
+
+
+def _read_base_url(text: str) -> str | None:
+    text = text.rstrip("/")
+    parts = urlsplit(text)  # ValueError: half an IPv6 address, or below a port that is none
+    port, host = parts.port, parts.hostname or ""
+    # Rebuilt and compared, because urlsplit quietly drops what it does not like (newlines, userinfo, an empty query).
+    shown = f"[{host}]" if ":" in host else host
+    rebuilt = f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
+    return rebuilt if parts.scheme in ("http", "https") and _is_host(host) and rebuilt == text.lower() else None
 
 
 def _read_network(value: object) -> Network:
-    wanted = 'a network such as "10.0.0.0/8" or an IP address'
     try:
-        return ipaddress.ip_network(_text(wanted, value))
+        return ipaddress.ip_network(value if isinstance(value, str) else "")
     except ValueError as reason:
         if "has host bits set" in str(reason):
             raise ValueError(f"{value} has bits set beyond its prefix length") from None
-        raise _wrong(wanted, value) from None
-
-
-def _read_port(value: object) -> int:
-    return integer(1, 65535).read(value)
+        raise _wrong('a network such as "10.0.0.0/8" or an IP address', value) from None
 
 
 def _read_bind(value: object) -> Endpoint:
     wanted = 'an IP address and a port, such as "127.0.0.1:8080" or "[::1]:8080"'
-    host, _, port = _text(wanted, value).rpartition(":")
-    host = "127.0.0.1" if host == "localhost" else host
-    return _endpoint(host, port, wanted, value)
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    return _endpoint("127.0.0.1" if host == "localhost" else host, port, wanted, value)
 
 
 def _read_resolver(value: object) -> Endpoint:
+    text = value if isinstance(value, str) else ""
     wanted = 'an IP address with or without a port, such as "127.0.0.1:5353" or "::1"'
-    text = _text(wanted, value)
     if _is_address(text):
         return Endpoint(text, DNS_PORT)
     host, _, port = text.rpartition(":")
@@ -220,66 +171,60 @@ def _endpoint(host: str, port: str, wanted: str, value: object) -> Endpoint:
     return Endpoint(bare, int(port))
 
 
-def _read_directory(value: object) -> Path:
-    text = _text("a directory", value)
-    if not text or "\0" in text:
-        raise _wrong("a directory", value)
-    return Path(text)
-
-
 def _read_file(value: object) -> Path | None:
-    text = _text('a file, or "" for none', value)
-    return Path(text) if text else None
+    if not isinstance(value, str):
+        raise _wrong('a file, or "" for none', value)
+    return Path(value) if value else None
 
 
-BOOLEAN = ValueKind("boolean", _read_boolean)
+def _lower(test: Callable[[str], bool]) -> Callable[[str], str | None]:
+    return lambda text: text.lower() if test(text.lower()) else None
+
+
+def integer(minimum: int, maximum: int, name: str = "integer") -> ValueKind[int]:
+    """A whole number between the two, both included."""
+    wanted = f"a whole number from {minimum} to {maximum}"
+    return _kind(name, wanted, lambda value: value if minimum <= value <= maximum else None, int)
+
+
+BOOLEAN: ValueKind[bool] = _kind("boolean", "true or false", lambda value: value, bool)
 HOST_NAME = ValueKind("host name", _read_host_name)
-HOST = ValueKind("host name or IP", _read_host)
-DOMAIN_PATTERN = ValueKind("domain", _read_domain_pattern)
-POOL_NAME = ValueKind("name", _read_pool_name)
+HOST = _kind("host name or IP", 'a host name or an IP address, such as "smtp.example.com"', _lower(_is_host))
+DOMAIN_PATTERN = _kind(
+    "domain",
+    'a domain such as "example.com", or "*.example.com" for all below it',
+    _lower(lambda name: is_host_name(name.removeprefix("*."))),
+)
+POOL_NAME = _kind(
+    "name",
+    "a name of lower-case letters, digits, dots, underscores and hyphens",
+    lambda text: text if _POOL_NAME.fullmatch(text) else None,
+)
 SECRET = ValueKind("text", _read_secret)
-MAILBOX = ValueKind("mail address", _read_mailbox)
-BASE_URL = ValueKind("URL", _read_base_url)
-HTTPS_URL = ValueKind("URL", _read_https_url)
-ADDRESS = ValueKind("IP address", _read_address)
+MAILBOX = _kind("mail address", 'a mail address such as "postmaster@example.com"', _read_mailbox)
+BASE_URL = _kind("URL", 'an http or https URL without a path, such as "https://mail.example.com"', _read_base_url)
+HTTPS_URL = _kind("URL", 'an https URL such as "https://ca.example.com/acme/directory"', _read_https_url)
+ADDRESS: ValueKind[Address] = _kind("IP address", 'an IP address such as "192.0.2.7"', ipaddress.ip_address)
 NETWORK = ValueKind("network", _read_network)
-PORT = ValueKind("port", _read_port)
+PORT = integer(1, 65535, "port")
 BIND = ValueKind("IP:port", _read_bind)
 RESOLVER = ValueKind("IP[:port]", _read_resolver)
-DIRECTORY = ValueKind("directory", _read_directory)
+DIRECTORY = _kind("directory", "a directory", lambda text: Path(text) if text and "\0" not in text else None)
 FILE = ValueKind("file", _read_file)
 
 
-def integer(minimum: int, maximum: int) -> ValueKind[int]:
-    """A whole number between the two, both included."""
-
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            raise _wrong(f"a whole number from {minimum} to {maximum}", value)
-        return value
-
-    return ValueKind("integer", read)
-
-
 def number(minimum: float, maximum: float) -> ValueKind[float]:
-
-    def read(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
-            raise _wrong(f"a number from {minimum:g} to {maximum:g}", value)
-        return float(value)
-
-    return ValueKind("number", read)
+    wanted = f"a number from {minimum:g} to {maximum:g}"
+    return _kind("number", wanted, lambda value: float(value) if minimum <= value <= maximum else None, int, float)
 
 
 def duration(*, positive: bool, at_least: str = "") -> ValueKind[float]:
     """Seconds, written with their unit: "500ms", "30s", "1h30m"; `at_least` is the shortest, written so."""
 
     def read(value: object) -> float:
-        wanted = 'a duration such as "30s" or "1h30m"'
-        text = _text(wanted, value)
-        if not _DURATION.fullmatch(text):
-            raise _wrong(wanted, value)
-        seconds = sum(int(count) * _SECONDS[unit] for count, unit in _DURATION_PART.findall(text))
+        if not isinstance(value, str) or not _DURATION.fullmatch(value):
+            raise _wrong('a duration such as "30s" or "1h30m"', value)
+        seconds = sum(int(count) * _SECONDS[unit] for count, unit in _DURATION_PART.findall(value))
         if seconds > MAX_DURATION or (positive and not seconds):
             raise _wrong("over zero and at most 365d" if positive else "at most 365d", value)
         if at_least and seconds < duration(positive=True).read(at_least):
@@ -293,7 +238,13 @@ def size(minimum: int = 0, maximum: int = MAX_SIZE, *, within: str = "under 8EiB
     """Bytes: a plain number, or text with a unit; `within` says the bounds in words."""
 
     def read(value: object) -> int:
-        count = _bytes(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            count = value
+        else:
+            match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+            if match is None or match[2] not in _BYTES:
+                raise _wrong('a size such as "64KiB", "1GiB" or a number of bytes', value)
+            count = int(match[1]) * _BYTES[match[2]]
         if not minimum <= count <= maximum:
             raise _wrong(within, value)
         return count
@@ -311,10 +262,8 @@ class Share(NamedTuple):
 def _read_share(value: object) -> Share:
     wanted = 'a share such as "25%", a size such as "10GiB", or "0"'
     text = value if isinstance(value, str) else ""
-    if text.endswith("%"):
-        percent = text.removesuffix("%")
-        if not (percent.isascii() and percent.isdecimal() and len(percent) <= 3 and 1 <= int(percent) <= 100):
-            raise _wrong(wanted, value)
+    percent = text.removesuffix("%") if text.endswith("%") else ""
+    if percent.isascii() and percent.isdecimal() and len(percent) <= 3 and 1 <= int(percent) <= 100:
         return Share(percent=int(percent))
     try:
         return Share(size().read(value))
@@ -325,29 +274,12 @@ def _read_share(value: object) -> Share:
 SIZE_OR_PERCENT = ValueKind("size or percent", _read_share)
 
 
-def _bytes(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    wanted = 'a size such as "64KiB", "1GiB" or a number of bytes'
-    match = _SIZE.fullmatch(_text(wanted, value))
-    if match is None or match[2] not in _BYTES:
-        raise _wrong(wanted, value)
-    return int(match[1]) * _BYTES[match[2]]
-
-
 def choice(options: type[E]) -> ValueKind[E]:
-
-    def read(value: object) -> E:
-        for option in options:
-            if option.value == value:
-                return option
-        raise _wrong("one of " + ", ".join(f'"{option.value}"' for option in options), value)
-
-    return ValueKind(" or ".join(option.value for option in options), read)
+    wanted = "one of " + ", ".join(f'"{option.value}"' for option in options)
+    return _kind(" or ".join(options), wanted, options)
 
 
 def many(kind: ValueKind[T], *, at_least: int = 0) -> ValueKind[tuple[T, ...]]:
-
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise _wrong("a list", value)

@@ -25,6 +25,7 @@ from appliance.telemetry.log import get_logger
 
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 ACCEPT_PAUSE = 0.1  # seconds
+DEADLINE_CHECK = 0.25  # seconds, by which a client may exceed any of its deadlines
 # Parts of the table: one connection in so many
 RESERVED_PART = 4  # is reserved for known networks, once there are any
 ACCOUNT_CONNECTIONS_PART = 2  # may belong to one account

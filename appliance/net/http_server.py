@@ -9,7 +9,7 @@ import trio
 
 from appliance.net.connection_limits import ConnectionTable
 
-REQUEST_HEAD_BYTES = 8 * 1024
+SHORT_HEAD_BYTES = 8 * 1024
 PLAIN_TEXT = "text/plain; charset=utf-8"
 
 # RFC 9112 3: a method, an absolute path with or without a query, and a version.
@@ -55,10 +55,10 @@ async def answer_one(
 
 
 async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
-    """What a client sends, up to the end of the head or `REQUEST_HEAD_BYTES`."""
+    """What a client sends, up to the end of the head or `SHORT_HEAD_BYTES`."""
     head = b""
-    while b"\r\n\r\n" not in head and len(head) < REQUEST_HEAD_BYTES:
-        more = await stream.receive_some(REQUEST_HEAD_BYTES - len(head))
+    while b"\r\n\r\n" not in head and len(head) < SHORT_HEAD_BYTES:
+        more = await stream.receive_some(SHORT_HEAD_BYTES - len(head))
         if not more:
             break
         head += more

@@ -12,7 +12,7 @@ from typing import TypeVar
 import apsw
 import trio
 
-from appliance.concurrency.workers import SERVER, FairQueue
+from appliance.concurrency.workers import SERVER_WORK, FairQueue
 from appliance.store.connection import open_reader
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Scanner:
         self._turns = FairQueue(1, patience=inf, rest=0)
         self._thread = trio.CapacityLimiter(1)
 
-    async def read(self, work: Callable[[apsw.Connection], T], owner: str = SERVER) -> T:
+    async def read(self, work: Callable[[apsw.Connection], T], owner: str = SERVER_WORK) -> T:
         """What `work` finds for an account; all of its statements see one state."""
         async with self._turns.take(owner):
             if self._inline:

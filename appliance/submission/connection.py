@@ -209,7 +209,7 @@ class SmtpSession(SMTP):
         except Refused as refused:
             REFUSALS.add(("smtp", refused.code))
             # Only faults of ours are logged: what is wrong with a message may quote it.
-            if refused.__cause__ is not None and refused.status >= 500:
+            if refused.__cause__ is not None and refused.code.status >= 500:
                 log.error("message refused", client=self._address, cause=repr(refused.__cause__))
             return refused
         except Exception:

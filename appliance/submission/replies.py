@@ -3,7 +3,7 @@
 A reply is one line of printable ASCII within the length of RFC 5321, whatever text goes into it.
 """
 
-from appliance.errors import ERROR_ANSWERS, Refused
+from appliance.errors import Refused
 from appliance.message.limits import MESSAGE_SIZE
 
 TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 5321 4.5.3.1.5
@@ -26,7 +26,7 @@ def reply(code: str, text: str) -> bytes:
 
 def refusal(refused: Refused) -> bytes:
     """The code of `errors.py` for a refusal, and its text."""
-    return reply(ERROR_ANSWERS[refused.code].smtp, refused.text)
+    return reply(refused.code.smtp, refused.text)
 
 
 def queued(message_id: str) -> bytes:

@@ -26,7 +26,7 @@ from appliance.intake.services import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
-from appliance.net.connection_limits import ConnectionTable, accept_connections
+from appliance.net.connection_limits import DEADLINE_CHECK, ConnectionTable, accept_connections
 from appliance.net.memory_budget import MemoryBudget
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
@@ -45,7 +45,6 @@ from appliance.tls.certificate_files import smtp_files
 MESSAGE_COPIES: Final = 2  # in memory: as it came, and as it is stored
 ACCOUNT_MEMORY_PART: Final = 2  # messages of one account have one part in so many of that memory
 ADMISSION_TIMEOUT: Final = 5.0  # seconds that a connection may wait until others from its address have logged in
-DEADLINE_CHECK: Final = 0.25  # seconds, by which a client may exceed any of its deadlines
 ACCEPT_BACKLOG: Final = 1_024  # connections that may wait to be accepted
 ACCEPTS_PER_TURN: Final = 32  # before other tasks have a turn
 # A connection that broke before it was accepted: accept(2) says to treat these as if it had not come.

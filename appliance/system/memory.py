@@ -18,7 +18,7 @@ from appliance.config.values import MIB
 RESERVED_MEMORY = 128 * MIB
 RESERVED_ADDRESSES = 160 * MIB
 MIN_MESSAGE_MEMORY = 8 * MIB  # enough for one message at a time
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # bytes
+MEMORY_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class System:
 
     process: Path = Path("/proc/self")
     groups: Path = Path("/sys/fs/cgroup")
-    machine: int = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
+    machine: int = os.sysconf("SC_PHYS_PAGES") * MEMORY_PAGE_BYTES
 
 
 def for_messages(wanted: int, system: System | None = None) -> int:
@@ -62,7 +62,7 @@ def _sizes(system: System) -> tuple[int, int, int]:
         words = (system.process / "statm").read_text().split()
     except OSError:
         return 0, 0, 0
-    return int(words[0]) * PAGE_BYTES, int(words[1]) * PAGE_BYTES, int(words[5]) * PAGE_BYTES
+    return int(words[0]) * MEMORY_PAGE_BYTES, int(words[1]) * MEMORY_PAGE_BYTES, int(words[5]) * MEMORY_PAGE_BYTES
 
 
 def _group_limits(system: System) -> Iterator[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from appliance.systemd.steps import Copy, Keep, Link, Remove, Run, Step, Write
+from appliance.systemd.steps import InstallStep, copy, keep, link, remove, run, write
 
 UNIT = "appliance.service"
 UNIT_FILE = Path("/etc/systemd/system/appliance.service")
@@ -83,61 +83,47 @@ def _quoted(path: Path) -> str:
     return text if shlex.quote(text) == text else f'"{text}"'
 
 
-def directories(target: Installation) -> str:
-    """The tmpfiles.d lines of the directories and their owners."""
-    text = file("tmpfiles.conf")
-    if target.data_dir != DATA_DIR:
-        text += f"d {_quoted(target.data_dir)} 0700 {USER} {USER} -\n"
-    return text
-
-
-def install(program: Program, target: Installation) -> Iterator[Step]:
+def install(program: Program, target: Installation) -> Iterator[InstallStep]:
     """The steps of an installation; repeated, they are an upgrade."""
+    below = (f"--root={target.root}",) if target.elsewhere else ()
     if not target.elsewhere and UNIT_FILE.exists():
         # A running single-file program reads its own file when it needs parts of it, so the file must not change.
-        yield Run(("systemctl", "stop", UNIT))
+        yield run("systemctl", "stop", UNIT)
     if program.single_file:
         if program.path != target.at(PROGRAM):
-            yield Copy(program.path, target.at(PROGRAM))
+            yield copy(program.path, target.at(PROGRAM))
     elif program.path != PROGRAM:
-        yield Link(target.at(PROGRAM), program.path)
-    yield Write(target.at(USERS_FILE), file("sysusers.conf"))
-    yield Write(target.at(DIRECTORIES_FILE), directories(target))
-    yield Write(target.at(UNIT_FILE), unit(program, target))
+        yield link(target.at(PROGRAM), program.path)
+    yield write(target.at(USERS_FILE), file("sysusers.conf"))
+    own = "" if target.data_dir == DATA_DIR else f"d {_quoted(target.data_dir)} 0700 {USER} {USER} -\n"
+    yield write(target.at(DIRECTORIES_FILE), file("tmpfiles.conf") + own)
+    yield write(target.at(UNIT_FILE), unit(program, target))
     config_file = target.at(target.config_file)
-    yield Keep(config_file) if config_file.exists() else Write(config_file, _first_config(target.hostname), 0o640)
-    yield from _activate(target)
-
-
-def _first_config(hostname: str) -> str:
-    return file("config.toml").replace(_HOSTNAME_LINE, f'hostname = "{hostname}"')
-
-
-def _activate(target: Installation) -> Iterator[Step]:
-    below = (f"--root={target.root}",) if target.elsewhere else ()
-    yield Run(("systemd-sysusers", *below, USERS_FILE.name))
-    yield Run(("systemd-tmpfiles", *below, "--create", DIRECTORIES_FILE.name))
+    first_config = file("config.toml").replace(_HOSTNAME_LINE, f'hostname = "{target.hostname}"')
+    yield keep(config_file) if config_file.exists() else write(config_file, first_config, 0o640)
+    yield run("systemd-sysusers", *below, USERS_FILE.name)
+    yield run("systemd-tmpfiles", *below, "--create", DIRECTORIES_FILE.name)
     if not target.elsewhere:
-        yield Run(("systemctl", "daemon-reload"))
-    yield Run(("systemctl", *below, "enable", UNIT))
+        yield run("systemctl", "daemon-reload")
+    yield run("systemctl", *below, "enable", UNIT)
     if target.start and not target.elsewhere:
-        yield Run(("systemctl", "restart", UNIT))
+        yield run("systemctl", "restart", UNIT)
 
 
-def uninstall(target: Installation, *, purge: bool) -> Iterator[Step]:
+def uninstall(target: Installation, *, purge: bool) -> Iterator[InstallStep]:
     """The steps of a removal; settings and mail stay unless `purge`, and the user in any case."""
     below = (f"--root={target.root}",) if target.elsewhere else ()
     if target.at(UNIT_FILE).exists():
-        yield Run(("systemctl", *below, "disable", *(() if target.elsewhere else ("--now",)), UNIT))
+        yield run("systemctl", *below, "disable", *(() if target.elsewhere else ("--now",)), UNIT)
     for path in (UNIT_FILE, USERS_FILE, DIRECTORIES_FILE):
-        yield Remove(target.at(path))
+        yield remove(target.at(path))
     if not target.elsewhere:
-        yield Run(("systemctl", "daemon-reload"))
+        yield run("systemctl", "daemon-reload")
     if purge:
         for path in (CONFIG_FILE.parent, DATA_DIR):
-            yield Remove(target.at(path))
+            yield remove(target.at(path))
     # Last, because it is this program.
-    yield Remove(target.at(PROGRAM))
+    yield remove(target.at(PROGRAM))
 
 
 def fault(program: Program, target: Installation, base_python: Path) -> str | None:
@@ -148,7 +134,6 @@ def fault(program: Program, target: Installation, base_python: Path) -> str | No
     for what, path in where.items():
         for hidden in HIDDEN:
             if path.is_relative_to(hidden):
-                return (
-                    f"{path}: {what} cannot be there, because the service does not see {hidden}; move it, e.g. to /opt"
-                )
+                why = f"because the service does not see {hidden}; move it, e.g. to /opt"
+                return f"{path}: {what} cannot be there, {why}"
     return None

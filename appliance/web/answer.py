@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from appliance.errors import ERROR_ANSWERS, Code, Refused
+from appliance.errors import Code, Refused
 from appliance.telemetry.metrics import REFUSALS
 from appliance.times import rfc3339
 
@@ -89,7 +89,7 @@ def error_answer(
         headers.append((b"retry-after", b"%d" % retry_after))
     if code is Code.UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="mail appliance", Basic realm="mail appliance"'))
-    return status or ERROR_ANSWERS[code].status, headers, body
+    return status or code.status, headers, body
 
 
 class MethodNotAllowed(Refused):

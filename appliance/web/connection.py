@@ -29,9 +29,9 @@ from appliance.web.hypercorn_parts import (
 )
 
 READ_BYTES = 64 * 1024  # at once
-TLS_HANDSHAKE = 10  # seconds
-MIN_BODY_RATE = 1_000  # bytes a second over the body so far, after a start of SLOW_START seconds
-SLOW_START = 10  # seconds
+HANDSHAKE_TIMEOUT = 10  # seconds
+MIN_BODY_RATE = 1_000  # bytes a second over the body so far, after a start of BODY_SLOW_START seconds
+BODY_SLOW_START = 10  # seconds
 DRAIN_GRACE = 10  # seconds for a body or a client that reads slowly, once the process is stopping
 LINGER_SECONDS = 5  # after a refusal, during which input is read so that no reset destroys the answer
 LINGER_BYTES = 32 * 1024 * 1024
@@ -111,7 +111,7 @@ class HttpConnection(TCPServer):
             await self._linger()
 
     async def _did_handshake(self) -> bool:
-        self._due = trio.current_time() + TLS_HANDSHAKE
+        self._due = trio.current_time() + HANDSHAKE_TIMEOUT
         try:
             await self.stream.do_handshake()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -165,7 +165,7 @@ class HttpConnection(TCPServer):
         if not self._busy:
             limit = self._deadlines.header if self._request_begun else self._deadlines.keep_alive
             return self._waiting_since + limit
-        deadline = self._waiting_since + min(self._deadlines.body, SLOW_START + self._body_bytes / MIN_BODY_RATE)
+        deadline = self._waiting_since + min(self._deadlines.body, BODY_SLOW_START + self._body_bytes / MIN_BODY_RATE)
         return min(deadline, trio.current_time() + DRAIN_GRACE) if self.context.terminated.is_set() else deadline
 
     # ---- writing

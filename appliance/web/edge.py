@@ -241,7 +241,7 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
         log.exception("request failed", request_id=request_id, method=method, path=path[:200])
         text = "Something went wrong on our side. The log has the details."
         return error_answer(Code.INTERNAL_ERROR, text, request_id)
-    if error.__cause__ is not None and error.status >= 500:
+    if error.__cause__ is not None and error.code.status >= 500:
         log.error("request refused", request_id=request_id, cause=repr(error.__cause__))
     answer = refusal_answer(error, request_id)
     _release_frames(error)

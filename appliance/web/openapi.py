@@ -4,7 +4,7 @@ import msgspec
 from quart import Blueprint, Response
 
 from appliance import __version__
-from appliance.errors import ERROR_ANSWERS, Code
+from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.web import message_json, session_cookie
 from appliance.web.answer import ErrorObject
@@ -108,7 +108,7 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     headers = {name: _HEADERS[name] for name in ("X-Request-ID", *operation.headers)}
     responses = {str(status): _response(description, references[success], headers)}
     for code in operation.errors:
-        responses.setdefault(str(ERROR_ANSWERS[code].status), _error_response(operation, code, references[ErrorObject]))
+        responses.setdefault(str(code.status), _error_response(operation, code, references[ErrorObject]))
     described: Json = {
         "summary": operation.summary,
         "operationId": f"{operation.method.lower()}{operation.path}".replace("/", "_")
@@ -127,8 +127,8 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
 
 
 def _error_response(operation: Operation, code: Code, reference: Json) -> Json:
-    status = ERROR_ANSWERS[code].status
-    codes = [other.value for other in operation.errors if ERROR_ANSWERS[other].status == status]
+    status = code.status
+    codes = [other.value for other in operation.errors if other.status == status]
     schema = {"allOf": [reference, {"properties": {"code": {"enum": codes}}}]}
     return _response(" or ".join(f"`{each}`" for each in codes), schema, _error_headers(status))
 

@@ -15,7 +15,7 @@ import trio
 
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, HttpSettings
-from appliance.net.connection_limits import ConnectionTable, KnownNetworks, accept_connections
+from appliance.net.connection_limits import DEADLINE_CHECK, ConnectionTable, KnownNetworks, accept_connections
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
@@ -28,7 +28,6 @@ from appliance.web.hypercorn_parts import ASGIWrapper, Lifespan, WorkerContext, 
 from appliance.web.turned_away import TurnedAway
 
 HTTP_BACKLOG: Final = 1_024  # connections that may wait to be accepted
-DEADLINE_CHECK: Final = 0.25  # seconds, by which a client may exceed any of its deadlines
 
 log = get_logger("web")
 

@@ -8,7 +8,7 @@ import trio
 from appliance.acme.challenges import CHALLENGE_TIMEOUT, CONNECTIONS_PER_ADDRESS, ChallengeServer, answer
 from appliance.config.values import Endpoint
 from appliance.net.connection_limits import ConnectionTable
-from appliance.net.http_server import REQUEST_HEAD_BYTES
+from appliance.net.http_server import SHORT_HEAD_BYTES
 
 SITE = "https://mail.example.com"
 SHOWN = {"tok-en_1": "tok-en_1.print"}
@@ -131,7 +131,7 @@ async def test_a_flood_is_not_read(nursery: trio.Nursery) -> None:
     """A head without an end is taken up to its limit, and the next client is served."""
     port = await started(nursery, ChallengeServer(SITE))
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (REQUEST_HEAD_BYTES - 16))
+        await stream.send_all(b"GET / HTTP/1.1\r\n" + b"X" * (SHORT_HEAD_BYTES - 16))
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
     assert b"308 Permanent" in await asked(port, get("/"))
 

@@ -100,7 +100,7 @@ async def test_an_answer_is_read() -> None:
     assert head.endswith('\r\n\r\n{"signed": true}')
 
 
-async def test_an_authority_that_nobody_vouches_for_is_not_believed() -> None:
+async def test_an_authority_of_an_unknown_root_is_not_believed() -> None:
     """What to do about a private one is said."""
     async with site(answered(), trustme.CA()) as made:
         failed = await fault(f"https://{NAME}:{made.port}/")
@@ -146,7 +146,7 @@ async def test_the_next_address_is_tried() -> None:
         assert (await client(zone).run(ask(f"https://{NAME}:{made.port}/"), {})).status == 200
 
 
-async def test_nobody_there() -> None:
+async def test_nothing_listens_there() -> None:
     """The system's reason, in words."""
     async with site(answered()) as made:
         url = f"https://127.0.0.1:{made.port}/"

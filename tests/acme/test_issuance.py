@@ -112,7 +112,7 @@ def test_bad_nonces_are_tried_again() -> None:
     assert authority.asked.count("/nonce") == 1
 
 
-def test_bad_nonces_do_not_go_on_for_ever() -> None:
+def test_bad_nonces_are_retried_a_few_times_only() -> None:
     """An authority that wants none of its nonces is left alone."""
     authority = Authority(spoil=on("/order", *[problem("badNonce", "stale", 400)] * 100))
     assert "stale" in str(fault(authority))

@@ -191,7 +191,7 @@ def send_over_http(running: Running, messages: int) -> float:
 
 
 def load(port: int, key: str, messages: int) -> None:
-    """What that process does. Its clock is the machine's, and so everybody's."""
+    """What that process does. Its clock is the machine's, as that of all processes."""
     requests = send_requests(f"Bearer {key}", f"{time.time_ns()}")
     share = messages // SESSIONS
     print(time.perf_counter())

@@ -56,10 +56,10 @@ _FILTERS: dict[str, MailFilter] = {
     "tag=order": MailFilter(tag="order"),
     "tag=nothing (none)": MailFilter(tag="nothing"),
     "from=example.com": MailFilter(sender="example.com"),
-    "from=nobody (none)": MailFilter(sender="nobody@example.org"),
+    "from=unknown (none)": MailFilter(sender="unknown@example.org"),
     "recipient, the oldest": MailFilter(recipient="user1@d1.example.net"),
     "recipient's domain": MailFilter(recipient="d7.example.net"),
-    "recipient (none)": MailFilter(recipient="nobody@example.org"),
+    "recipient (none)": MailFilter(recipient="unknown@example.org"),
 }
 
 
@@ -130,7 +130,7 @@ async def run(data_dir: Path, count: int) -> None:
 
             await timed(what, first_page)
         began = time.perf_counter()
-        pages, _ = await _whole_search(store, account.id, MailFilter(recipient="nobody@example.org"))
+        pages, _ = await _whole_search(store, account.id, MailFilter(recipient="unknown@example.org"))
         print(f"whole search by recipient: {pages} pages, {time.perf_counter() - began:.2f} s")
         began, slices = time.perf_counter(), 1
         while await store.statistics.count():

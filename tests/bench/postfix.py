@@ -90,7 +90,7 @@ def missing() -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody uses at the moment."""
+    """A port that is not used at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -98,14 +98,14 @@ def free_port() -> int:
 
 
 def wait_for(port: int) -> None:
-    """Until somebody listens there."""
+    """Until a program listens there."""
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise RuntimeError(f"nobody listens on port {port}")
+    raise RuntimeError(f"nothing listens on port {port}")
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class Counter(asyncio.Protocol):
 
 
 async def serve(certificate: str) -> None:
-    """Serve for ever."""
+    """Serve until the process ends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = await asyncio.get_running_loop().create_server(Counter, ADDRESS, 0, ssl=context)

@@ -61,7 +61,7 @@ def measure_appliance(running: Running, kind: str, seconds: float) -> Round:
 
 
 def _postfix() -> AbstractContextManager[int]:
-    """One that takes mail and throws it away; nobody listens on port 9."""
+    """One that takes mail and throws it away; nothing listens on port 9."""
     return postfix.postfix(9, sessions=SESSIONS, signed=False, further="default_transport = discard:\nrelayhost =\n")
 
 

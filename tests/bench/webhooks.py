@@ -7,7 +7,7 @@
 Posts: the real program is started with events waiting, and posts them to a receiver in a process of its own, signed and
 recorded one by one on disk. The peer posts the same bodies with httpx on kept connections, as many at once, and does
 nothing else. Dead: mail is delivered as in `tests.bench.deliver`, once with nothing else to do and once beside another
-account's 100,000 events for a receiver where nobody listens. Rounds alternate.
+account's 100,000 events for a receiver where nothing listens. Rounds alternate.
 """
 
 import argparse
@@ -145,7 +145,7 @@ def compare_posts(rounds: int, count: int) -> None:
 
 @contextmanager
 def mail_server(sink_port: int, directory: Path, pending: int) -> Iterator[Running]:
-    """The real program delivering mail, with so many events for a receiver where nobody listens."""
+    """The real program delivering mail, with so many events for a receiver where nothing listens."""
     account = add_account(directory / "data", "demo", credit=CREDITS)
     dead = free_port()
     if pending:

@@ -522,7 +522,7 @@ def test_acme_settings_that_cannot_be(text: str, line: str) -> None:
         '[acme]\nnames = ["localhost"]\n[http]\nbind = ["0.0.0.0:80"]',
     ],
 )
-def test_listeners_that_are_in_nobodys_way(text: str) -> None:
+def test_listeners_that_do_not_collide(text: str) -> None:
     """Other addresses, any free port, and a certificate that is not wanted."""
     parse(text, FILE)
 

@@ -18,7 +18,7 @@ from tests.fakes.mx import FakeMx, silence, wait_and_say
 async def test_new_mail_is_handed_over_in_memory(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes through the inbox is delivered without a look into the store, byte for byte as it was accepted."""
+    """What comes through `new_mail` is delivered without a look into the store, byte for byte as it was accepted."""
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         await played.final(await played.send("first@a.test"))
@@ -46,17 +46,17 @@ async def test_a_look_leaves_alone_what_is_coming(
     server = FakeMx(answers={".": wait_and_say(0.5, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         await played.final(await played.send("first@a.test"))
-        inbox, account = played.scheduler.new_mail, played.accounts["demo"]
+        new_mail, account = played.scheduler.new_mail, played.accounts["demo"]
         read: list[str] = []
         monkeypatch.setattr(Messages, "to_send", lambda _, message_id: read.append(message_id))
         sent = []
         for number in range(3 * PENDING_PER_POOL):
             new = message(played.outside, account, f"user{number}@a.test")
-            inbox.expect(new.id)
+            new_mail.expect(new.id)
             charged = await played.store.messages.accept(new)
-            inbox.ring()
+            new_mail.ring()
             await trio.sleep(0.11)  # long enough for a look
-            inbox.offer(new, charged)
+            new_mail.offer(new, charged)
             sent.append(new.id)
         await played.final(*sent, within=200)
         assert read == []
@@ -120,7 +120,7 @@ async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_cloc
         assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("partial",)]
 
 
-async def test_new_mail_does_not_overtake_for_ever(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock: MockClock) -> None:
     """While new mail for a busy pool comes in faster than it can go, what has waited longer goes first."""
     server = FakeMx(answers={".": wait_and_say(0.1, OK)})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=2)) as played:

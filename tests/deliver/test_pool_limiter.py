@@ -111,7 +111,7 @@ def test_deliveries_bring_the_slots_back() -> None:
     assert limiter.throttle.slowed_until == later + FIRST_PAUSE
 
 
-def test_a_clock_set_back_does_not_shut_the_gate() -> None:
+def test_a_clock_set_back_does_not_stop_the_pool() -> None:
     """A pause that would end in two days is a clock that was set back by two days."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=4, per_minute=60))
     limiter.enter(ACCOUNT, NOW)
@@ -140,7 +140,7 @@ def test_refusals_in_a_row_are_a_reason_to_hold() -> None:
     assert limiter.is_open(NOW)
 
 
-def test_a_gate_at_rest_has_nothing_to_remember() -> None:
+def test_a_pool_at_rest_has_nothing_to_remember() -> None:
     """Not while it is in use, slowed, rated or under suspicion; and a slowed one is forgiven after a while."""
     limiter = PoolLimiter("pool", PoolLimits())
     assert limiter.is_at_rest(NOW)
@@ -163,7 +163,7 @@ def test_a_gate_at_rest_has_nothing_to_remember() -> None:
     assert rated.is_at_rest(NOW + 60 * SECOND)
 
 
-def test_results_that_wait_for_the_disk_shut_the_gate() -> None:
+def test_results_that_wait_for_the_disk_stop_the_pool() -> None:
     """As many as there are slots may wait; with each that is recorded one more may begin."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=2))
     for _ in range(2):

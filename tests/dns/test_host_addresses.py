@@ -28,7 +28,7 @@ async def test_the_families_take_turns() -> None:
         assert (await host_addresses(resolver, name))[0] == (ip_address("192.0.2.1"),)
 
 
-async def test_a_family_that_nobody_answers_for_is_not_waited_for_long() -> None:
+async def test_a_family_without_an_answer_is_not_waited_for_long() -> None:
     """With the addresses of one family in hand the other has a second, not the time a question may take."""
     async with serving(DnsServer(ZONE)) as resolver:
         began = trio.current_time()
@@ -37,7 +37,7 @@ async def test_a_family_that_nobody_answers_for_is_not_waited_for_long() -> None
         assert trio.current_time() - began < 3
 
 
-async def test_a_family_without_addresses_hurries_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_family_without_addresses_does_not_hurry_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """That there is no IPv6 does not cut short the question for IPv4, whose first packet may be lost."""
     monkeypatch.setattr("appliance.dns.host_addresses.OTHER_FAMILY_TIMEOUT", 0.0)
     monkeypatch.setattr("appliance.dns.resolver.QUERY_TIMEOUT", 0.2)

@@ -166,7 +166,7 @@ async def test_a_question_that_could_not_be_asked_is_no_answer() -> None:
         assert len((await resolver.mx("example.com")).records) == 2
 
 
-async def test_nobody_listening_is_temporary(impatient: None) -> None:
+async def test_nothing_listening_is_temporary(impatient: None) -> None:
     """A resolver that is not there at all is a temporary failure."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     endpoint = Endpoint("127.0.0.1", listener.socket.getsockname()[1])  # nothing listens there for UDP

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from appliance.errors import ERROR_ANSWERS
+from appliance.errors import Code
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.submission import limits, replies
 from appliance.tls.certificate_files import CERTIFICATE
@@ -15,7 +15,7 @@ def test_the_table_of_replies_is_that_of_the_program() -> None:
     """Every error code is there with its reply."""
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| `(\d{3} \d\.\d\.\d)` \|$", DOCUMENT, re.MULTILINE)
     found = {code: reply for codes, reply in rows for code in re.findall(r"`(\w+)`", codes)}
-    assert found == {code.value: answer.smtp for code, answer in ERROR_ANSWERS.items()}
+    assert found == {code.value: code.smtp for code in Code}
 
 
 def test_every_kind_of_refusal_is_named() -> None:

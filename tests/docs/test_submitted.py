@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ERROR_ANSWERS, Code
+from appliance.errors import Code
 from appliance.message import header_rules, limits, submitted
 from appliance.message.header_rules import OverSmtp
 
@@ -61,10 +61,10 @@ def test_the_fields_are_those_of_the_code() -> None:
         f"at most {limits.RECIPIENTS} unique ones",
         f"1 to {limits.KEY_LENGTH} printable",
         f"cut at {limits.SUBJECT_LENGTH} characters",
-        f"not registered for the account; `MAIL FROM:<>` | {ERROR_ANSWERS[Code.FORBIDDEN].smtp}",
-        f"Another message under the key: {ERROR_ANSWERS[Code.IDEMPOTENCY_CONFLICT].smtp}",
-        f"still being stored: {ERROR_ANSWERS[Code.IDEMPOTENCY_IN_PROGRESS].smtp}",
-        f"as submitted | {ERROR_ANSWERS[Code.PAYLOAD_TOO_LARGE].smtp}",
+        f"not registered for the account; `MAIL FROM:<>` | {Code.FORBIDDEN.smtp}",
+        f"Another message under the key: {Code.IDEMPOTENCY_CONFLICT.smtp}",
+        f"still being stored: {Code.IDEMPOTENCY_IN_PROGRESS.smtp}",
+        f"as submitted | {Code.PAYLOAD_TOO_LARGE.smtp}",
     ],
 )
 def test_the_numbers_are_those_of_the_code(words: str) -> None:

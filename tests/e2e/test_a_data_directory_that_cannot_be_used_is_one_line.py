@@ -21,7 +21,7 @@ from tests.running_appliance import add_account
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, and mount")
 
-NOBODY = pwd.getpwnam("nobody").pw_uid
+OTHER_UID = pwd.getpwnam("nobody").pw_uid
 SETTINGS = """
 [server]
 data_dir = "{data_dir}"
@@ -197,20 +197,20 @@ def check_refusals(directory: Path, user: int, expected: str, commands: Iterable
 def test_every_command_looks_first() -> None:
     """None that opens the data directory is left out, now or when it is added later."""
     assert {name for name, _ in leaves(main)} == COMMANDS.keys() | ASK_FIRST | ELSEWHERE
-    with installation(NOBODY) as directory:
-        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+    with installation(OTHER_UID) as directory:
+        assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         spoil, expected = FOR_NO_ROOT[0]
         spoil(directory)
-        check_refusals(directory, NOBODY, expected, COMMANDS)
+        check_refusals(directory, OTHER_UID, expected, COMMANDS)
 
 
 @pytest.mark.parametrize(("spoil", "expected"), [*FOR_NO_ROOT[1:], *FOR_ANY_USER])
 def test_for_an_ordinary_user(spoil: Callable[[Path], None], expected: str) -> None:
     """What belongs to another, or has no rights, or is no directory."""
-    with installation(NOBODY) as directory:
-        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+    with installation(OTHER_UID) as directory:
+        assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         spoil(directory)
-        check_refusals(directory, NOBODY, expected)
+        check_refusals(directory, OTHER_UID, expected)
 
 
 @pytest.mark.parametrize(("spoil", "expected"), FOR_ANY_USER)
@@ -224,20 +224,20 @@ def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
 
 def test_root_leaves_the_directory_of_another_alone() -> None:
     """What root makes there the server's user could not open: neither a command nor the server runs as root."""
-    with installation(NOBODY) as directory:
-        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+    with installation(OTHER_UID) as directory:
+        assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         check_refusals(directory, 0, "{data} belongs to nobody: run this command as that user, not as root")
 
 
 @pytest.mark.parametrize("command", ["serve", "restore"])
 def test_a_directory_that_cannot_be_made(command: str) -> None:
     """The line says what root has to run, or which setting to change; a list is just empty."""
-    with installation(NOBODY) as directory:
-        assert ran(directory, NOBODY, "backup", "saved.tar") == (0, "")
+    with installation(OTHER_UID) as directory:
+        assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         shutil.rmtree(directory / "data")
         os.chown(directory, 0, 0)
         made = f"`install -d -m 700 -o nobody {directory}/data`, as root, makes it"
-        check_refusals(directory, NOBODY, made, [command])
-        assert ran(directory, NOBODY, "account", "list") == (0, "")
+        check_refusals(directory, OTHER_UID, made, [command])
+        assert ran(directory, OTHER_UID, "account", "list") == (0, "")
         below_a_file(directory)
-        check_refusals(directory, NOBODY, f"{directory}/file is no directory; change server.data_dir", [command])
+        check_refusals(directory, OTHER_UID, f"{directory}/file is no directory; change server.data_dir", [command])

@@ -14,7 +14,7 @@ from tests.running_appliance import Running, appliance
 ADDRESSES = tuple(f"127.0.0.{number}" for number in range(2, 12))
 EACH = 5
 LIMITS = f"max_connections = {len(ADDRESSES) * EACH}\nmax_connections_per_address = {EACH}"
-NOBODY = "127.0.0.99"  # an address from which no client has authenticated
+UNKNOWN = "127.0.0.99"  # an address from which no client has authenticated
 BODY = 'header_timeout = "30s"'
 
 
@@ -93,9 +93,9 @@ def test_an_address_beyond_its_limit_is_answered_503(running: Running) -> None:
     """With the error object and a time to retry; the answer is not destroyed by what the client has sent."""
     with ExitStack() as stack:
         for _ in range(EACH):
-            opened(running, stack, NOBODY, request("GET", "/healthz")).answer()
+            opened(running, stack, UNKNOWN, request("GET", "/healthz")).answer()
         for _ in range(20):
-            with Client(running.url, source=NOBODY) as client:
+            with Client(running.url, source=UNKNOWN) as client:
                 client.offer(request("POST", "/emails", *sending(running, "over"), body=b" " * 100_000))
                 answer = client.answer()
                 assert (answer.status, answer.json()["code"]) == (503, "service_unavailable")
@@ -104,18 +104,18 @@ def test_an_address_beyond_its_limit_is_answered_503(running: Running) -> None:
                 check_error(answer)
         assert ask(running, "127.0.0.98").status == 200
     for _ in range(40):
-        if ask(running, NOBODY).status == 200:
+        if ask(running, UNKNOWN).status == 200:
             break
         time.sleep(0.05)
-    assert ask(running, NOBODY).status == 200
+    assert ask(running, UNKNOWN).status == 200
 
 
 def test_hundreds_beyond_the_limit_at_once_are_answered_503(running: Running) -> None:
     """Each that has sent a request reads the answer, however many others are being answered."""
     with ExitStack() as stack:
         for _ in range(EACH):
-            opened(running, stack, NOBODY, request("GET", "/healthz")).answer()
-        refused = [opened(running, stack, NOBODY, request("GET", "/healthz")) for _ in range(300)]
+            opened(running, stack, UNKNOWN, request("GET", "/healthz")).answer()
+        refused = [opened(running, stack, UNKNOWN, request("GET", "/healthz")) for _ in range(300)]
         assert [client.answer().status for client in refused] == [503] * 300
         assert ask(running, "127.0.0.98").status == 200
 
@@ -131,7 +131,7 @@ def test_a_table_full_of_requests_answers_503_and_has_room_for_known_addresses(r
                 head = request("POST", "/emails", *sending(running, key), "Content-Length: 10000000")
                 opened(running, stack, address, head)
         time.sleep(0.5)
-        answer = ask(running, NOBODY)
+        answer = ask(running, UNKNOWN)
         assert (answer.status, answer.json()["code"]) == (503, "service_unavailable")
         check_error(answer)
 
@@ -146,7 +146,7 @@ def test_a_reserved_part_is_for_known_addresses(tmp_path: Path) -> None:
             for number in range(20):  # each is busy for a second: the answer to a wrong guess is slow
                 stack.enter_context(Client(running.url, source=f"127.0.2.{number + 1}")).offer(wrong)
             time.sleep(0.1)
-            assert ask(running, NOBODY).status == 503
+            assert ask(running, UNKNOWN).status == 503
             assert ask(running, "127.0.0.1").status == 200
 
 

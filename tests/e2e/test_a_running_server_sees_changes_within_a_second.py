@@ -38,7 +38,7 @@ def change(running: Running, *words: str) -> Any:
 
 def send(running: Running, authorization: dict[str, str] | None = None, domain: str = "example.com") -> httpx.Response:
     """One message to one recipient."""
-    body = {"from": f"a@{domain}", "to": "somebody@example.net", "subject": "s", "text": "t"}
+    body = {"from": f"a@{domain}", "to": "user@example.net", "subject": "s", "text": "t"}
     with running.client(headers=authorization or running.account.bearer) as client:
         return client.post("/emails", json=body, headers={"Idempotency-Key": uuid.uuid4().hex})
 

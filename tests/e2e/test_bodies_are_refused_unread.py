@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[int, Callable[[Running], bytes]]] = {
     "a long login": (413, lambda _: announcing("/v1/auth/login", 64 * 1024 + 1, JSON)),
     "/healthz": (405, lambda _: announcing("/healthz", 1)),
     "/healthz, in chunks": (405, lambda _: announcing("/healthz", None)),
-    "a path of nobody's": (404, lambda _: announcing("/nowhere", 1)),
+    "an unknown path": (404, lambda _: announcing("/nowhere", 1)),
 }
 
 

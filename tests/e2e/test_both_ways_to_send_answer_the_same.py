@@ -12,7 +12,7 @@ from tests.e2e.raw import MESSAGE, Client, bearer, certified, request, sending
 from tests.running_appliance import Running, appliance
 
 SMALL = 'max_body = "2KiB"'  # so that more than that still comes in one piece
-ODD = ("X-Odd: 1", "X-Odd: 2")  # nothing to anybody, but not plain
+ODD = ("X-Odd: 1", "X-Odd: 2")  # without a meaning, but not plain
 JSON = "Content-Type: application/json"
 LAST = request("GET", "/healthz", "Connection: close")  # answered wherever the connection got so far
 
@@ -55,7 +55,7 @@ CASES: dict[str, Callable[[Running, str], list[bytes]]] = {
     "accepted, then no HTTP": lambda it, way: [post(*sending(it, f"garbage-{way}")), b"\x16\x03\x01\r\n\r\n"],
     "no credential": lambda it, way: [post(JSON, f"Idempotency-Key: {way}"), post(*sending(it, way))],
     "wrong credential": lambda it, way: [post("Authorization: Bearer ma_live_wrong", JSON, f"Idempotency-Key: {way}")],
-    "no credential, no body": lambda it, way: [post(JSON, body=b""), post(*sending(it, f"nobody-{way}"))],
+    "no credential, no body": lambda it, way: [post(JSON, body=b""), post(*sending(it, f"no-body-{way}"))],
     "no key": lambda it, way: [post(bearer(it), JSON), post(*sending(it, f"keyless-{way}"))],
     "an empty key": lambda it, way: [post(*sending(it, ""))],
     "a long key": lambda it, way: [post(*sending(it, "k" * 257))],

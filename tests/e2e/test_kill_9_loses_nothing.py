@@ -28,7 +28,7 @@ CREDITS = 1_000_000
 LONGEST = 0.6  # seconds of load before a kill
 FINAL_WITHIN = 15  # seconds after the last restart
 
-LOCAL_PARTS = ("somebody", "somebody", "somebody", "bounce", "defer", "fail")
+LOCAL_PARTS = ("user", "user", "user", "bounce", "defer", "fail")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass
 class Clients:
-    """Everybody who sends: what was acknowledged (by key, with the message's id), and what nobody knows."""
+    """All clients that send: what was acknowledged (by key, with the message's id), and what is unknown."""
 
     choose: random.Random
     acknowledged: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Clients:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def new(self) -> Sent:
-        """A message nobody has sent yet."""
+        """A message that was not sent yet."""
         number = next(self._numbers)
         parts = self.choose.choices(LOCAL_PARTS, k=self.choose.choice([1, 1, 1, 2, 5]))
         recipients = [f"{part}{place}@example.net" for place, part in enumerate(parts)]
@@ -87,7 +87,7 @@ class Clients:
             return
 
     def retry(self, running: Running) -> None:
-        """Ask again, under the same keys, for everything that nobody knows of."""
+        """Ask again, under the same keys, for everything that is unknown."""
         waiting, self.unknown = self.unknown, []
         with Client(running.url) as client:
             for message in waiting:

@@ -78,7 +78,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
 
 @contextmanager
 def others_are_served(running: Running) -> Iterator[None]:
-    """Somebody else asks all the while and is answered in time."""
+    """Another client asks all the while and is answered in time."""
     done = threading.Event()
     waits: list[float] = []
 
@@ -195,7 +195,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize(("name", "bomb"), BOMBS.items(), ids=list(BOMBS))
 def test_a_json_bomb_is_refused_at_little_cost(server: Measured, name: str, bomb: Callable[[], bytes]) -> None:
-    """15 MB of JSON that means nothing are a 400, take a few times their size, and nobody else waits for it."""
+    """15 MB of JSON that means nothing are a 400, take a few times their size, and no other client waits for it."""
     body = bomb()
     server.forget_peak()
     with others_are_served(server.running):

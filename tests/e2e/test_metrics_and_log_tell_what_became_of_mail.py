@@ -68,7 +68,7 @@ def test_metrics_and_log_tell_what_became_of_mail(tmp_path: Path) -> None:
     assert families["appliance_store_commit_seconds"].samples["appliance_store_commit_seconds_count", ()] >= 3
 
 
-def test_the_trail_can_be_left_out(tmp_path: Path) -> None:
+def test_the_lines_of_messages_can_be_left_out(tmp_path: Path) -> None:
     """With `messages = false` mail leaves no line, and without an address there are no metrics."""
     with appliance(tmp_path, server="\n[log]\nmessages = false\n") as running:
         message_id = send(running, "ok@example.net").json()["id"]

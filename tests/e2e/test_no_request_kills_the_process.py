@@ -86,7 +86,7 @@ WEBSOCKET = (
         pytest.param((*WEBSOCKET, "Sec-WebSocket-Protocol: \xff"), id="websocket protocol not ASCII"),
     ],
 )
-def test_an_upgrade_is_answered_as_if_nobody_had_asked_for_it(door: Door, headers: tuple[str, ...]) -> None:
+def test_a_request_to_upgrade_is_answered_as_an_ordinary_one(door: Door, headers: tuple[str, ...]) -> None:
     """A request to upgrade is an ordinary request, and what follows it on the connection the next one."""
     with door.connect() as client:
         client.send(request("GET", "/healthz", *headers) + request("GET", "/emails/none", bearer(door.running)))
@@ -353,7 +353,7 @@ def requests(choose: random.Random, running: Running) -> bytes:
 
 @pytest.mark.parametrize(("name", "count"), [("plain", MUTATED), ("secure", MUTATED_TLS)])
 def test_no_mutation_of_a_request_does_harm(request: pytest.FixtureRequest, name: str, count: int) -> None:
-    """Whatever chance makes of requests: every error is an error object, nobody else notices, the log stays quiet."""
+    """Whatever chance makes of requests: every error is an error object, no client notices, the log stays quiet."""
     door: Door = request.getfixturevalue(name)
     choose = random.Random(SEED)
     statuses = set()

@@ -14,7 +14,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
-from appliance.errors import ERROR_ANSWERS, Code
+from appliance.errors import Code
 from appliance.model.mail import Role
 from appliance.web.openapi import document
 from tests.e2e.contract.service import Caller, waiting
@@ -36,7 +36,7 @@ CONFIG = SchemathesisConfig.from_dict(
         },
     }
 )
-NOBODY = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
+NO_RECEIVER = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
 WEBHOOK = {"url": "https://127.0.0.2:9/"}
 DOCUMENT = document("http://127.0.0.1")
 schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
@@ -48,7 +48,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = tmp_path_factory.mktemp("openapi")
     with (
         served(DnsServer({})) as dns,
-        appliance(directory, credit=None, dns=str(dns), webhooks=NOBODY) as started,
+        appliance(directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER) as started,
     ):
         template = {"subject": "s", "text": "t"}
         url = f"{started.url}/v1/templates/order-shipped"
@@ -65,7 +65,7 @@ def customer(running: Running) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def fickle(running: Running) -> Running:
-    """The same server, for somebody else, who changes passwords and logs out all the time."""
+    """The same server, for another user, who changes passwords and logs out all the time."""
     return replace(running, account=add_account(running.data_dir, "fickle"))
 
 
@@ -79,7 +79,7 @@ def admin(running: Running) -> dict[str, str]:
 
 
 def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
-    """Put into a case what no schema can know: a key nobody used, addresses that are real, what this account has."""
+    """Put into a case what no schema can know: an unused key, addresses that are real, what this account has."""
     body: Any = case.body
     if case.path == "/emails":
         case.headers["Idempotency-Key"] = uuid.uuid4().hex
@@ -166,7 +166,7 @@ def test_every_success_is_described(
     check(running, "PUT", "/v1/webhook", customer, WEBHOOK)
     check(running, "GET", "/v1/webhook", customer)
     check(running, "POST", "/v1/webhook/rotate-secret", customer)
-    hooked = somebody_with_a_webhook(running)
+    hooked = account_with_a_webhook(running)
     ping = check(running, "POST", "/v1/webhook/ping", hooked).json()["delivery"]["id"]
     check(running, "GET", "/v1/webhook/deliveries", hooked)
     check(running, "POST", f"/v1/webhook/deliveries/{ping}/replay", hooked)
@@ -178,8 +178,8 @@ def test_every_success_is_described(
     assert {(method.upper(), path) for path, method, _ in operations()} == CHECKED
 
 
-def somebody_with_a_webhook(running: Running) -> dict[str, str]:
-    """The header of an account that nobody has pinged the webhook of."""
+def account_with_a_webhook(running: Running) -> dict[str, str]:
+    """The header of an account whose webhook was not pinged yet."""
     authorization = replace(running, account=add_account(running.data_dir, "hooked")).login()
     with running.client(headers=authorization) as client:
         client.put("/v1/webhook", json=WEBHOOK).raise_for_status()
@@ -445,11 +445,12 @@ def test_its_examples_fit_their_schemas() -> None:
 def test_every_error_tells_its_codes() -> None:
     """The codes of an error response are those whose status it has; every code but `conflict` is told somewhere."""
     told: set[str] = set()
+    statuses = {code.value: str(code.status) for code in Code}
     for _, _, operation in operations():
         for status, response in operation["responses"].items():
             parts = response["content"]["application/json"]["schema"].get("allOf", ())
             codes = {code for part in parts for code in part.get("properties", {}).get("code", {}).get("enum", ())}
-            assert all(str(ERROR_ANSWERS[Code(code)].status) == status for code in codes)
+            assert all(statuses[code] == status for code in codes)
             assert bool(codes) == (status >= "400")
             told |= codes
     assert told >= {code.value for code in Code} - {"conflict"}  # which only further resources of /v1 may need

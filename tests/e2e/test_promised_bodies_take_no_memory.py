@@ -48,7 +48,7 @@ def check_honest_clients(running: Running, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sent"), [("promised", 0), ("begun", 1_000), ("nearly sent", 65_000)], ids=["promised", "begun", "sent"]
 )
-def test_unfinished_logins_from_three_addresses_delay_nobody(running: Running, name: str, sent: int) -> None:
+def test_unfinished_logins_from_three_addresses_delay_no_other_client(running: Running, name: str, sent: int) -> None:
     """However much of their bodies has come, of hundreds of logins that are never finished."""
     head = request("POST", "/v1/auth/login", JSON, "Content-Length: 65536")
     with ExitStack() as stack:

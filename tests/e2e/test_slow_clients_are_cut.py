@@ -1,4 +1,4 @@
-"""A client that sends, reads or stays too slowly, or comes too often, is cut, and nobody else notices."""
+"""A client that sends, reads or stays too slowly, or comes too often, is cut, and no other client notices."""
 
 import resource
 import threading
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.web.connection import SLOW_START
+from appliance.web.connection import BODY_SLOW_START
 from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
 from tests.running_appliance import Running, appliance
 
@@ -45,13 +45,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def own_sockets(running: Running) -> int:
-    """How many it has while nobody is connected."""
+    """How many it has while no client is connected."""
     return sockets(running)
 
 
 @contextmanager
 def others_are_served(running: Running) -> Iterator[None]:
-    """Somebody else asks all the while, on new connections, and is answered at once."""
+    """Another client asks all the while, on new connections, and is answered at once."""
     done = threading.Event()
     waits: list[float] = []
 
@@ -127,7 +127,7 @@ def test_a_body_that_drips_is_cut(running: Running) -> None:
 
 
 def test_an_idle_connection_is_closed(running: Running) -> None:
-    """A kept connection on which nothing is asked ends, without an answer that nobody asked for."""
+    """A kept connection on which nothing is asked ends, without an answer, since there was no request."""
     with others_are_served(running), Client(running.url) as client:
         client.send(request("GET", "/healthz"))
         assert client.answer().status == 200
@@ -143,7 +143,7 @@ def wait_for_sockets(running: Running, most: int, seconds: float) -> None:
 
 
 def test_a_client_that_does_not_read_is_cut(running: Running, own_sockets: int) -> None:
-    """Answers that nobody takes end the connection and free what it held."""
+    """Answers that the client does not take end the connection and free what it held."""
     wait_for_sockets(running, own_sockets, LIMIT + MARGIN)
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(running.url, buffer=4_096)) for _ in range(5)]
@@ -172,7 +172,7 @@ def test_a_body_may_be_slow_but_not_slower_than_the_least_rate(tmp_path: Path) -
                 steady.send(body[at : at + 2_000])
                 time.sleep(0.1)
         assert steady.answer().status == 202
-    assert SLOW_START <= lasted.result() < SLOW_START + MARGIN
+    assert BODY_SLOW_START <= lasted.result() < BODY_SLOW_START + MARGIN
 
 
 # ---- how many
@@ -199,7 +199,7 @@ def is_let_in_soon(running: Running, source: str, seconds: float) -> bool:
 
 
 def test_a_full_descriptor_table_is_waited_out(tmp_path: Path) -> None:
-    """Where every descriptor is taken, kept connections are served, and everybody again soon after the flood."""
+    """Where every descriptor is taken, kept connections are served, and new ones again soon after the flood."""
     with appliance(tmp_path, http="max_connections_per_address = 1000") as running, Client(running.url) as kept:
         assert running.process is not None
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (60, 60))

@@ -22,7 +22,7 @@ from tests.systemd.denying import can_deny, denying_writable_code
 from tests.systemd.system_calls import filtered
 
 STATIC = Path(__file__).parents[2] / "appliance" / "web" / "static"
-MESSAGE = {"from": "hello@example.com", "to": "somebody@example.net", "subject": "Packed", "text": "It works."}
+MESSAGE = {"from": "hello@example.com", "to": "user@example.net", "subject": "Packed", "text": "It works."}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ async def test_it_delivers_to_a_mail_server(program: tuple[str, ...], tmp_path: 
     async with world(tmp_path, program=program) as made:
         server = FakeMx()
         await made.domain("example.net", server)
-        message = await made.send("somebody@example.net")
+        message = await made.send("user@example.net")
         await made.final(message)
         assert made.status(message) == "delivered"
         assert await made.terminate() == 0
@@ -107,7 +107,7 @@ async def test_it_delivers_to_a_mail_server(program: tuple[str, ...], tmp_path: 
 
 def test_the_service_manager_deals_with_it_as_with_one_process(tmp_path: Path) -> None:
     """The process that unpacks hands signals on, and its child says that it is ready and alive; nothing is left."""
-    packed = binary()  # first: whoever is skipped leaves no socket behind
+    packed = binary()  # first: a skipped test leaves no socket behind
     unpacked, manager = tmp_path / "tmp", Manager()
     unpacked.mkdir()
     environment = f"TMPDIR={unpacked} NOTIFY_SOCKET={manager.name} WATCHDOG_USEC=400000 WATCHDOG_PID=$$"

@@ -102,7 +102,7 @@ def test_what_did_not_go_is_given_back() -> None:
 # ---- days
 
 
-def test_somebody_with_endless_mail_gets_what_each_day_allows() -> None:
+def test_a_sender_with_endless_mail_gets_what_each_day_allows() -> None:
     """Through four days every hour has exactly what its day allows."""
     _, gone = eager(begin("google", "192.0.2.1", START), START, 4 * 24)
     days = [set(gone[24 * day : 24 * day + 24]) for day in range(4)]

@@ -44,7 +44,7 @@ async def test_each_edge_wakes_once() -> None:
         readable.close()
 
 
-async def test_news_that_nobody_waited_for_are_kept() -> None:
+async def test_news_without_a_waiting_task_are_kept() -> None:
     """Who comes later need not wait, once."""
     with connected() as (ours, theirs):
         readable = ReadWatch(ours.fileno())
@@ -133,7 +133,7 @@ async def test_more_edges_than_are_heard_at_once(monkeypatch: pytest.MonkeyPatch
         end.close()
 
 
-async def test_news_are_kept_for_whoever_was_cancelled() -> None:
+async def test_news_are_kept_when_the_task_was_cancelled() -> None:
     """A read that was cancelled has read nothing: the next one need not wait for more."""
     with connected() as (ours, theirs):
         readable = ReadWatch(ours.fileno())

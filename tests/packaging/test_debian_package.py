@@ -80,7 +80,7 @@ def contents(deb: Path) -> dict[str, str]:
 
 
 def test_it_holds_the_program_the_unit_and_the_documents(deb: Path) -> None:
-    """All belongs to root, and nobody else may write any of it."""
+    """All belongs to root, and no other user may write any of it."""
     held = contents(deb)
     for path in (
         "/usr/bin/appliance -> ../lib/mail-appliance/appliance",

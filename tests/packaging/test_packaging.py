@@ -410,7 +410,7 @@ def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
 
 
 def test_the_requirements_are_those_of_the_project() -> None:
-    """Whoever adds a dependency to pyproject.toml must run packaging/lock."""
+    """A dependency added to pyproject.toml needs a run of packaging/lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = project["project"]["dependencies"]
     assert pins("requirements.txt") >= names(needed)

@@ -143,8 +143,8 @@ async def test_keys_are_listed_by_account_or_all(store: Store, account: Account,
     mine, _ = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
     theirs, _ = await store.access.create_key(other.id, scope=Scope.SEND, test=False)
     assert [key.id for key in store.access.keys(account.id)] == [mine]
-    everybodys = store.access.keys()
-    assert {key.id for key in everybodys} == {mine, theirs}
+    of_all = store.access.keys()
+    assert {key.id for key in of_all} == {mine, theirs}
 
 
 # ---- callers

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER
+from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER_WORK
 from appliance.errors import Code, Refused
 from appliance.store.background_reader import Scanner
 from appliance.store.connection import open_writer
@@ -31,16 +31,16 @@ def noted(order: list[str], name: str) -> Callable[[object], None]:
 async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) -> None:
     """Another account's only reading, which came last, is not behind all of them."""
     apsw.Connection(str(tmp_path / "db")).close()
-    scanner, order, gate = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
+    scanner, order, released = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(scanner.read, lambda _: gate.wait(10), "many")
+        nursery.start_soon(scanner.read, lambda _: released.wait(10), "many")
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(20):
             nursery.start_soon(scanner.read, noted(order, "many"), "many")
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(scanner.read, noted(order, "few"), "few")
         await trio.testing.wait_all_tasks_blocked()
-        gate.set()
+        released.set()
     scanner.close()
     assert (order.index("few"), len(order)) == (0, 21)
 
@@ -69,8 +69,8 @@ async def test_only_an_account_is_refused(scanner: Scanner) -> None:
             refused.append(error)
 
     async with trio.open_nursery() as nursery:
-        for owner in ("acc_1", SERVER):
+        for owner in ("acc_1", SERVER_WORK):
             for _ in range(QUEUED_PER_OWNER + 10):
                 nursery.start_soon(read, owner)
-    assert order.count(SERVER) == QUEUED_PER_OWNER + 10
+    assert order.count(SERVER_WORK) == QUEUED_PER_OWNER + 10
     assert {each.code for each in refused} == {Code.TEMPORARY_FAILURE}

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from appliance.errors import ERROR_ANSWERS, Code, Refused
+from appliance.errors import Code, Refused
 from appliance.submission.actions import Phase, StartTls, WrongLogin
 from tests.submission.offline_client import PASSWORD, USERNAME, credential, logged_in, talk
 
@@ -99,7 +99,7 @@ def test_what_could_not_be_accepted_is_refused_at_mail(code: Code) -> None:
     """Suspension, the rate and a full disk are told before a message is sent, by the table of errors."""
     made = logged_in()
     made.backend.refusal = Refused(code, "Not now.")
-    assert made.say(b"MAIL FROM:<a@example.com>") == f"{ERROR_ANSWERS[code].smtp} Not now.\r\n".encode()
+    assert made.say(b"MAIL FROM:<a@example.com>") == f"{code.smtp} Not now.\r\n".encode()
     made.backend.refusal = None
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"250 ")
 

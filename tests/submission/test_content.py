@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.errors import ERROR_ANSWERS, Code, Refused
+from appliance.errors import Code, Refused
 from appliance.message.submitted import read
 from appliance.submission.actions import Phase
 from appliance.submission.content import ChunkedContent, DataContent
@@ -79,7 +79,7 @@ def test_a_refused_message(code: Code) -> None:
     made.say(b"DATA")
     made.send(MESSAGE + b".\r\n")
     made.protocol.submitted(Refused(code, "Because\r\nso ä."))
-    assert made.replies() == [f"{ERROR_ANSWERS[code].smtp} Because??so ?.\r\n".encode()]
+    assert made.replies() == [f"{code.smtp} Because??so ?.\r\n".encode()]
     assert made.say(b"DATA").startswith(b"503 5.5.1 Send MAIL first")
 
 

@@ -8,8 +8,8 @@ import pytest
 from appliance.config.values import MIB
 from appliance.system import memory
 from appliance.system.memory import (
+    MEMORY_PAGE_BYTES,
     MIN_MESSAGE_MEMORY,
-    PAGE_BYTES,
     RESERVED_ADDRESSES,
     RESERVED_MEMORY,
     System,
@@ -25,7 +25,9 @@ def system(directory: Path, group: str = "0::/\n", machine: int = 64_000 * MIB) 
     process, groups = directory / "self", directory / "cgroup"
     process.mkdir()
     groups.mkdir()
-    (process / "statm").write_text(f"{3 * USED // PAGE_BYTES} {USED // PAGE_BYTES} 0 0 0 {2 * USED // PAGE_BYTES} 0\n")
+    (process / "statm").write_text(
+        f"{3 * USED // MEMORY_PAGE_BYTES} {USED // MEMORY_PAGE_BYTES} 0 0 0 {2 * USED // MEMORY_PAGE_BYTES} 0\n"
+    )
     (process / "cgroup").write_text(group)
     return System(process, groups, machine)
 

@@ -24,7 +24,7 @@ SLOT_WAIT = 20.0  # seconds for a slot and for a turn; a client that waits longe
 SMALL_MESSAGE = 32 * 1024  # bytes; every one of them may become six in JSON
 SMALL_ANSWER = 256 * 1024  # bytes, as a page of a list may have
 ANSWER_PIECE = 64 * 1024  # bytes of an answer written at once; after each it is known that the client reads
-WRITE_TIMEOUT = 60.0  # seconds for a whole answer
+ANSWER_TIMEOUT = 60.0  # seconds for a whole answer
 
 
 class HeaderObject(msgspec.Struct):
@@ -104,7 +104,7 @@ class _SlotBody(DataBody):
         self._dropped.atexit = False
 
     async def __aenter__(self) -> "_SlotBody":
-        self._writing.deadline = trio.current_time() + WRITE_TIMEOUT
+        self._writing.deadline = trio.current_time() + ANSWER_TIMEOUT
         self._writing.__enter__()
         self._slot.begin(self._writing.cancel)
         return self

@@ -75,7 +75,7 @@ def test_each_form_of_a_reply_is_read(data: bytes, reply: Reply) -> None:
         (b"250 " + b"x" * REPLY_LINE_BYTES, f"more than {REPLY_LINE_BYTES} bytes"),
     ],
 )
-def test_what_is_no_reply_is_a_fault_for_ever(data: bytes, reason: str) -> None:
+def test_what_is_no_reply_stays_a_fault(data: bytes, reason: str) -> None:
     """Nonsense, mixed codes and what exceeds the limits raise ReplyFault, and so does every later attempt to read."""
     reader = ReplyReader()
     reader.feed(data)

@@ -51,7 +51,7 @@ def test_a_certificate_comes_and_is_renewed(tmp_path: Path) -> None:
 
 
 def private_to_us(running: Running) -> None:
-    """Nobody else can read the keys."""
+    """No other user can read the keys."""
     directory = running.data_dir / "acme"
     files = [directory, *directory.iterdir()]
     assert {file.name for file in files} == {"acme", "account.key", "certificate.pem", "state.json"}

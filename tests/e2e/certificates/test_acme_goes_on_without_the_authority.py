@@ -1,4 +1,4 @@
-"""An authority that is down, or refuses, keeps nobody from a start: why is told, and the certificate comes later."""
+"""An authority that is down, or refuses, prevents no start: why is told, and the certificate comes later."""
 
 import subprocess
 import sys

@@ -59,7 +59,7 @@ def customer(running: Running, client: httpx.Client) -> Caller:
 
 @pytest.fixture
 def new_account(running: Running, client: httpx.Client) -> NewAccount:
-    """Makes accounts nobody else uses, each called through its API key of scope full."""
+    """Makes accounts that no other test uses, each called through its API key of scope full."""
 
     def make(**options: Any) -> Caller:
         account = add_account(running.data_dir, f"account-{uuid.uuid4().hex[:12]}", **options)

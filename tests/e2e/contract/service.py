@@ -34,7 +34,7 @@ def message(**changes: Any) -> dict[str, Any]:
 
 
 def new_key() -> str:
-    """An Idempotency-Key nobody has used."""
+    """An unused Idempotency-Key."""
     return uuid.uuid4().hex
 
 
@@ -45,7 +45,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody with one credential of one account."""
+    """A client with one credential of one account."""
 
     running: Running
     account: Provisioned

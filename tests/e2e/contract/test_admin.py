@@ -1,4 +1,4 @@
-"""What administrators do: accounts, their credits, and the queue; and that nobody else does it."""
+"""What administrators do: accounts, their credits, and the queue; and that no other user may."""
 
 import time
 import uuid
@@ -14,12 +14,12 @@ from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, message, owner, waiting
 from tests.running_appliance import add_account
 
-NOBODYS = f"acc_{'0' * 32}"
+UNKNOWN_ACCOUNT = f"acc_{'0' * 32}"
 
 
 @pytest.fixture(scope="module")
 def admin(running: Any, client: Any) -> Caller:
-    """Somebody who may manage other accounts."""
+    """A user who may manage other accounts."""
     account = add_account(running.data_dir, "admin", role=Role.ADMIN)
     caller = Caller(running, account, client, {})
     return owner(caller)
@@ -31,7 +31,7 @@ def post(caller: Caller, path: str, body: Any = None) -> Any:
 
 
 def described(**changes: Any) -> dict[str, Any]:
-    """A new account that nobody has, with changes."""
+    """A new account that does not exist yet, with changes."""
     name = f"made-{uuid.uuid4().hex[:10]}"
     return {"name": name, "email": f"{name}@example.org", "password": "a long password", **changes}
 
@@ -53,9 +53,9 @@ ROUTES = [
 def test_a_customer_may_do_nothing_of_it(customer: Caller, method: str, path: str, body: Any) -> None:
     """It is 403 whatever it names, also the customer's own account; without a token it is 401."""
     options = {} if body is None else {"json": body}
-    for account_id in (customer.account.account_id, NOBODYS):
+    for account_id in (customer.account.account_id, UNKNOWN_ACCOUNT):
         error(customer.request(method, path.format(id=account_id), **options), 403, "forbidden")
-    unknown = customer.using({}).request(method, path.format(id=NOBODYS), **options)
+    unknown = customer.using({}).request(method, path.format(id=UNKNOWN_ACCOUNT), **options)
     error(unknown, 401, "unauthorized")
 
 
@@ -93,7 +93,7 @@ def test_names_and_addresses_are_taken_once(admin: Caller) -> None:
         {"name": "a b"},
         {"name": "-a"},
         {"name": "x" * 65},
-        {"email": "nobody"},
+        {"email": "unknown"},
         {"email": "A <a@example.org>"},
         {"password": "short"},
         {"password": "ä" * 513},
@@ -171,7 +171,7 @@ def test_half_a_credit_is_refused_in_plain_words(admin: Caller, new_account: New
 
 
 @pytest.mark.parametrize("method", ["GET", "suspend", "resume", "credits"])
-@pytest.mark.parametrize("account_id", [NOBODYS, "x", "%00", "' OR 1=1 --"])
+@pytest.mark.parametrize("account_id", [UNKNOWN_ACCOUNT, "x", "%00", "' OR 1=1 --"])
 def test_an_unknown_account_is_404(admin: Caller, method: str, account_id: str) -> None:
     """There is nothing to be read or changed."""
     path = f"/v1/admin/accounts/{account_id}"

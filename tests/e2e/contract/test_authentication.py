@@ -73,7 +73,7 @@ def test_every_credential_may_send(caller: Caller, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["basic", "full", "test", "token"])
 def test_all_but_sending_keys_may_read(caller: Caller, kind: str) -> None:
-    """GET /emails/{id} takes Basic, a key of scope full, and a customer token, whoever of the account sent it."""
+    """GET /emails/{id} takes Basic, a key of scope full, and a customer token, by whichever of them it was sent."""
     message_id = caller.send()["id"]
     headers = bearer(caller.token()) if kind == "token" else credentials(caller.account)[kind]
     assert ask(caller, "GET", f"/emails/{message_id}", headers).json()["id"] == message_id
@@ -101,7 +101,7 @@ def test_no_credential_is_401(caller: Caller, method: str, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json"])
 def test_health_and_description_are_open(caller: Caller, path: str) -> None:
-    """Nobody needs a credential to ask whether the service is there, or what it offers."""
+    """No credential is needed to ask whether the service is there, or what it offers."""
     assert ask(caller, "GET", path, {}).status_code == 200
 
 
@@ -211,7 +211,7 @@ def test_a_forged_token_is_401(caller: Caller) -> None:
         jwt.encode(claims | {"exp": now - 13 * 3600}, key, algorithm="HS256"),
         jwt.encode(claims | {"exp": "soon"}, key, algorithm="HS256"),
         jwt.encode(claims | {"exp": None}, key, algorithm="HS256"),
-        jwt.encode(claims | {"iss": "somebody"}, key, algorithm="HS256"),
+        jwt.encode(claims | {"iss": "another"}, key, algorithm="HS256"),
         jwt.encode(claims | {"sub": "usr_unknown"}, key, algorithm="HS256"),
         jwt.encode(claims | {"acct": "acc_unknown"}, key, algorithm="HS256"),
         jwt.encode(claims | {"role": "emperor"}, key, algorithm="HS256"),

@@ -59,7 +59,7 @@ def test_the_ledger_tells_every_change(new_account: NewAccount) -> None:
 
 
 def test_too_few_credits_refuse_the_whole_message(new_account: NewAccount) -> None:
-    """A message that costs more than there is gives 402, takes nothing and sends to nobody."""
+    """A message that costs more than there is gives 402, takes nothing and sends nothing."""
     caller = new_account(credit=2)
     to = ["a@example.net", "b@example.net", "c@example.net"]
     error(caller.post(message(to=to)), 402, "insufficient_credits")

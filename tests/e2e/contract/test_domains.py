@@ -11,7 +11,7 @@ from tests.fakes.dns import DnsServer, Trouble, zone_text
 
 
 def new_domain() -> str:
-    """A domain nobody has."""
+    """A domain that no account has."""
     return f"d{uuid.uuid4().hex[:10]}.example"
 
 

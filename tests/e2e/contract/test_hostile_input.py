@@ -120,7 +120,7 @@ def template(customer: Caller) -> None:
 
 @pytest.fixture(scope="module")
 def stranger(running: Running, client: httpx.Client) -> Caller:
-    """A customer of an account of its own, whose suppressions stop nobody else's mail."""
+    """A customer of an account of its own, whose suppressions stop no other account's mail."""
     account = add_account(running.data_dir, "stranger")
     caller = Caller(running, account, client, account.bearer)
     return caller.using(bearer(caller.token()))

@@ -1,4 +1,4 @@
-"""The Idempotency-Key: one key, one message, whoever repeats what."""
+"""The Idempotency-Key: one key, one message, however often it is repeated."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def test_the_key_is_required(caller: Caller) -> None:
 
 
 def test_there_is_one_key(caller: Caller) -> None:
-    """Two Idempotency-Key headers are refused: nobody could say which one counts."""
+    """Two Idempotency-Key headers are refused: it would be unclear which one counts."""
     headers = [*caller.authorization.items(), ("Idempotency-Key", new_key()), ("Idempotency-Key", new_key())]
     response = caller.client.post("/emails", json=message(), headers=headers)
     assert error(response, 400, "invalid_request").startswith("Idempotency-Key:")

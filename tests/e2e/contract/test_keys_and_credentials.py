@@ -83,7 +83,7 @@ def test_a_key_works_until_it_is_revoked(
 
 
 def test_the_last_use_reaches_the_disk_by_itself(new_account: NewAccount) -> None:
-    """Nobody has to look for it: it is written down soon after."""
+    """It is stored soon after the use, without a further request."""
     caller = new_account()
     caller.send()
     eventually(

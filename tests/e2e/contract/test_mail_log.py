@@ -57,7 +57,7 @@ def mailed(running: Any, client: Any) -> tuple[Caller, dict[str, str]]:
         ({"recipient": "ADA@example.net", "source": "api"}, ["plain"]),
         ({"recipient": "two.example"}, ["partial"]),
         ({"recipient": "@two.example"}, ["partial"]),
-        ({"recipient": "nobody@two.example"}, []),
+        ({"recipient": "unknown@two.example"}, []),
         ({"from": "orders@example.com"}, ["failed"]),
         ({"from": "sender@example.com"}, ["test", "other letters", "partial", "plain"]),
         ({"from": "example.com"}, ["test", "other letters", "failed", "partial", "plain"]),

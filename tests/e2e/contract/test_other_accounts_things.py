@@ -67,7 +67,7 @@ def told(response: httpx.Response, name: str) -> tuple[int, bytes, dict[str, str
 def test_it_is_as_absent_as_nothing(
     theirs: tuple[Caller, dict[str, str]], new_account: NewAccount, method: str, path: str
 ) -> None:
-    """A stranger gets the same answer for what another account has and for what nobody has."""
+    """A stranger gets the same answer for what another account has and for what no account has."""
     _, things = theirs
     (thing,) = [name for name in NOTHING if f"{{{name}}}" in path]
     caller = new_account()

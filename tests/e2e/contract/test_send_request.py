@@ -123,7 +123,7 @@ def test_null_for_an_optional_field_is_the_same_as_leaving_it_out(caller: Caller
 
 @pytest.mark.parametrize("charset", ["latin-1", "utf-16", "ISO-8859-1", '"us-ascii"'])
 def test_another_charset_is_refused_by_name(caller: Caller, charset: str) -> None:
-    """JSON is sent in UTF-8, and whoever says otherwise is told what is wrong."""
+    """JSON is sent in UTF-8, and a client that says otherwise is told what is wrong."""
     answer = caller.post(message(), headers={"Content-Type": f"application/json; charset={charset}"})
     assert charset.strip('"') in error(answer, 400, "invalid_request")
 

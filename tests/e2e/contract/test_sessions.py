@@ -96,7 +96,7 @@ def test_over_plain_http_the_origin_is_enough(caller: Caller) -> None:
 @pytest.mark.parametrize(
     "value", ["", "x", "ses_0.0.0", "{id}.0.{zeros}", "{id}.1.{mac}", "{id}.-1.{mac}", "{other}.0.{mac}"]
 )
-def test_a_forged_cookie_is_401_and_harms_nobody(caller: Caller, value: str) -> None:
+def test_a_forged_cookie_is_401_and_harms_no_session(caller: Caller, value: str) -> None:
     """What we did not write renews nothing and ends nothing."""
     login = caller.login()
     good = cookie(login).value
@@ -130,7 +130,7 @@ def test_a_logout_ends_cookie_and_tokens(new_account: NewAccount) -> None:
 
 
 def test_a_new_password_ends_every_cookie(new_account: NewAccount) -> None:
-    """Whoever had a session when the password was changed has none any more."""
+    """A session from before the change of the password has ended."""
     caller = new_account()
     one, other = caller.login(), caller.login()
     body = {"current_password": PASSWORD, "new_password": "a new and longer password"}
@@ -170,7 +170,7 @@ def _login(caller: Caller) -> dict[str, str]:
     return {"email": caller.account.email, "password": PASSWORD}
 
 
-def test_nobody_ends_another_users_session(new_account: NewAccount) -> None:
+def test_no_user_ends_another_users_session(new_account: NewAccount) -> None:
     """Another user's session is not found, and goes on."""
     caller, stranger = new_account(), new_account()
     token = caller.token()

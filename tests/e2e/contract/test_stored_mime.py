@@ -1,4 +1,4 @@
-"""What goes on the wire: every byte of it is ours, and none is anybody else's."""
+"""What goes on the wire: the server writes every byte of it."""
 
 import base64
 import re

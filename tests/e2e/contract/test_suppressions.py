@@ -123,7 +123,7 @@ def test_lists_belong_to_one_account(new_account: NewAccount) -> None:
     (_, mine), (sender, other) = pair(new_account()), pair(new_account())
     suppress(mine, "shared@example.net")
     assert other.get("/v1/suppressions").json()["suppressions"] == []
-    theirs, never = release(other, "shared@example.net"), release(other, "nobody@example.net")
+    theirs, never = release(other, "shared@example.net"), release(other, "unknown@example.net")
     assert error(theirs, 404, "not_found") == error(never, 404, "not_found")
     assert len(theirs.content) == len(never.content)
     assert sender.delivered(to="shared@example.net")["status"] == "delivered"
@@ -209,7 +209,7 @@ def test_a_suppressed_address_needs_its_credit_like_any_other(new_account: NewAc
     )
 
 
-def test_simulated_bounces_suppress_nobody(new_account: NewAccount) -> None:
+def test_simulated_bounces_suppress_no_address(new_account: NewAccount) -> None:
     """An address that bounced in the sandbox is not on the list afterwards."""
     sender, customer = pair(new_account())
     for _ in range(2):

@@ -19,7 +19,7 @@ def test_a_test_key_is_known_by_its_prefix(caller: Caller) -> None:
 
 
 def test_a_test_says_api_when_sent_and_test_when_read(caller: Caller) -> None:
-    """The send response always says `api`; the message says `test`, whoever of the account reads it."""
+    """The send response always says `api`; the message says `test`, to each reader of the account."""
     sent = on_trial(caller).send()
     assert (sent["source"], sent["status"], sent["billing_status"]) == ("api", "queued", "reserved")
     assert on_trial(caller).read(sent["id"])["source"] == "test"

@@ -23,7 +23,7 @@ T = TypeVar("T")
 WITHIN = 20.0  # seconds that anything waited for here may take
 DESKTOP = (1280, 800)
 PHONE = (390, 844)
-# Where the pictures of docs/dashboard.md are put, if somebody wants new ones.
+# Where the pictures of docs/dashboard.md are put, if new ones are wanted.
 IMAGES = os.environ.get("DASHBOARD_IMAGES", "")
 
 
@@ -60,7 +60,7 @@ class Browser:
         return self.driver.current_url.removeprefix(self.url)
 
     def log_in(self, email: str, password: str = PASSWORD) -> None:
-        """Begin anew, as somebody."""
+        """Begin anew, as this user."""
         self.driver.get(f"{self.url}/healthz")
         self.driver.delete_all_cookies()
         # The cookie is for another path than any page: it takes more than the above to be rid of it.

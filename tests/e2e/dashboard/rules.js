@@ -1,4 +1,4 @@
-// In charge of rules that every page has to keep so that it can be used without eyes, mouse or colours.
+// The rules that every page has to keep so that it can be used without eyes, mouse or colours.
 // Gives a list of sentences: what breaks which rule.
 const found = [];
 const visible = (each) => each.checkVisibility({ visibilityProperty: true, opacityProperty: true }) && !each.closest("[aria-hidden=true]");

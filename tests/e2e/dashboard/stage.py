@@ -82,7 +82,7 @@ class Stage:
 
 @contextmanager
 def staged(directory: Path) -> Iterator[Stage]:
-    """The world, with three domains: good.test takes mail, grey.test later, bad.test knows nobody."""
+    """The world, with three domains: good.test takes mail, grey.test later, bad.test knows no user."""
     begun: queue.Queue[Stage | BaseException] = queue.Queue()
     ended = trio.Event()
 

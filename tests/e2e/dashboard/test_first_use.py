@@ -1,4 +1,4 @@
-"""Somebody who has never seen the product gets from the login to a delivered message, by what the pages say alone."""
+"""A user who has never seen the product gets from the login to a delivered message, by what the pages say alone."""
 
 import subprocess
 

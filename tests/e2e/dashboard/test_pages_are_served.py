@@ -30,7 +30,7 @@ PARTS = {
 
 
 def fetch(stage: Stage, path: str, **headers: str) -> httpx.Response:
-    """One request of somebody who is not logged in."""
+    """One request of a user who is not logged in."""
     return httpx.get(stage.url + path, headers=headers, trust_env=False, timeout=30, verify=NO_TLS)
 
 
@@ -136,7 +136,7 @@ def test_two_windows_share_a_session(stage: Stage, browser: Browser) -> None:
     browser.see("Account", "h1")
 
 
-def test_a_server_that_is_away_is_told_and_nobody_is_logged_out(stage: Stage, browser: Browser) -> None:
+def test_a_server_that_is_away_is_told_and_no_session_ends(stage: Stage, browser: Browser) -> None:
     """While nothing answers the page says so; afterwards one goes on where one was."""
     away = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
     browser.log_in(stage.account().email)

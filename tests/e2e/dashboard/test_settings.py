@@ -98,7 +98,7 @@ def test_an_address_is_suppressed_and_released(stage: Stage, browser: Browser) -
     browser.see("No address is suppressed")
 
 
-def test_the_password_is_changed_and_everybody_is_logged_out(stage: Stage, browser: Browser) -> None:
+def test_the_password_is_changed_and_all_sessions_end(stage: Stage, browser: Browser) -> None:
     """A wrong current password is told; a right one ends the session, and the new one logs in."""
     account = stage.account()
     browser.log_in(account.email)
@@ -123,7 +123,7 @@ def test_the_password_is_changed_and_everybody_is_logged_out(stage: Stage, brows
 
 
 def test_a_pause_of_all_mail_is_seen(stage: Stage, browser: Browser) -> None:
-    """An administrator is told why nothing goes, and what ends it; nobody can end it here."""
+    """An administrator is told why nothing goes, and what ends it; it cannot be ended here."""
     data_dir = stage.world.running.data_dir
     browser.log_in(stage.account(role=Role.ADMIN).email)
     change(data_dir, lambda store: store.pools.hold(EVERY, "restored <b>from</b> a backup"))

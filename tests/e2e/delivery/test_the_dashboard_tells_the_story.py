@@ -54,7 +54,7 @@ async def test_a_first_domain_is_proven_and_a_test_arrives(tmp_path: Path) -> No
     """Add a domain, publish its records, verify, send a test: it arrives signed; what is queued survives a removal."""
     async with world(tmp_path, delays("1s", "1s")) as made:
         server = FakeMx(answers={"RCPT": [b"250 2.1.5 ok\r\n", LATER, b"250 2.1.5 ok\r\n"]})
-        await made.domain("inbox.test", server)
+        await made.domain("mail.test", server)
         records = (await ask(made, "POST", "/v1/domains", {"domain": "new.example"})).json()["records"]
         for record in records:
             made.publish(record["name"], TXT=[zone_text(record["value"])])
@@ -62,17 +62,17 @@ async def test_a_first_domain_is_proven_and_a_test_arrives(tmp_path: Path) -> No
         verified = (await ask(made, "POST", "/v1/domains/new.example/verify")).json()
         assert verified["status"] == "verified"
         assert {each["status"] for each in verified["records"]} == {"ok"}
-        wanted = {"to": "me@inbox.test", "from": "hello@new.example"}
+        wanted = {"to": "me@mail.test", "from": "hello@new.example"}
         sent = (await ask(made, "POST", "/v1/emails/test", wanted)).json()["id"]
         await made.final(sent)
         told = (await ask(made, "GET", f"/v1/emails/{sent}")).json()
         assert (told["status"], told["source"], told["recipients"][0]["simulated"]) == ("delivered", "test", False)
         assert made.credits() == CREDITS
         assert server.messages[0].data.count(b"DKIM-Signature:") == 2
-        queued = await made.send("me@inbox.test", expect=202, **{"from": "hello@new.example"})
+        queued = await made.send("me@mail.test", expect=202, **{"from": "hello@new.example"})
         await made.tried(queued)
         assert (await ask(made, "DELETE", "/v1/domains/new.example")).json()["deleted"] is True
         await made.final(queued)
         assert made.recipient(queued).status == "delivered"
         assert server.messages[1].data.count(b"DKIM-Signature:") == 2
-        await made.send("me@inbox.test", expect=403, **{"from": "hello@new.example"})
+        await made.send("me@mail.test", expect=403, **{"from": "hello@new.example"})

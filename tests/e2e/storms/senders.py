@@ -1,4 +1,4 @@
-"""Everybody who sends while the machine is in trouble: what each was told, and whether it is there in the end."""
+"""All clients that send while the machine is in trouble: what each was told, and whether it is there in the end."""
 
 import json
 import threading

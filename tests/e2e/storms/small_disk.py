@@ -71,7 +71,7 @@ def run_as_root_of_a_namespace(test: str, directory: Path) -> None:
     if result.returncode == 0 and "1 passed" in result.stdout:
         pytest.skip("only root may mount a small disk; in a namespace of its own the same test has passed")
     if result.returncode == 0:
-        pytest.skip("only root may mount a small disk, and in a namespace of its own nobody may")
+        pytest.skip("only root may mount a small disk, and in a namespace of its own no user may")
     if "unshare" in result.stderr:
         pytest.skip(f"only root may mount a small disk, and there are no namespaces: {result.stderr.strip()}")
     pytest.fail(result.stdout + result.stderr)

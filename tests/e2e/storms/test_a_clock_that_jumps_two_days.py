@@ -41,7 +41,7 @@ def jumps(made: World) -> list[int]:
 
 
 async def test_mail_goes_on(tmp_path: Path) -> None:
-    """What waited is tried once more, through its pool's few slots; what is new goes at once; nobody gets it twice."""
+    """What waited is tried once more, through its pool's few slots; what is new goes at once; nothing is sent twice."""
     clock, crowd, sent = wrong_clock(tmp_path), Crowd(), list[str]()
     pools = f"[delivery.pools.default]\nconcurrency = {SLOTS}"
     async with world(tmp_path, delays("1m", "1m", "1m"), pools, program=clock.program) as made:
@@ -131,7 +131,7 @@ def test_everything_else_goes_on(tmp_path: Path) -> None:
             assert again.headers["Idempotent-Replayed"] == "true"
             assert again.json()["id"] == deferred.json()["id"]
             assert is_logged_in(running, token)
-            token = running.login()  # nobody is locked out
+            token = running.login()  # no user is locked out
 
             clock.set_by(2)
             assert not is_logged_in(running, token)

@@ -75,7 +75,7 @@ def test_a_start_on_a_damaged_file_is_one_line(used: Running) -> None:
 
 
 def test_damage_that_is_met_while_it_runs_ends_it(used: Running) -> None:
-    """Nothing is acknowledged on pages nobody wrote: it ends with 1, says what to do, and does not start again."""
+    """Nothing is acknowledged on damaged pages: it ends with 1, says what to do, and does not start again."""
     used.start()
     overwrite(used.data_dir / FILE_NAME, 1)
     senders = Senders(size=MIB)  # too large to be written without a look at the file

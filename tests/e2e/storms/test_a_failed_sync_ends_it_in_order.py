@@ -1,4 +1,4 @@
-"""A disk that fails (threats.md 25): after an error nobody knows what is on disk, so nothing more is acknowledged."""
+"""A disk that fails (threats.md 25): after an error it is unknown what is on disk, so nothing more is acknowledged."""
 
 import json
 import resource
@@ -87,7 +87,7 @@ def test_no_room_for_some_writes(tmp_path: Path, error: str) -> None:
 
 
 def test_a_sync_that_finds_no_quota(tmp_path: Path) -> None:
-    """A file system that counts only when it writes back tells it at the sync: nobody knows then what is on disk."""
+    """A file system that counts only when it writes back tells it at the sync: then it is unknown what is on disk."""
     senders = Senders(size=1_000)
     with appliance(tmp_path, credit=CREDIT) as running:
         with failing(running, SYNCS, "EDQUOT", "5+", only=log_of(running)):

@@ -24,7 +24,7 @@ TO_RETRY = {"503 temporary_failure to be retried", "451 4.3.0"}
 LOGGED_PAGE = 4096 + 24  # bytes
 INDEXED = 4062  # pages of the log in the first 32 KiB of its index
 ONE_COMMIT = 24 * 4096  # bytes; room for a small message, and not for 32 KiB more
-RESERVE = "reserve"  # a file that takes most of the disk, until somebody tidies up
+RESERVE = "reserve"  # a file that takes most of the disk, until the operator deletes it
 
 
 def warnings(running: Running) -> set[str]:
@@ -105,7 +105,7 @@ def pages(log: Path) -> int:
 
 
 async def test_results_wait_for_room(disk: SmallDisk, tmp_path: Path) -> None:
-    """What servers have taken while nothing could be written is kept and recorded later: nobody gets it twice."""
+    """What servers have taken while nothing could be written is kept and recorded later: no recipient gets it twice."""
     async with world(tmp_path) as made:
         server = FakeMx(answers={".": wait_and_say(0.5, b"250 2.0.0 queued\r\n")})
         await made.domain("slow.test", server)

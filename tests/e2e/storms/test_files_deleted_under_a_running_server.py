@@ -94,7 +94,7 @@ def test_a_deleted_log_is_saved_under_load(tmp_path: Path, act: Callable[[Runnin
 
 
 @pytest.mark.parametrize("act", [delete("-wal"), delete("-shm")], ids=lambda act: act.__name__)
-def test_it_is_noticed_while_nobody_writes(tmp_path: Path, act: Callable[[Running], None]) -> None:
+def test_it_is_noticed_while_nothing_is_written(tmp_path: Path, act: Callable[[Running], None]) -> None:
     """Within a second or so, and also what was acknowledged long before is there after a restart."""
     senders = Senders(size=1_000)
     with appliance(tmp_path, credit=CREDIT) as running:
@@ -156,7 +156,7 @@ def test_commands_and_backups_are_no_alarm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["appliance.lock", None])
 def test_without_its_lock_file_there_is_still_one_server(tmp_path: Path, name: str | None) -> None:
-    """A second server is refused, whether or not somebody deleted the lock file; commands go on working."""
+    """A second server is refused, whether or not the lock file was deleted; commands go on working."""
     with appliance(tmp_path) as running:
         if name is not None:
             (running.data_dir / name).unlink()

@@ -21,7 +21,7 @@ class WrongClock:
             "LD_PRELOAD": self.library,
             "FAKETIME_TIMESTAMP_FILE": str(self.file),
             "FAKETIME_NO_CACHE": "1",  # what was set is seen at once
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # nobody can set that one
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # it cannot be set
             "NO_FAKE_STAT": "1",
         }
         return ("env", *(f"{name}={value}" for name, value in settings.items()), *PROGRAM)
@@ -30,7 +30,7 @@ class WrongClock:
         """So many days away from the right time."""
         new = self.file.with_suffix(".new")
         new.write_text(f"{days:+d}d\n")
-        new.replace(self.file)  # so that nobody reads half of it
+        new.replace(self.file)  # so that no process reads half of it
 
 
 def wrong_clock(directory: Path) -> WrongClock:

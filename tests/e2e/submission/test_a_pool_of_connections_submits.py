@@ -93,7 +93,7 @@ def test_a_credential_has_a_limit_of_its_own(tmp_path: Path) -> None:
         assert log_in()[1].startswith(b"235 ")
 
 
-def test_an_account_that_stays_logged_in_keeps_nobody_out(tmp_path: Path) -> None:
+def test_an_account_that_stays_logged_in_keeps_no_other_client_out(tmp_path: Path) -> None:
     """It has half of the table at most; and where that is full, its idle sessions give way to a known client."""
     smtp_settings = "allow_plaintext_auth = true\nmax_connections = 8"
     with appliance(tmp_path, smtp=smtp_settings) as running, ExitStack() as stack:

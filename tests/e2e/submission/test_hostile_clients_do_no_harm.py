@@ -144,7 +144,7 @@ def test_a_client_that_hangs_up_early_loses_nothing_of_others(running: Running) 
     serves(running)
 
 
-def test_a_large_message_keeps_nobody_waiting(running: Running) -> None:
+def test_a_large_message_keeps_no_other_client_waiting(running: Running) -> None:
     """Ten mebibytes come in whole, and one byte more is refused."""
     line = b"x" * 62 + b"\r\n"
     body = b"From: shop@example.com\r\nTo: a@example.net\r\nDate: Mon, 2 Mar 2026 10:00:00 +0000\r\n"

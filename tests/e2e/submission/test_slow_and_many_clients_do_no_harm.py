@@ -139,7 +139,7 @@ def test_a_crowd_from_one_address_leaves_room_for_others(running: Running) -> No
     serves(running, "127.0.0.5")
 
 
-def test_whoever_was_sent_away_counts_until_it_is_gone(running: Running) -> None:
+def test_a_client_that_was_sent_away_counts_until_it_is_gone(running: Running) -> None:
     """Connections that hold on after our last word keep their address's places, and are cut soon."""
     with ExitStack() as stack:
         for _ in range(30):

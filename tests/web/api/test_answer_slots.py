@@ -99,7 +99,7 @@ async def test_an_account_that_has_a_place_waits_for_its_own(autojump_clock: Moc
     assert cut == [held[3]]
 
 
-async def test_without_anybody_waiting_no_client_is_cut(autojump_clock: MockClock) -> None:
+async def test_without_a_waiting_client_none_is_cut(autojump_clock: MockClock) -> None:
     """A client may take its time while there is room."""
     slots = AnswerSlots(WAIT)
     held = [await slots.take("a") for _ in range(2)]

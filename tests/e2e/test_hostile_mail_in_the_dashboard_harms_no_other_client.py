@@ -103,7 +103,7 @@ def honest(running: Running) -> Iterator[list[float]]:
         asking.join()
 
 
-def test_ninety_readers_slow_down_nobody_and_take_little_memory(server: Measured) -> None:
+def test_ninety_readers_slow_down_no_other_client_and_take_little_memory(server: Measured) -> None:
     """Every one is answered, a client beside them hardly notices, and memory stays within a bound."""
     running = server.running
     ids, login = stored(running), running.login()
@@ -134,7 +134,7 @@ def test_sigterm_ends_it_while_ninety_read(server: Measured) -> None:
 
 
 def test_an_account_that_does_not_read_its_answers_leaves_room_for_others(server: Measured) -> None:
-    """Answers nobody takes are few, take bounded memory, and another account's owner reads his mail meanwhile."""
+    """Answers that are not taken are few, take bounded memory, and another account's owner reads his mail meanwhile."""
     running = server.running
     ids, login = stored(running), running.login()
     other = add_account(running.data_dir, "other", domain="other.example")

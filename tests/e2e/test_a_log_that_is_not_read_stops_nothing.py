@@ -134,7 +134,7 @@ def lines(reading: int) -> list[dict[str, object]]:
         return [json.loads(line) for line in file.read().splitlines()]
 
 
-def test_a_pipe_that_nobody_reads(small_pipe: tuple[int, int], tmp_path: Path) -> None:
+def test_a_pipe_that_is_not_read(small_pipe: tuple[int, int], tmp_path: Path) -> None:
     """Every message is answered while the log is stuck, and SIGTERM ends the server with 0 all the same."""
     with serving(tmp_path, small_pipe[1]) as server:
         assert server.send(NOISE) == {202}
@@ -223,7 +223,7 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_a_greeting_that_nobody_reads(tmp_path: Path) -> None:
+def test_a_greeting_that_is_not_read(tmp_path: Path) -> None:
     """The greeting on a stopped terminal waits; the server does not, and says in its log that it is not read."""
     ours, theirs = pty.openpty()
     termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
