@@ -375,7 +375,7 @@ class Scheduler:
             if self.limiters.has_moved(limiter, active.ready.routed.route):
                 self._pending.reassign(limiter.pool, lambda ready: self.limiters.of_route(ready.routed.route))
                 self._start_all()
-            if self.deliverer.connections.some_to_quit:  # not waited for: a result must not wait for a QUIT
+            if self.deliverer.connections.to_quit:  # not waited for: a result must not wait for a QUIT
                 self._attempts.start_soon(self.deliverer.connections.quit_ended)
             active = None if self._in_flight.others_wait else self._next_of(limiter.pool)
 

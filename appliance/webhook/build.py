@@ -35,12 +35,12 @@ class WebhookService:
                 await self.dispatcher.run()
         finally:
             with trio.CancelScope(shield=True):
-                await self.poster.aclose()
+                await self.poster.idle.aclose()
 
     async def _close_idle(self) -> None:
         while True:
             await trio.sleep(CLOSE_IDLE_EVERY)
-            await self.poster.close_idle()
+            await self.poster.idle.close_idle()
 
 
 def build(config: Config, outside: Outside, store: Store, key: bytes) -> WebhookService:

@@ -147,8 +147,7 @@ class ReceiverConnection:
     endpoint: ReceiverEndpoint
     stream: trio.abc.Stream  # encrypted
     transport: LimitedStream  # beneath it
-    opened: float
-    used: float = 0.0
+    opened: float  # Trio's clock
 
     async def aclose(self) -> None:
         """Close without the TLS closing handshake: receivers do not wait for it."""

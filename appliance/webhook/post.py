@@ -21,7 +21,6 @@ from appliance.webhook.connect import (
     NoAddress,
     NotPosted,
     ReceiverConnection,
-    ReceiverEndpoint,
     dial_receiver,
     start_tls,
 )
@@ -71,7 +70,7 @@ class Poster:
         self._timeout = timeout
         self._first_address = first_address
         self._lookup = AddressLookup(resolver, allowed, own)
-        self._idle = IdleConnections(idle_seconds)
+        self.idle = IdleConnections(idle_seconds)
         # The policy depends on the URL's text and the settings only, so its verdict can be cached.
         self._read = lru_cache(URLS_CACHED)(lambda url: read_url(url, ports, own_names, allowed))
 
@@ -106,38 +105,25 @@ class Poster:
             except (UrlRefused, NotPosted) as fault:
                 attempt.error = str(fault)
             except Shortage:
-                await self._idle.drop_all()
+                await self.idle.drop_all()
                 raise
         if limit.cancelled_caught:
             attempt.error = f"{attempt.awaiting} within {self._timeout:g} s"
         duration = round((trio.current_time() - began) * 1000)
         return Posted(attempt.status, attempt.body, attempt.error, duration, attempt.overlong)
 
-    async def close_idle(self) -> None:
-        await self._idle.close_idle()
-
-    async def aclose(self) -> None:
-        """Close the idle connections, and keep none from now on."""
-        await self._idle.aclose()
-
     async def _post(self, attempt: PostAttempt, target: Target, request: bytes) -> None:
         addresses = await self._lookup.addresses(target)
-        connection = await self._take_idle(target, addresses)
+        connection = await self.idle.take(target.host, target.port, addresses)
         if connection is not None:
             try:
                 await self._exchange(attempt, connection, request)
             except ConnectionLost:  # closed while idle; a receiver that took the event all the same sees its id twice
-                await self._idle.drop_all_to(connection.endpoint)
+                await self.idle.drop_all_to(connection.endpoint)
             else:
                 return
         connection = await self._connect(attempt, target, addresses)
         await self._exchange(attempt, connection, request)
-
-    async def _take_idle(self, target: Target, addresses: tuple[Address, ...]) -> ReceiverConnection | None:
-        for address in addresses:
-            if connection := await self._idle.take(ReceiverEndpoint(target.host, target.port, address)):
-                return connection
-        return None
 
     async def _connect(
         self, attempt: PostAttempt, target: Target, addresses: tuple[Address, ...]
@@ -155,4 +141,4 @@ class Poster:
             if not keep:
                 await connection.aclose()
         if keep:
-            await self._idle.give_back(connection)
+            await self.idle.give_back(connection)
