@@ -20,10 +20,9 @@ from appliance.acme.problems import NotIssued
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address
-from appliance.net.dial import dial_first
+from appliance.net.dial import Shortage, dial_first
 from appliance.net.http_client import BadResponse, send_request
 from appliance.outside import Outside
-from appliance.system.shortage import Shortage
 from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included

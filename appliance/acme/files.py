@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme.crypto import names_of, new_key, read_key
-from appliance.system import private_file
+from appliance.system.disk import write_private_file
 from appliance.tls.certificate_files import ACME_FILE
 from appliance.tls.self_signed import private_pem
 
@@ -65,7 +65,7 @@ class AcmeFiles:
             return AcmeState()
 
     def save_state(self, state: AcmeState) -> None:
-        private_file.write(self.directory / STATE, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+        write_private_file(self.directory / STATE, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
 
     def account_key(self) -> tuple[ec.EllipticCurvePrivateKey, bool]:
         """The account's key, and whether it is new."""
@@ -74,7 +74,7 @@ class AcmeFiles:
             return read_key(file.read_bytes()), False
         except (FileNotFoundError, ValueError):
             key = new_key()
-            private_file.write(file, private_pem(key))
+            write_private_file(file, private_pem(key))
             return key, True
 
     def held(self) -> HeldCertificate | None:
@@ -90,4 +90,4 @@ class AcmeFiles:
 
     def save_certificate(self, key: ec.EllipticCurvePrivateKey, chain: bytes) -> None:
         """Replace the certificate; listeners notice the changed file."""
-        private_file.write(self.certificate, private_pem(key) + chain)
+        write_private_file(self.certificate, private_pem(key) + chain)

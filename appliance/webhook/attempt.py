@@ -9,9 +9,11 @@ from typing import Protocol
 from appliance.keys.sealing import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, PostResult, PostStatus, Webhook, excerpt
+from appliance.net.dial import Shortage
 from appliance.outside import Outside
-from appliance.system.shortage import Shortage
 from appliance.telemetry.log import get_logger
+from appliance.telemetry.message_log import MESSAGE_LOG
+from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.webhook.post import Posted
 
 CONTENT_TYPE_HEADER = ("Content-Type", "application/json")
@@ -87,3 +89,25 @@ def signature_header(secret: bytes, seconds: int, body: bytes) -> str:
     """The value of Service-Signature for a body posted at this time: an HMAC-SHA256 over `seconds.body`."""
     digest = hmac.digest(secret, b"%d.%b" % (seconds, body), sha256).hex()
     return f"t={seconds},v1={digest}"
+
+
+def observe(result: PostResult) -> None:
+    """Count one attempt, which is on disk, and note it in the message log; one that is retried counts as failed."""
+    WEBHOOK_POSTS.add((PostStatus.SUCCESS if result.status is PostStatus.SUCCESS else PostStatus.FAILED).value)
+    WEBHOOK_SECONDS.add(result.duration_ms / 1000)
+    post = result.post
+    if not MESSAGE_LOG.keep or post.message_id is None:  # a ping is about no message
+        return
+    MESSAGE_LOG.note(
+        "webhook",
+        message_id=post.message_id,
+        recipient_id=post.recipient_id,
+        event_id=post.event_id,
+        delivery_id=post.id,
+        trigger=post.lane.trigger.value,
+        status=result.status.value,
+        attempt=post.attempt + 1,
+        response_status=result.response_status,
+        error=result.error,
+        ms=result.duration_ms,
+    )

@@ -17,9 +17,8 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
-from appliance.net.dial import Dial, dial_first
+from appliance.net.dial import Dial, Shortage, dial_first, raise_if_short
 from appliance.net.socket_stream import FastSocketStream, faster
-from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.url_policy import Target
 
 ADDRESSES_PER_NAME = 64  # each has to be checked; no real receiver has so many

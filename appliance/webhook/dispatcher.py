@@ -15,12 +15,11 @@ from appliance.concurrency.batch_writer import BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.errors import Refused
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger
+from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
-from appliance.webhook.attempt import Attempts
-from appliance.webhook.metrics import observe
+from appliance.webhook.attempt import Attempts, observe
 from appliance.webhook.receiver import DEAD_INTERVAL, ReceiverQueue
 from appliance.webhook.slots import POST_SLOTS, PostSlot, Slots
 

@@ -13,8 +13,7 @@ import trio
 
 from appliance.dns.resolver import Resolver
 from appliance.net.address_policy import Address, Network
-from appliance.net.dial import Dial
-from appliance.system.shortage import Shortage
+from appliance.net.dial import Dial, Shortage
 from appliance.webhook.connect import (
     FIRST_ADDRESS,
     AddressLookup,

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.net.dial import Shortage
 from appliance.outside import Outside
-from appliance.system.shortage import Shortage
 from appliance.webhook.post import Posted, Poster
 from tests.fakes.dns import Trouble, ZoneResolver
 from tests.fakes.receiver import (

@@ -1,7 +1,7 @@
-"""Free disk space against a watermark, so that new mail is refused before writes begin to fail."""
+"""The disk: free space against a watermark, so that new mail is refused before writes begin to fail; private files."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.outside import Outside
@@ -21,8 +21,8 @@ class FreeSpace:
     min_bytes: int  # 0: the watermark is off
     min_percent: float
     outside: Outside
-    _checked_at: int = field(default=-SPACE_CHECK_INTERVAL)
-    _low: bool = field(default=False)
+    _checked_at: int = -SPACE_CHECK_INTERVAL
+    _low: bool = False
 
     def low(self) -> bool:
         """Whether new mail has to be refused; the log says when that begins and ends."""
@@ -45,3 +45,20 @@ class FreeSpace:
         say = log.warning if low else log.info
         event = "low on disk space: new mail is refused" if low else "enough disk space again: new mail is accepted"
         say(event, directory=str(self.directory), free_bytes=free, needed_bytes=needed)
+
+
+def write_private_file(file: Path, content: bytes) -> None:
+    """Write a small file that only its owner may read: whole or not at all, and synced to disk."""
+    draft = file.with_name(f".{file.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+    draft.rename(file)
+    directory = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)  # else a crash could bring the old name back
+    finally:
+        os.close(directory)
