@@ -46,7 +46,7 @@ class WebhookService:
 def build(config: Config, outside: Outside, store: Store, key: bytes) -> WebhookService:
     """The service, ready to run; raises ConfigError when the settings cannot be used."""
     poster = build_poster(config, DnsResolver(config.dns.resolvers), outside)
-    attempts = Attempts(poster, WebhookSecrets(key, outside), outside, config.webhooks.retry_delays)
+    attempts = Attempts(poster.post, WebhookSecrets(key, outside), outside, config.webhooks.retry_delays)
     return WebhookService(poster, Dispatcher(store, outside, attempts))
 
 

@@ -1,4 +1,4 @@
-"""A new connection to a receiver: its addresses looked up and checked, dialled, TLS with its certificate verified.
+"""A new connection to a receiver: its addresses looked up and checked, and TLS with its certificate verified.
 
 The address that was checked is the one dialled. One refused address refuses the whole name: a name with a private
 address beside a public one is an attempt to make this server dial the private one. The owner of the URL reads these
@@ -17,15 +17,13 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
-from appliance.net.dial import Dial, Shortage, dial_first, raise_if_short
+from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.socket_stream import FastSocketStream, faster
 from appliance.webhook.url_policy import Target
 
 ADDRESSES_PER_NAME = 64  # each has to be checked; no real receiver has so many
 VERDICT_SECONDS = 1.0  # a verdict on an address is reused this long: the address may become one of this machine
 VERDICTS_KEPT = 10_000
-ADDRESSES_TRIED = 2
-FIRST_ADDRESS = 2.0  # seconds until the second is tried instead: an unreachable IPv6 address mostly does not answer
 RECEIVED_LIMIT = 128 * 1024  # bytes for one answer or handshake; OpenSSL accepts certificates of 100 KiB at most
 
 _DNS_ERRORS = {
@@ -151,19 +149,6 @@ class ReceiverConnection:
     async def aclose(self) -> None:
         """Close without the TLS closing handshake: receivers do not wait for it."""
         await trio.aclose_forcefully(self.stream)
-
-
-async def dial_receiver(
-    dial: Dial, target: Target, addresses: tuple[Address, ...], *, first_address: float = FIRST_ADDRESS
-) -> tuple[ReceiverEndpoint, trio.abc.Stream]:
-    """Connect to the first of these checked addresses that accepts; raises `NotPosted` or `Shortage`."""
-    try:
-        tried = addresses[:ADDRESSES_TRIED]
-        address, stream = await dial_first(dial, tried, target.port, patience=first_address)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotPosted(f"the receiver did not accept a connection to port {target.port}: {reason}") from error
-    return ReceiverEndpoint(target.host, target.port, address), stream
 
 
 async def start_tls(context: ssl.SSLContext, endpoint: ReceiverEndpoint, stream: trio.abc.Stream) -> ReceiverConnection:

@@ -87,10 +87,6 @@ class ReceiverQueue:
             self.slow = result.duration_ms > SLOW_MS
             self.proven = self.proven or (self.failures == 0 and not self.slow)
 
-    def postpone(self, time: float) -> None:
-        """Start nothing before then; what was not attempted is still due."""
-        self.not_before, self.more_due = time, True
-
     def drop(self) -> None:
         """Forget the waiting posts, and that the store may have more."""
         self.loaded.difference_update([post.id for post in self.waiting])

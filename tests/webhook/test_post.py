@@ -8,7 +8,8 @@ from trio.testing import MockClock
 
 from appliance.net.dial import Shortage
 from appliance.outside import Outside
-from appliance.webhook.post import Posted, Poster
+from appliance.webhook.http import Posted
+from appliance.webhook.post import Poster
 from tests.fakes.dns import Trouble, ZoneResolver
 from tests.fakes.receiver import (
     HERE,
