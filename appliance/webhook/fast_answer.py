@@ -45,5 +45,7 @@ def read_fast(data: bytes) -> FastAnswer | None:
 def _value(head: bytes, name: bytes, pattern: re.Pattern[bytes]) -> bytes | None:
     """The value of a field, b"" without one; None when it is not plain to see. `head` is in lower case."""
     count = head.count(b"\r\n%b:" % name)
+    if not count:
+        return b""
     found = pattern.search(head) if count == 1 else None
-    return found[1] if found is not None else None if count else b""
+    return None if found is None else found[1]
