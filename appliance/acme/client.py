@@ -43,18 +43,19 @@ class Client:
 
     async def run(self, steps: Steps[T], tokens: dict[str, str]) -> T:
         """Run all steps; raises `NotIssued`. What they publish is in `tokens` until then."""
-        published, result = [], AcmeResponse()
+        published: list[str] = []
+        response: AcmeResponse | None = None  # of the last step, where that was a request
         try:
             while True:
-                step = steps.send(result) if result.status else next(steps)
-                result = _DONE
+                step = next(steps) if response is None else steps.send(response)
+                response = None
                 if isinstance(step, AcmeRequest):
-                    result = await self._send(step)
+                    response = await self._send(step)
                 elif isinstance(step, PublishToken):
                     tokens[step.token] = step.text
                     published.append(step.token)
                 else:
-                    await trio.sleep(step.seconds)
+                    await trio.sleep(step)
         except StopIteration as end:
             found: T = end.value
             return found
@@ -67,7 +68,13 @@ class Client:
         host, port, target = _place(step.url)
         try:
             with trio.fail_after(REQUEST_TIMEOUT):
-                stream = await self._connect(host, port)
+                try:
+                    addresses: tuple[Address, ...] = (ipaddress.ip_address(host),)
+                except ValueError:
+                    addresses = (await host_addresses(self.resolver, host))[0][:ADDRESSES_DIALLED]
+                _, dialled = await dial_first(self.outside.dial, addresses, port, patience=CONNECT_TIMEOUT)
+                # The TLS handshake comes with the first byte.
+                stream = trio.SSLStream(dialled, self.context, server_hostname=host, https_compatible=True)
                 try:
                     return await self._exchange(stream, step, host, port, target)
                 finally:
@@ -78,18 +85,6 @@ class Client:
             raise _unreachable(host, f"no answer within {REQUEST_TIMEOUT:g} s") from None
         except (OSError, trio.BrokenResourceError, BadResponse) as error:
             raise _fault(host, error) from error
-
-    async def _connect(self, host: str, port: int) -> trio.abc.Stream:
-        """A connection to the first address that accepts one; the TLS handshake comes with the first byte."""
-        addresses = (await self._addresses(host))[:ADDRESSES_DIALLED]
-        _, stream = await dial_first(self.outside.dial, addresses, port, patience=CONNECT_TIMEOUT)
-        return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
-
-    async def _addresses(self, host: str) -> tuple[Address, ...]:
-        try:
-            return (ipaddress.ip_address(host),)
-        except ValueError:
-            return (await host_addresses(self.resolver, host))[0]
 
     async def _exchange(
         self, stream: trio.abc.Stream, step: AcmeRequest, host: str, port: int, target: str
@@ -114,9 +109,6 @@ class Client:
             header(b"location"),
             retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND),
         )
-
-
-_DONE = AcmeResponse(status=1)  # the result of a step that sends no request
 
 
 def _place(url: str) -> tuple[str, int, str]:

@@ -46,16 +46,11 @@ class HeldCertificate:
 
 @dataclass(frozen=True, slots=True)
 class AcmeFiles:
-    """The files in one directory."""
-
     directory: Path
 
     @property
     def certificate(self) -> Path:
         return self.directory / ACME_FILE
-
-    def create_directory(self) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def state(self) -> AcmeState:
         """The state last saved; an empty one when that cannot be read."""
@@ -84,9 +79,8 @@ class AcmeFiles:
             names, self_signed = names_of(leaf), leaf.issuer == leaf.subject
         except (OSError, ValueError):
             return None
-        return HeldCertificate(
-            names, leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp(), self_signed
-        )
+        not_before, not_after = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+        return HeldCertificate(names, not_before, not_after, self_signed)
 
     def save_certificate(self, key: ec.EllipticCurvePrivateKey, chain: bytes) -> None:
         """Replace the certificate; listeners notice the changed file."""

@@ -46,28 +46,22 @@ class Renewer:
     outside: Outside
     in_thread: Callable[..., Awaitable[None]] = trio.to_thread.run_sync  # for writing to disk
     wake: Wake = field(default_factory=Wake)
-    _spread: float = field(init=False)
+    _spread: float = 0.0  # from 0 to 1, for each certificate
     _state: AcmeState = field(default_factory=AcmeState)
 
-    def __post_init__(self) -> None:
-        self._spread = self.outside.random()
-
     async def run(self) -> None:
-        self._state = self.files.state()
+        self._spread, self._state = self.outside.random(), self.files.state()
         while True:
             try:
-                await self._step()
+                held, now = self.files.held(), self._now()
+                due = schedule.due_at(self.settings, self._state, held, now, self._spread)
+                if due > now:
+                    await self.wake.wait(due - now)
+                else:
+                    await self._attempt(held)
             except Exception:  # a certificate that the library cannot read, or a bug
                 log.exception("renewing the certificate failed")
                 await trio.sleep(SLEEP_LIMIT)
-
-    async def _step(self) -> None:
-        held, now = self.files.held(), self._now()
-        due = schedule.due_at(self.settings, self._state, held, now, self._spread)
-        if due > now:
-            await self.wake.wait(due - now)
-        else:
-            await self._attempt(held)
 
     def try_now(self) -> None:
         """Retry at once after a failure, whose cause may be repaired; the authority's Retry-After still counts."""
@@ -92,7 +86,7 @@ class Renewer:
 
     async def _renew(self) -> None:
         settings, state = self.settings, self._state
-        self.files.create_directory()
+        self.files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         account_key, is_new = self.files.account_key()
         known = not is_new and state.account_at == settings.directory
         account = state.account if known else ""

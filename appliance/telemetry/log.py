@@ -9,12 +9,13 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TextIO, cast
 
 from appliance.telemetry.log_writer import LogWriter
+from appliance.times import SECOND, rfc3339
 
 ROOT_LOGGER = "appliance"
 REDACTED = "[redacted]"
@@ -26,6 +27,7 @@ _SECRET_NAME = re.compile(
     r"(?!.*_(?:ids?|hint|size|bytes|count)$).*(?:password|passwd|secret|key|token|authorization|cookie|body)",
     re.IGNORECASE | re.DOTALL,
 )
+_is_secret = lru_cache(maxsize=1024)(lambda name: _SECRET_NAME.match(name) is not None)
 # Credentials within a text: those that this program issues, and those of an Authorization header.
 _SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 _RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
@@ -69,7 +71,6 @@ class Log:
 
 
 def get_logger(name: str) -> Log:
-    """The log of one part of the program, such as "web"."""
     return Log(logging.getLogger(f"{ROOT_LOGGER}.{name}"))
 
 
@@ -79,11 +80,6 @@ def redacted(text: str) -> str:
     if "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower:
         return _SECRET_TEXT.sub(rf"\1{REDACTED}", text)
     return text
-
-
-@lru_cache(maxsize=1024)
-def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.match(name) is not None
 
 
 def _clean(name: str, value: object) -> Any:
@@ -120,15 +116,9 @@ def _escaped(text: str) -> str:
     return text if text.isprintable() else _json(text)[1:-1]
 
 
-@lru_cache(maxsize=4)  # a busy server writes hundreds of lines in the same second
-def _second(seconds: int, form: str, zone: Callable[[float], time.struct_time]) -> str:
-    return time.strftime(form, zone(seconds))
-
-
 def json_line(at: float, level: str, logger: str, event: str, fields: dict[str, Any]) -> str:
     """One event as JSON, without the line's end; `at` is seconds since 1970, and the fields hold no secrets."""
-    seconds = int(at)
-    ts = f"{_second(seconds, '%Y-%m-%dT%H:%M:%S', time.gmtime)}.{int((at - seconds) * 1000):03}Z"
+    ts = rfc3339(int(at * SECOND))
     return _json({"ts": ts, "level": level, "logger": logger, "event": redacted(event), **fields})
 
 
@@ -146,8 +136,8 @@ class TextFormatter(logging.Formatter):
     """`HH:MM:SS LEVEL event key=value …`, in local time; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        now = _second(int(record.created), "%H:%M:%S", time.localtime)
-        words = [now, f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
+        at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        words = [at, f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
         fields = _cleaned(getattr(record, "fields", {}))
         words += [f"{_escaped(name)}={_shown(value)}" for name, value in fields.items()]
         if not record.name.startswith(ROOT_LOGGER):

@@ -56,15 +56,10 @@ class AddressLookup:
 
     async def addresses(self, target: Target) -> tuple[Address, ...]:
         """Every address of a target, each checked, in the order to try them; raises `NoAddress` or `Shortage`."""
-        found = (target.address,) if target.address is not None else await self._look_up(target.host)
-        for address in found:
-            if reason := self._refusal(address, target.host):
-                raise NoAddress(f"{target.host} must have public addresses only: one is {reason}")
-        return found
-
-    async def _look_up(self, host: str) -> tuple[Address, ...]:
+        host = target.host
+        found: tuple[Address, ...] = () if target.address is None else (target.address,)
         try:
-            found, _ = await host_addresses(self.resolver, host)
+            found = found or (await host_addresses(self.resolver, host))[0]
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
@@ -72,6 +67,9 @@ class AddressLookup:
             raise NoAddress(text, temporary=failed.fault is DnsFault.TEMPORARY) from failed
         if len(found) > ADDRESSES_PER_NAME:
             raise NoAddress(f"{host} has over {ADDRESSES_PER_NAME} addresses")
+        for address in found:
+            if reason := self._refusal(address, host):
+                raise NoAddress(f"{host} must have public addresses only: one is {reason}")
         return found
 
     def _refusal(self, address: Address, host: str) -> str:
@@ -101,11 +99,7 @@ class LimitedStream(trio.abc.Stream):
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = faster(stream)
-        self._left = RECEIVED_LIMIT
-
-    def reset_limit(self) -> None:
-        """Allow the bytes of one more answer."""
-        self._left = RECEIVED_LIMIT
+        self.left = RECEIVED_LIMIT  # bytes; set anew for each answer
 
     @property
     def silent(self) -> bool:
@@ -113,10 +107,10 @@ class LimitedStream(trio.abc.Stream):
         return not isinstance(self._stream, FastSocketStream) or not self._stream.has_come()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        if self._left <= 0:
+        if self.left <= 0:
             raise ByteLimitExceeded(f"the receiver sent over {RECEIVED_LIMIT // 1024} KiB")
         data = await self._stream.receive_some(max_bytes)
-        self._left -= len(data)
+        self.left -= len(data)
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -139,8 +133,6 @@ class ReceiverEndpoint(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class ReceiverConnection:
-    """An open connection to a receiver."""
-
     endpoint: ReceiverEndpoint
     stream: trio.abc.Stream  # encrypted
     transport: LimitedStream  # beneath it

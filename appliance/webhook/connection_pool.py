@@ -21,8 +21,6 @@ CONNECTIONS_PER_HOST = 16
 
 @dataclass(slots=True)
 class IdleConnections:
-    """The idle connections of one poster."""
-
     idle_seconds: float = IDLE_SECONDS
     limit: int = CONNECTIONS_KEPT
     limit_per_host: int = CONNECTIONS_PER_HOST
@@ -54,7 +52,6 @@ class IdleConnections:
             await connection.aclose()
 
     async def close_idle(self) -> None:
-        """Close those unused for `idle_seconds`."""
         await self.drop_all(idle_since=trio.current_time() - self.idle_seconds)
 
     async def drop_all(self, idle_since: float = inf) -> None:

@@ -184,7 +184,6 @@ class Dispatcher:
         return queue.start(now, self._dead_interval), slot
 
     def _load(self, queue: ReceiverQueue) -> None:
-        """Load more of what is due."""
         limit = max(POSTS_PER_QUEUE_AT_LEAST, min(POSTS_PER_QUEUE, self._posts_in_memory // len(self.queues)))
         if queue.more_due and (room := queue.room(limit)) > 0:
             count, read_at = room + len(queue.loaded), self._outside.now()

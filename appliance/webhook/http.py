@@ -11,7 +11,7 @@ from enum import StrEnum
 import h11
 import trio
 
-from appliance.webhook.connect import ByteLimitExceeded, NotPosted, ReceiverConnection
+from appliance.webhook.connect import RECEIVED_LIMIT, ByteLimitExceeded, NotPosted, ReceiverConnection
 from appliance.webhook.fast_answer import read_fast
 from appliance.webhook.url_policy import Target
 
@@ -129,7 +129,7 @@ class AnswerReader:
 
 async def exchange(posted: Posted, connection: ReceiverConnection, request: bytes) -> bool:
     """Send a request and read its answer; whether the connection may carry another. Raises `NotPosted`."""
-    connection.transport.reset_limit()
+    connection.transport.left = RECEIVED_LIMIT
     posted.awaiting, data = Step.SENT, b""
     try:
         await connection.stream.send_all(request)

@@ -49,7 +49,6 @@ class ReceiverQueue:
 
     @property
     def dead(self) -> bool:
-        """Whether its last DEAD_AFTER posts have failed."""
         return self.failures >= DEAD_AFTER
 
     @property

@@ -19,8 +19,6 @@ LATE_AFTER = 1.0  # seconds within which a post should be answered
 
 @dataclass(slots=True, eq=False)
 class PostSlot:
-    """The slot of one post in flight."""
-
     health: ReceiverHealth  # of its receiver, when the post was started
     since: float  # Trio's clock
     late: bool = False  # the slot was given back
