@@ -56,9 +56,7 @@ class ChallengeServer:
     )
     timeout: float = CHALLENGE_TIMEOUT
 
-    async def serve(
-        self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def serve(self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]]) -> None:
         listeners = [each for bind in binds for each in await trio.open_tcp_listeners(bind.port, host=bind.host)]
         async with trio.open_nursery() as nursery:
             for listener in listeners:

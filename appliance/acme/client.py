@@ -90,11 +90,8 @@ class Client:
         self, stream: trio.abc.Stream, step: AcmeRequest, host: str, port: int, target: str
     ) -> AcmeResponse:
         shown = f"[{host}]" if ":" in host else host
-        headers = [
-            ("Host", shown if port == 443 else f"{shown}:{port}"),
-            ("User-Agent", f"appliance/{__version__}"),  # RFC 8555 6.1
-            ("Accept", step.accept),
-        ]
+        agent = ("User-Agent", f"appliance/{__version__}")  # RFC 8555 6.1
+        headers = [("Host", shown if port == 443 else f"{shown}:{port}"), agent, ("Accept", step.accept)]
         if step.body:
             headers.append(("Content-Type", "application/jose+json"))
         answer = await send_request(stream, step.method, target, headers, step.body)
@@ -102,13 +99,9 @@ class Client:
         def header(name: bytes) -> str:
             return b"".join(answer.all(name)[:1]).decode("latin-1")
 
-        return AcmeResponse(
-            answer.status,
-            await answer.body(RESPONSE_BYTES),
-            header(b"replay-nonce"),
-            header(b"location"),
-            retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND),
-        )
+        body = await answer.body(RESPONSE_BYTES)
+        retry_after = retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND)
+        return AcmeResponse(answer.status, body, header(b"replay-nonce"), header(b"location"), retry_after)
 
 
 def _place(url: str) -> tuple[str, int, str]:
@@ -124,19 +117,15 @@ def _place(url: str) -> tuple[str, int, str]:
 
 
 def _unreachable(host: str, reason: str) -> NotIssued:
-    return NotIssued(
-        f"{host} cannot be reached: {reason}",
-        f"Nothing, if it passes; else let this machine open connections to {host}.",
-    )
+    advice = f"Nothing, if it passes; else let this machine open connections to {host}."
+    return NotIssued(f"{host} cannot be reached: {reason}", advice)
 
 
 def _fault(host: str, error: BaseException) -> NotIssued:
     cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return NotIssued(
-            f"the certificate of {host} is not accepted: {cause.verify_message}",
-            "For an authority of your own name its root certificate in acme.ca_file; else look at the clock.",
-        )
+        advice = "For an authority of your own name its root certificate in acme.ca_file; else look at the clock."
+        return NotIssued(f"the certificate of {host} is not accepted: {cause.verify_message}", advice)
     if isinstance(cause, ssl.SSLError):
         return _unreachable(host, f"TLS failed: {str(cause.reason or 'the connection was closed').replace('_', ' ')}")
     if isinstance(cause, OSError) and cause.errno is not None:

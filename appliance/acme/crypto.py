@@ -64,9 +64,6 @@ def _compact(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-# ---- certificates
-
-
 def certificate_request(key: ec.EllipticCurvePrivateKey, names: Sequence[str]) -> bytes:
     """A signing request (DER) for these names, all of them alternative names: clients no longer read the subject."""
     alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])

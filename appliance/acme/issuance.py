@@ -78,8 +78,6 @@ class Issuance:
         except ValueError as wrong:
             raise NotIssued(f"the authority's certificate cannot be used: {wrong}") from wrong
 
-    # ---- account and order
-
     def _register(self) -> Steps[None]:
         """Create the account, or find it by its key (RFC 8555 7.3)."""
         meta = self._directory.meta
@@ -108,8 +106,6 @@ class Issuance:
             raise NotIssued("the authority took an order and did not say where it is")
         return answer.location, read(answer.body, Order)
 
-    # ---- challenges
-
     def _authorize(self, order: Order) -> Steps[None]:
         """Answer a challenge for each name that is not authorized yet, then wait for the results."""
         pending = []
@@ -137,8 +133,6 @@ class Issuance:
         if problem is None:
             return NotIssued(f"the authority did not find {name} to be ours ({authorization.status})")
         return explain(problem, [name], validating=True)
-
-    # ---- requests
 
     def _until(
         self, url: str, kind: type[Stated], pending: Sequence[str], known: Stated | None = None

@@ -31,8 +31,6 @@ from appliance.tls.trust import https_context
 ATTEMPT_TIMEOUT = 600.0  # seconds
 ERROR_FROM = 3  # failures in a row from which on they are logged as errors
 
-Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
-
 log = get_logger("acme")
 
 
@@ -42,7 +40,7 @@ class Renewer:
 
     settings: AcmeSettings
     files: AcmeFiles
-    issue: Issue
+    issue: Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
     outside: Outside
     in_thread: Callable[..., Awaitable[None]] = trio.to_thread.run_sync  # for writing to disk
     wake: Wake = field(default_factory=Wake)
@@ -139,11 +137,7 @@ class Renewer:
 
 
 async def serve(
-    config: Config,
-    outside: Outside,
-    live: LiveSettings,
-    *,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    config: Config, outside: Outside, live: LiveSettings, *, task_status: trio.TaskStatus[list[str]]
 ) -> None:
     """Answer challenges and renew the certificate until cancelled; returns at once where ACME is off."""
     if not config.acme.enabled:

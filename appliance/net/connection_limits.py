@@ -130,9 +130,7 @@ class ConnectionTable(Generic[Connection]):
         return not self.is_crowded(address)
 
     def _is_trusted(self, address: str) -> bool:
-        return bool(self.trusted) and any(
-            ipaddress.ip_address(address.partition("%")[0]) in network for network in self.trusted
-        )
+        return any(ipaddress.ip_address(address.partition("%")[0]) in network for network in self.trusted)
 
     def _is_unknown(self, address: str) -> bool:
         return client_network(address) not in self.known.seen and not self._is_trusted(address)

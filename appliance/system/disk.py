@@ -29,22 +29,19 @@ class FreeSpace:
         if self.min_bytes == 0 and not self._low:
             return False
         now = self.outside.now()
-        if not 0 <= now - self._checked_at < SPACE_CHECK_INTERVAL:
-            self._checked_at = now
-            self._check()
-        return self._low
-
-    def _check(self) -> None:
+        if 0 <= now - self._checked_at < SPACE_CHECK_INTERVAL:
+            return self._low
+        self._checked_at = now
         facts = os.statvfs(self.directory)
         free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
         needed = max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0
-        low = free < needed
-        if low == self._low:
-            return
-        self._low = low
-        say = log.warning if low else log.info
-        event = "low on disk space: new mail is refused" if low else "enough disk space again: new mail is accepted"
-        say(event, directory=str(self.directory), free_bytes=free, needed_bytes=needed)
+        before, self._low = self._low, free < needed
+        fields = {"directory": str(self.directory), "free_bytes": free, "needed_bytes": needed}
+        if self._low and not before:
+            log.warning("low on disk space: new mail is refused", **fields)
+        elif before and not self._low:
+            log.info("enough disk space again: new mail is accepted", **fields)
+        return self._low
 
 
 def write_private_file(file: Path, content: bytes) -> None:

@@ -143,18 +143,21 @@ class ReceiverConnection:
         await trio.aclose_forcefully(self.stream)
 
 
-async def start_tls(context: ssl.SSLContext, endpoint: ReceiverEndpoint, stream: trio.abc.Stream) -> ReceiverConnection:
+async def start_tls(
+    context: ssl.SSLContext, target: Target, address: Address, stream: trio.abc.Stream
+) -> ReceiverConnection:
     """Encrypt a dialled stream and verify the certificate; closes the stream and raises `NotPosted` otherwise."""
     transport = LimitedStream(stream)
     try:
         # https_compatible: HTTP shows where an answer ends; few servers close TLS properly as well.
-        secure = trio.SSLStream(transport, context, server_hostname=endpoint.host, https_compatible=True)
+        secure = trio.SSLStream(transport, context, server_hostname=target.host, https_compatible=True)
         await secure.do_handshake()
     except BaseException as error:
         await trio.aclose_forcefully(stream)
         if isinstance(error, trio.BrokenResourceError | ssl.SSLError | ValueError):
             raise NotPosted(_tls_error(error)) from error
         raise
+    endpoint = ReceiverEndpoint(target.host, target.port, address)
     return ReceiverConnection(endpoint, secure, transport, trio.current_time())
 
 

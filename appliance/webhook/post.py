@@ -13,14 +13,7 @@ import trio
 from appliance.dns.resolver import Resolver
 from appliance.net.address_policy import Address, Network
 from appliance.net.dial import Dial, Shortage, dial_first
-from appliance.webhook.connect import (
-    AddressLookup,
-    NoAddress,
-    NotPosted,
-    ReceiverConnection,
-    ReceiverEndpoint,
-    start_tls,
-)
+from appliance.webhook.connect import AddressLookup, NoAddress, NotPosted, ReceiverConnection, start_tls
 from appliance.webhook.connection_pool import IDLE_SECONDS, IdleConnections
 from appliance.webhook.http import ConnectionLost, Posted, Step, exchange, request_bytes
 from appliance.webhook.url_policy import Target, UrlRefused, read_url
@@ -110,7 +103,7 @@ class Poster:
             reason = error.strerror or str(error)
             raise NotPosted(f"the receiver did not accept a connection to port {port}: {reason}") from error
         posted.awaiting = Step.SECURED
-        connection = await start_tls(self._context, ReceiverEndpoint(target.host, port, address), stream)
+        connection = await start_tls(self._context, target, address, stream)
         return await self._exchange(posted, connection, request)
 
     async def _exchange(self, posted: Posted, connection: ReceiverConnection, request: bytes) -> None:
