@@ -118,7 +118,8 @@ class Renewer:
             next_try=int(now + wait),
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
         )
-        fields = {"reason": state.error, "advice": state.advice, "next_try": format_time(schedule.next_try(state))}
+        next_try = format_time(max(state.next_try, state.not_before))
+        fields = {"reason": state.error, "advice": state.advice, "next_try": next_try}
         missing = held is None or held.self_signed
         event = "there is no certificate yet" if missing else "the certificate could not be renewed"
         (log.warning if failures < ERROR_FROM else log.error)(event, names=list(self.settings.names), **fields)

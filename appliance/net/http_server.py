@@ -48,8 +48,7 @@ async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
     """What a client sends, up to the end of the head or `REQUEST_HEAD_BYTES`."""
     head = b""
     while b"\r\n\r\n" not in head and len(head) < REQUEST_HEAD_BYTES:
-        more = await stream.receive_some(REQUEST_HEAD_BYTES - len(head))
-        if not more:
+        if not (more := await stream.receive_some(REQUEST_HEAD_BYTES - len(head))):
             break
         head += more
     return head
