@@ -16,7 +16,7 @@ from appliance.errors import Refused
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sql import START, Slice
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
 from appliance.times import SECOND

@@ -27,7 +27,7 @@ from appliance.retention import (
 from appliance.store import Store, open_store
 from appliance.store.body_parts import PART
 from appliance.store.sql import Slice
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 from appliance.telemetry.metrics import CLEARED
 from tests.store.samples import DAY, Clock, Messages, record
 

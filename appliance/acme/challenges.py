@@ -29,18 +29,19 @@ def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
     request = read_request(head)
     if request is None:
         return response("400 Bad Request", "This is no request.\n")
-    whole = request.method == "GET"
-    if not whole and request.method != "HEAD":
+    method, target = request
+    whole = method == "GET"
+    if not whole and method != "HEAD":
         return response("405 Method Not Allowed", "Use HTTPS.\n", "Allow: GET, HEAD\r\n")
-    if request.target.startswith(_PREFIX):
-        token = request.target.removeprefix(_PREFIX)
+    if target.startswith(_PREFIX):
+        token = target.removeprefix(_PREFIX)
         text = tokens.get(token) if _TOKEN.fullmatch(token) else None
         if text is None:
             return response("404 Not Found", "No such challenge.\n", whole=whole)
         return response("200 OK", text, kind="application/octet-stream", whole=whole)
     if not https:
         return response("404 Not Found", "There is nothing here.\n", whole=whole)
-    place = f"{https}{request.target}"
+    place = f"{https}{target}"
     return response("308 Permanent Redirect", f"{place}\n", f"Location: {place}\r\n", whole=whole)
 
 
@@ -55,9 +56,7 @@ class ChallengeServer:
     )
     timeout: float = CHALLENGE_TIMEOUT
 
-    async def serve(
-        self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def serve(self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]]) -> None:
         listeners = [each for bind in binds for each in await trio.open_tcp_listeners(bind.port, host=bind.host)]
         async with trio.open_nursery() as nursery:
             for listener in listeners:

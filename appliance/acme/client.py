@@ -20,10 +20,9 @@ from appliance.acme.problems import NotIssued
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.net.address_policy import Address
-from appliance.net.dial import dial_first
+from appliance.net.dial import Shortage, dial_first
 from appliance.net.http_client import BadResponse, send_request
 from appliance.outside import Outside
-from appliance.system.shortage import Shortage
 from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
@@ -44,18 +43,19 @@ class Client:
 
     async def run(self, steps: Steps[T], tokens: dict[str, str]) -> T:
         """Run all steps; raises `NotIssued`. What they publish is in `tokens` until then."""
-        published, result = [], AcmeResponse()
+        published: list[str] = []
+        response: AcmeResponse | None = None  # of the last step, where that was a request
         try:
             while True:
-                step = steps.send(result) if result.status else next(steps)
-                result = _DONE
+                step = next(steps) if response is None else steps.send(response)
+                response = None
                 if isinstance(step, AcmeRequest):
-                    result = await self._send(step)
+                    response = await self._send(step)
                 elif isinstance(step, PublishToken):
                     tokens[step.token] = step.text
                     published.append(step.token)
                 else:
-                    await trio.sleep(step.seconds)
+                    await trio.sleep(step)
         except StopIteration as end:
             found: T = end.value
             return found
@@ -68,7 +68,13 @@ class Client:
         host, port, target = _place(step.url)
         try:
             with trio.fail_after(REQUEST_TIMEOUT):
-                stream = await self._connect(host, port)
+                try:
+                    addresses: tuple[Address, ...] = (ipaddress.ip_address(host),)
+                except ValueError:
+                    addresses = (await host_addresses(self.resolver, host))[0][:ADDRESSES_DIALLED]
+                _, dialled = await dial_first(self.outside.dial, addresses, port, patience=ACME_CONNECT_TIMEOUT)
+                # The TLS handshake comes with the first byte.
+                stream = trio.SSLStream(dialled, self.context, server_hostname=host, https_compatible=True)
                 try:
                     return await self._exchange(stream, step, host, port, target)
                 finally:
@@ -80,27 +86,12 @@ class Client:
         except (OSError, trio.BrokenResourceError, BadResponse) as error:
             raise _fault(host, error) from error
 
-    async def _connect(self, host: str, port: int) -> trio.abc.Stream:
-        """A connection to the first address that accepts one; the TLS handshake comes with the first byte."""
-        addresses = (await self._addresses(host))[:ADDRESSES_DIALLED]
-        _, stream = await dial_first(self.outside.dial, addresses, port, patience=ACME_CONNECT_TIMEOUT)
-        return trio.SSLStream(stream, self.context, server_hostname=host, https_compatible=True)
-
-    async def _addresses(self, host: str) -> tuple[Address, ...]:
-        try:
-            return (ipaddress.ip_address(host),)
-        except ValueError:
-            return (await host_addresses(self.resolver, host))[0]
-
     async def _exchange(
         self, stream: trio.abc.Stream, step: AcmeRequest, host: str, port: int, target: str
     ) -> AcmeResponse:
         shown = f"[{host}]" if ":" in host else host
-        headers = [
-            ("Host", shown if port == 443 else f"{shown}:{port}"),
-            ("User-Agent", f"appliance/{__version__}"),  # RFC 8555 6.1
-            ("Accept", step.accept),
-        ]
+        agent = ("User-Agent", f"appliance/{__version__}")  # RFC 8555 6.1
+        headers = [("Host", shown if port == 443 else f"{shown}:{port}"), agent, ("Accept", step.accept)]
         if step.body:
             headers.append(("Content-Type", "application/jose+json"))
         answer = await send_request(stream, step.method, target, headers, step.body)
@@ -108,16 +99,9 @@ class Client:
         def header(name: bytes) -> str:
             return b"".join(answer.all(name)[:1]).decode("latin-1")
 
-        return AcmeResponse(
-            answer.status,
-            await answer.body(RESPONSE_BYTES),
-            header(b"replay-nonce"),
-            header(b"location"),
-            retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND),
-        )
-
-
-_DONE = AcmeResponse(status=1)  # the result of a step that sends no request
+        body = await answer.body(RESPONSE_BYTES)
+        retry_after = retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND)
+        return AcmeResponse(answer.status, body, header(b"replay-nonce"), header(b"location"), retry_after)
 
 
 def _place(url: str) -> tuple[str, int, str]:
@@ -133,19 +117,15 @@ def _place(url: str) -> tuple[str, int, str]:
 
 
 def _unreachable(host: str, reason: str) -> NotIssued:
-    return NotIssued(
-        f"{host} cannot be reached: {reason}",
-        f"Nothing, if it passes; else let this machine open connections to {host}.",
-    )
+    advice = f"Nothing, if it passes; else let this machine open connections to {host}."
+    return NotIssued(f"{host} cannot be reached: {reason}", advice)
 
 
 def _fault(host: str, error: BaseException) -> NotIssued:
     cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return NotIssued(
-            f"the certificate of {host} is not accepted: {cause.verify_message}",
-            "For an authority of your own name its root certificate in acme.ca_file; else look at the clock.",
-        )
+        advice = "For an authority of your own name its root certificate in acme.ca_file; else look at the clock."
+        return NotIssued(f"the certificate of {host} is not accepted: {cause.verify_message}", advice)
     if isinstance(cause, ssl.SSLError):
         return _unreachable(host, f"TLS failed: {str(cause.reason or 'the connection was closed').replace('_', ' ')}")
     if isinstance(cause, OSError) and cause.errno is not None:

@@ -18,10 +18,6 @@ COORDINATE = 32  # bytes, of a number of P-256 (RFC 7518 3.4, 6.2.1)
 Json = Mapping[str, object]
 
 
-class WrongCertificate(Exception):
-    """What the authority sent cannot be used, with the reason in words."""
-
-
 def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
@@ -68,9 +64,6 @@ def _compact(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-# ---- certificates
-
-
 def certificate_request(key: ec.EllipticCurvePrivateKey, names: Sequence[str]) -> bytes:
     """A signing request (DER) for these names, all of them alternative names: clients no longer read the subject."""
     alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
@@ -80,17 +73,17 @@ def certificate_request(key: ec.EllipticCurvePrivateKey, names: Sequence[str]) -
 
 
 def checked_chain(chain: bytes, key: ec.EllipticCurvePrivateKey, names: Sequence[str]) -> bytes:
-    """The chain (PEM) to keep, certificates and nothing else; raises `WrongCertificate`."""
+    """The chain (PEM) to keep, certificates and nothing else; raises ValueError with the reason."""
     try:
         certificates = x509.load_pem_x509_certificates(chain)
         given = names_of(certificates[0])
         fits = certificates[0].public_key() == key.public_key()
     except ValueError as error:
-        raise WrongCertificate(f"no certificate came: {error}") from error
+        raise ValueError(f"no certificate came: {error}") from error
     if not fits:
-        raise WrongCertificate("the certificate is for another key")
+        raise ValueError("the certificate is for another key")
     if missing := [name for name in names if name not in given]:
-        raise WrongCertificate(f"the certificate is not for {', '.join(missing)}")
+        raise ValueError(f"the certificate is not for {', '.join(missing)}")
     return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
 
 

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme.crypto import names_of, new_key, read_key
-from appliance.system import private_file
+from appliance.system.disk import write_private_file
 from appliance.tls.certificate_files import ACME_FILE
 from appliance.tls.self_signed import private_pem
 
@@ -46,16 +46,11 @@ class HeldCertificate:
 
 @dataclass(frozen=True, slots=True)
 class AcmeFiles:
-    """The files in one directory."""
-
     directory: Path
 
     @property
     def certificate(self) -> Path:
         return self.directory / ACME_FILE
-
-    def create_directory(self) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def state(self) -> AcmeState:
         """The state last saved; an empty one when that cannot be read."""
@@ -65,7 +60,7 @@ class AcmeFiles:
             return AcmeState()
 
     def save_state(self, state: AcmeState) -> None:
-        private_file.write(self.directory / STATE, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+        write_private_file(self.directory / STATE, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
 
     def account_key(self) -> tuple[ec.EllipticCurvePrivateKey, bool]:
         """The account's key, and whether it is new."""
@@ -74,7 +69,7 @@ class AcmeFiles:
             return read_key(file.read_bytes()), False
         except (FileNotFoundError, ValueError):
             key = new_key()
-            private_file.write(file, private_pem(key))
+            write_private_file(file, private_pem(key))
             return key, True
 
     def held(self) -> HeldCertificate | None:
@@ -84,10 +79,9 @@ class AcmeFiles:
             names, self_signed = names_of(leaf), leaf.issuer == leaf.subject
         except (OSError, ValueError):
             return None
-        return HeldCertificate(
-            names, leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp(), self_signed
-        )
+        not_before, not_after = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+        return HeldCertificate(names, not_before, not_after, self_signed)
 
     def save_certificate(self, key: ec.EllipticCurvePrivateKey, chain: bytes) -> None:
         """Replace the certificate; listeners notice the changed file."""
-        private_file.write(self.certificate, private_pem(key) + chain)
+        write_private_file(self.certificate, private_pem(key) + chain)

@@ -11,16 +11,8 @@ from typing import TypeVar
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.acme.crypto import (
-    Json,
-    WrongCertificate,
-    base64url,
-    certificate_request,
-    checked_chain,
-    signed,
-    thumbprint,
-)
-from appliance.acme.messages import AcmeResponse, Authorization, Challenge, Directory, Order, read
+from appliance.acme.crypto import Json, base64url, certificate_request, checked_chain, signed, thumbprint
+from appliance.acme.messages import AcmeResponse, Authorization, Directory, Order, read
 from appliance.acme.problems import BAD_NONCE, NO_ACCOUNT, NotIssued, Problem, explain
 
 NONCE_TRIES = 10  # of one request; an authority may invalidate nonces at any time (RFC 8555 6.5)
@@ -34,7 +26,7 @@ Stated = TypeVar("Stated", Order, Authorization)
 
 @dataclass(frozen=True, slots=True)
 class AcmeRequest:
-    """Send this request; an `Answer` is sent back."""
+    """Send this request; its response is sent back."""
 
     method: str
     url: str
@@ -50,14 +42,7 @@ class PublishToken:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Sleep."""
-
-    seconds: float
-
-
-Step = AcmeRequest | PublishToken | Wait
+Step = AcmeRequest | PublishToken | float  # a number: sleep so many seconds
 Steps = Generator[Step, AcmeResponse, T]
 
 
@@ -76,24 +61,22 @@ class Issuance:
 
     def certificate(self, certificate_key: ec.EllipticCurvePrivateKey) -> Steps[bytes]:
         """The steps to the chain (PEM) for the names and this key."""
-        self._directory = read((yield from self._get(self.directory_url)).body, Directory)
+        self._directory = read(self._accepted((yield AcmeRequest("GET", self.directory_url))).body, Directory)
         place, order = yield from self._order()
         yield from self._authorize(order)
         order = yield from self._until(place, Order, ("pending",))
         if order.status == "ready":
             request = base64url(certificate_request(certificate_key, self.names))
-            answer = yield from self._post(order.finalize, {"csr": request})
-            order = read(answer.body, Order)
+            order = read((yield from self._post(order.finalize, {"csr": request})).body, Order)
         order = yield from self._until(place, Order, ("pending", "ready", "processing"), order)
         if order.status != "valid" or not order.certificate:
-            raise self._refused(order.error)
+            gave_up = NotIssued("the authority gave the order up")
+            raise gave_up if order.error is None else explain(order.error, self.names)
         answer = yield from self._post(order.certificate, None, accept="application/pem-certificate-chain")
         try:
             return checked_chain(answer.body, certificate_key, self.names)
-        except WrongCertificate as wrong:
+        except ValueError as wrong:
             raise NotIssued(f"the authority's certificate cannot be used: {wrong}") from wrong
-
-    # ---- account and order
 
     def _register(self) -> Steps[None]:
         """Create the account, or find it by its key (RFC 8555 7.3)."""
@@ -123,15 +106,17 @@ class Issuance:
             raise NotIssued("the authority took an order and did not say where it is")
         return answer.location, read(answer.body, Order)
 
-    # ---- challenges
-
     def _authorize(self, order: Order) -> Steps[None]:
         """Answer a challenge for each name that is not authorized yet, then wait for the results."""
         pending = []
         for url in order.authorizations:
             authorization = read((yield from self._post(url, None)).body, Authorization)
             if authorization.status == "pending":
-                challenge = self._http_challenge(authorization)
+                offered = [each for each in authorization.challenges if each.type == "http-01"]
+                challenge = next((each for each in offered if each.token and each.url), None)
+                if challenge is None:
+                    text = f"the authority offers no proof by HTTP for {authorization.identifier.value}"
+                    raise NotIssued(text, "Use names without a wildcard, or another authority.")
                 yield PublishToken(challenge.token, f"{challenge.token}.{thumbprint(self.key)}")
                 if challenge.status in ("", "pending"):
                     yield from self._post(challenge.url, {})
@@ -143,25 +128,11 @@ class Issuance:
             if authorization.status != "valid":
                 raise self._not_authorized(authorization)
 
-    def _http_challenge(self, authorization: Authorization) -> Challenge:
-        for challenge in authorization.challenges:
-            if challenge.type == "http-01" and challenge.token and challenge.url:
-                return challenge
-        name = authorization.identifier.value
-        raise NotIssued(
-            f"the authority offers no proof by HTTP for {name}", "Use names without a wildcard, or another authority."
-        )
-
     def _not_authorized(self, authorization: Authorization) -> NotIssued:
         name, problem = authorization.identifier.value, authorization.error
         if problem is None:
             return NotIssued(f"the authority did not find {name} to be ours ({authorization.status})")
         return explain(problem, [name], validating=True)
-
-    def _refused(self, problem: Problem | None) -> NotIssued:
-        return NotIssued("the authority gave the order up") if problem is None else explain(problem, self.names)
-
-    # ---- requests
 
     def _until(
         self, url: str, kind: type[Stated], pending: Sequence[str], known: Stated | None = None
@@ -176,11 +147,8 @@ class Issuance:
             if known.status not in pending:
                 return known
             known = None
-            yield Wait(wait)
+            yield wait
         raise NotIssued("the authority did not come to a decision", "Nothing: it is asked again.")
-
-    def _get(self, url: str) -> Steps[AcmeResponse]:
-        return self._accepted((yield AcmeRequest("GET", url)))
 
     def _post(self, url: str, payload: Json | None, *, accept: str = "application/json") -> Steps[AcmeResponse]:
         """A signed request, again with a new nonce when the authority rejects the one it gave."""

@@ -19,8 +19,6 @@ MAX_RETRY_AFTER = 7 * 86400.0  # seconds; a longer wait is cut to this
 
 @dataclass(frozen=True, slots=True)
 class AcmeResponse:
-    """What is used of an HTTP response."""
-
     status: int = 0
     body: bytes = b""
     nonce: str = ""  # Replay-Nonce
@@ -45,8 +43,6 @@ class Directory(msgspec.Struct, rename="camel"):
 
 
 class Identifier(msgspec.Struct):
-    """A name for the certificate."""
-
     value: str
 
 
@@ -87,10 +83,8 @@ def read(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise NotIssued(f"the authority's answer cannot be read: {error}", _WRONG_URL) from error
-
-
-_WRONG_URL = "Look whether acme.directory is the URL of an ACME directory."
+        advice = "Look whether acme.directory is the URL of an ACME directory."
+        raise NotIssued(f"the authority's answer cannot be read: {error}", advice) from error
 
 
 def retry_after_seconds(value: str, now: float) -> float | None:

@@ -20,8 +20,6 @@ class NotIssued(Exception):
 
 
 class Subject(msgspec.Struct):
-    """The name that a problem is about."""
-
     value: str = ""
 
 
@@ -40,7 +38,7 @@ class Problem(msgspec.Struct):
 
 
 # Reason and advice, by the types of RFC 8555 6.7; {0} is the name, or the names, concerned.
-_WORDS: dict[str, tuple[str, str]] = {
+_WORDS_BY_TYPES: dict[str, tuple[str, str]] = {
     "connection": (
         "port 80 of {0} is not reached from outside",
         "Let port 80 of {0} lead to acme.bind: look at the DNS record, the firewall and any NAT.",
@@ -49,11 +47,7 @@ _WORDS: dict[str, tuple[str, str]] = {
         "the authority finds no address of {0} in DNS",
         "Publish an A or AAAA record for {0} that leads to this machine, or take it out of acme.names.",
     ),
-    "unauthorized": (
-        "what answers on port 80 of {0} is not this server",
-        "Let port 80 of {0} lead to acme.bind, or have what is there pass on /.well-known/acme-challenge/.",
-    ),
-    "incorrectResponse": (
+    "unauthorized incorrectResponse": (
         "what answers on port 80 of {0} is not this server",
         "Let port 80 of {0} lead to acme.bind, or have what is there pass on /.well-known/acme-challenge/.",
     ),
@@ -61,31 +55,24 @@ _WORDS: dict[str, tuple[str, str]] = {
         "a CAA record in DNS forbids this authority to issue for {0}",
         "Change the CAA record of {0}, or choose another authority with acme.directory.",
     ),
-    "rejectedIdentifier": (
+    "rejectedIdentifier unsupportedIdentifier": (
         "the authority does not issue for {0}",
         "Use names under a public domain of yours: acme.names, server.hostname, http.base_url.",
     ),
-    "unsupportedIdentifier": (
-        "the authority does not issue for {0}",
-        "Use names under a public domain of yours: acme.names, server.hostname, http.base_url.",
-    ),
-    "rateLimited": (
-        "the authority has had too many requests",
-        "Nothing: it is asked again when it allows.",
-    ),
+    "rateLimited": ("the authority has had too many requests", "Nothing: it is asked again when it allows."),
     "externalAccountRequired": (
         "the authority wants an account that was made with it beforehand",
         "Choose an authority that does not, with acme.directory.",
     ),
-    "userActionRequired": (
-        "the authority wants something done by its customer",
-        "Read what it says, and do it.",
+    "userActionRequired": ("the authority wants something done by its customer", "Read what it says, and do it."),
+    "invalidContact unsupportedContact": (
+        "the authority does not accept the address in acme.email",
+        "Correct acme.email.",
     ),
-    "invalidContact": ("the authority does not accept the address in acme.email", "Correct acme.email."),
-    "unsupportedContact": ("the authority does not accept the address in acme.email", "Correct acme.email."),
     "accountDoesNotExist": ("the authority does not know the account", ""),
     "serverInternal": ("the authority has trouble of its own", "Nothing: it is asked again."),
 }
+_WORDS = {kind: words for kinds, words in _WORDS_BY_TYPES.items() for kind in kinds.split()}
 # RFC 8555 6.7 has "unauthorized" also for an account that lacks a permission, which port 80 has nothing to do with.
 _ACCOUNT_UNAUTHORIZED = (
     "the authority refuses the account",
@@ -97,21 +84,12 @@ def explain(
     problem: Problem, names: Sequence[str], *, validating: bool = False, retry_after: float | None = None
 ) -> NotIssued:
     """The error for a problem document; `validating` when it is about the proof for a name."""
-    first = _most_specific(problem)
+    first = problem.subproblems[0] if problem.subproblems else problem  # it says more than "compound"
     about = first.identifier.value if first.identifier and first.identifier.value else ", ".join(names)
     words, advice = _WORDS.get(first.kind, ("the authority refuses", ""))
     if first.kind == "unauthorized" and not validating:
         words, advice = _ACCOUNT_UNAUTHORIZED
-    detail = _plain(" ".join(filter(None, (first.detail, first.instance))) or first.kind)
-    text = f"{words.format(about)}: {detail}" if detail else words.format(about)
+    text, said = words.format(about), " ".join(filter(None, (first.detail, first.instance))) or first.kind
+    if detail := " ".join("".join(c if c.isprintable() else " " for c in said).split()):
+        text += f": {detail if len(detail) <= DETAIL_LIMIT else detail[: DETAIL_LIMIT - 1] + '…'}"
     return NotIssued(text, advice.format(about), kind=problem.kind, retry_after=retry_after)
-
-
-def _most_specific(problem: Problem) -> Problem:
-    """The first of the subproblems, if any: it says more than "compound"."""
-    return problem.subproblems[0] if problem.subproblems else problem
-
-
-def _plain(text: str) -> str:
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= DETAIL_LIMIT else line[: DETAIL_LIMIT - 1] + "…"

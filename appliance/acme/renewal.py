@@ -31,8 +31,6 @@ from appliance.tls.trust import https_context
 ATTEMPT_TIMEOUT = 600.0  # seconds
 ERROR_FROM = 3  # failures in a row from which on they are logged as errors
 
-Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
-
 log = get_logger("acme")
 
 
@@ -42,32 +40,26 @@ class Renewer:
 
     settings: AcmeSettings
     files: AcmeFiles
-    issue: Issue
+    issue: Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
     outside: Outside
     in_thread: Callable[..., Awaitable[None]] = trio.to_thread.run_sync  # for writing to disk
     wake: Wake = field(default_factory=Wake)
-    _spread: float = field(init=False)
+    _spread: float = 0.0  # from 0 to 1, for each certificate
     _state: AcmeState = field(default_factory=AcmeState)
 
-    def __post_init__(self) -> None:
-        self._spread = self.outside.random()
-
     async def run(self) -> None:
-        self._state = self.files.state()
+        self._spread, self._state = self.outside.random(), self.files.state()
         while True:
             try:
-                await self._step()
+                held, now = self.files.held(), self._now()
+                due = schedule.due_at(self.settings, self._state, held, now, self._spread)
+                if due > now:
+                    await self.wake.wait(due - now)
+                else:
+                    await self._attempt(held)
             except Exception:  # a certificate that the library cannot read, or a bug
                 log.exception("renewing the certificate failed")
                 await trio.sleep(SLEEP_LIMIT)
-
-    async def _step(self) -> None:
-        held, now = self.files.held(), self._now()
-        due = schedule.due_at(self.settings, self._state, held, now, self._spread)
-        if due > now:
-            await self.wake.wait(due - now)
-        else:
-            await self._attempt(held)
 
     def try_now(self) -> None:
         """Retry at once after a failure, whose cause may be repaired; the authority's Retry-After still counts."""
@@ -92,7 +84,7 @@ class Renewer:
 
     async def _renew(self) -> None:
         settings, state = self.settings, self._state
-        self.files.create_directory()
+        self.files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         account_key, is_new = self.files.account_key()
         known = not is_new and state.account_at == settings.directory
         account = state.account if known else ""
@@ -126,7 +118,8 @@ class Renewer:
             next_try=int(now + wait),
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
         )
-        fields = {"reason": state.error, "advice": state.advice, "next_try": format_time(schedule.next_try(state))}
+        next_try = format_time(max(state.next_try, state.not_before))
+        fields = {"reason": state.error, "advice": state.advice, "next_try": next_try}
         missing = held is None or held.self_signed
         event = "there is no certificate yet" if missing else "the certificate could not be renewed"
         (log.warning if failures < ERROR_FROM else log.error)(event, names=list(self.settings.names), **fields)
@@ -145,11 +138,7 @@ class Renewer:
 
 
 async def serve(
-    config: Config,
-    outside: Outside,
-    live: LiveSettings,
-    *,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    config: Config, outside: Outside, live: LiveSettings, *, task_status: trio.TaskStatus[list[str]]
 ) -> None:
     """Answer challenges and renew the certificate until cancelled; returns at once where ACME is off."""
     if not config.acme.enabled:

@@ -56,23 +56,15 @@ def wanted(settings: AcmeSettings) -> str:
     return f"{certificate_wanted(settings)} {settings.email}"
 
 
-def is_good(settings: AcmeSettings, state: AcmeState, held: HeldCertificate | None) -> bool:
-    """Whether the certificate is the one that the settings ask for, of any age."""
-    return held is not None and not held.self_signed and state.issued_for == certificate_wanted(settings)
-
-
 def due_at(settings: AcmeSettings, state: AcmeState, held: HeldCertificate | None, now: float, spread: float) -> float:
     """When to send the next request. A time too far away was saved under a wrong clock, and does not count."""
     retry_after = state.not_before if state.not_before <= now + MAX_RETRY_AFTER else 0
     if state.failures and state.tried_for == wanted(settings):
         farthest = now + RETRY_DELAYS[-1] * 2
         return max(state.next_try if state.next_try <= farthest else 0, retry_after)
-    life = held.not_after - held.not_before if held else LEAST_GAP
-    due = min(state.issued_at, now) + gap(life) if state.issued_for == certificate_wanted(settings) else 0
-    if held is not None and is_good(settings, state, held):
+    if state.issued_for != certificate_wanted(settings):
+        return retry_after
+    due = min(state.issued_at, now) + gap(held.not_after - held.not_before if held else LEAST_GAP)
+    if held is not None and not held.self_signed:
         due = max(due, renewal(held.not_before, held.not_after, settings.renew_before, spread))
     return max(due, retry_after)
-
-
-def next_try(state: AcmeState) -> float:
-    return max(state.next_try, state.not_before)

@@ -9,7 +9,7 @@ from appliance.backup.unfinished import RestoreInterrupted
 from appliance.config.settings import Config, ConfigError
 from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
-from appliance.net.listeners import bind_error, binds
+from appliance.net.local_addresses import bind_error, binds
 from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
 from appliance.store.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
 from appliance.system.instance_lock import AlreadyRunning

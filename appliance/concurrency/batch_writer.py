@@ -26,12 +26,9 @@ class BatchWriter(Generic[Result]):
     def __init__(
         self, part: str, write: Callable[[list[Result]], Awaitable[None]], named: Callable[[Result], dict[str, str]]
     ) -> None:
-        self._log = get_logger(part)
-        self._put = write
-        self._named = named
+        self._log, self._put, self._named = get_logger(part), write, named
         self._waiting: list[Result] = []
-        self._wake = Wake()
-        self._closing = False
+        self._wake, self._closing = Wake(), False
 
     def add(self, result: Result) -> None:
         self._waiting.append(result)
@@ -63,16 +60,12 @@ class BatchWriter(Generic[Result]):
                     return
                 await trio.sleep(STORAGE_PAUSE)
             except Exception as error:
-                await self._write_alone(batch, error, done)
+                if len(batch) > 1:  # one of them cannot be written: find out which
+                    for result in batch:
+                        await self._write([result], done)
+                else:  # not repeated: an endless loop would be worse
+                    self._log.exception("a result cannot be recorded", error, **self._named(batch[0]))
+                    done(batch[0], False)
                 return
         for result in batch:
             done(result, True)
-
-    async def _write_alone(self, batch: list[Result], error: Exception, done: Callable[[Result, bool], None]) -> None:
-        """One result cannot be written. It is not repeated: an endless loop would be worse."""
-        if len(batch) > 1:
-            for result in batch:
-                await self._write([result], done)
-            return
-        self._log.exception("a result cannot be recorded", error, **self._named(batch[0]))
-        done(batch[0], False)

@@ -1,10 +1,10 @@
-"""A bounded cache whose values expire. For lookups of DNS, TLS policies, credentials and the like.
+"""Results kept and shared: a bounded cache whose values expire, and work that several tasks wait for at once.
 
-When it is full, the value that was used longest ago goes. Every call takes constant time.
+For lookups of DNS, TLS policies, credentials and the like.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 import trio
@@ -16,19 +16,15 @@ Value = TypeVar("Value")
 class TtlCache(Generic[Key, Value]):
     """At most `size` values, each for `ttl` by the clock (Trio's: seconds). A value must not be None.
 
-    By a wall clock that was set back, a value comes from the future; it counts as expired.
+    When it is full, the value that was used longest ago goes. Every call takes constant time. By a wall clock that was
+    set back, a value comes from the future; it counts as expired.
     """
 
-    __slots__ = ("_clock", "_entries", "_size", "_ttl")
-
     def __init__(self, size: int, ttl: float, clock: Callable[[], float] = trio.current_time) -> None:
-        self._size = size
-        self._ttl = ttl
-        self._clock = clock
+        self._size, self._ttl, self._clock = size, ttl, clock
         self._entries: OrderedDict[Key, tuple[Value, float, float]] = OrderedDict()  # value, since, until
 
     def get(self, key: Key) -> Value | None:
-        """The value, unless there is none or it has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -59,3 +55,27 @@ class TtlCache(Generic[Key, Value]):
     def __len__(self) -> int:
         """How many values are held, expired ones included."""
         return len(self._entries)
+
+
+class SingleFlight(Generic[Key, Value]):
+    """Runs work once for all tasks that ask for the same key meanwhile; keeps no result afterwards.
+
+    The first task does the work. When it is cancelled, or its work raises, the next waiting task does it again; so work
+    that would fail for all of them should return its failure.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[Key, tuple[trio.Event, list[Value]]] = {}  # the end; then one value, none after a failure
+
+    async def run(self, key: Key, work: Callable[[], Awaitable[Value]]) -> Value:
+        while running := self._running.get(key):
+            await running[0].wait()
+            if running[1]:
+                return running[1][0]
+        ended, values = self._running[key] = trio.Event(), []
+        try:
+            values.append(await work())
+            return values[0]
+        finally:
+            del self._running[key]
+            ended.set()

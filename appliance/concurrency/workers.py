@@ -54,12 +54,9 @@ class _Piece:
 class FairQueue:
     """Start-time fair queueing between owners for a scarce resource, by what each piece of work really cost."""
 
-    def __init__(
-        self, at_once: int, *, patience: float = QUEUE_TIMEOUT, rest: float = 1.0, longest_rest: float = LONGEST_REST
-    ) -> None:
+    def __init__(self, at_once: int, *, patience: float = QUEUE_TIMEOUT, rest: float = 1.0) -> None:
         self._free = at_once
         self._rest = rest  # times what a piece took
-        self._longest_rest = longest_rest  # seconds
         self._patience = patience
         self._waiting: dict[str, list[_Piece]] = {}  # by owner, oldest first
         self._queued = 0
@@ -85,7 +82,13 @@ class FairQueue:
         if self._free:
             self._begin(piece)
             return
-        self._enqueue(piece)
+        mine = self._waiting.setdefault(piece.owner, [])
+        if piece.owner != SERVER_WORK and (len(mine) >= QUEUED_PER_OWNER or self._queued >= QUEUED):
+            if not mine:
+                del self._waiting[piece.owner]
+            raise _busy()
+        mine.append(piece)
+        self._queued += 1
         try:
             with trio.fail_after(self._patience):
                 await piece.begin.wait()
@@ -97,15 +100,6 @@ class FairQueue:
             if isinstance(ended, trio.TooSlowError):
                 raise _busy() from None
             raise
-
-    def _enqueue(self, piece: _Piece) -> None:
-        mine = self._waiting.setdefault(piece.owner, [])
-        if piece.owner != SERVER_WORK and (len(mine) >= QUEUED_PER_OWNER or self._queued >= QUEUED):
-            if not mine:
-                del self._waiting[piece.owner]
-            raise _busy()
-        mine.append(piece)
-        self._queued += 1
 
     def _forget(self, piece: _Piece) -> None:
         mine = self._waiting[piece.owner]
@@ -121,7 +115,7 @@ class FairQueue:
 
     def _end(self, piece: _Piece) -> None:
         self._free += 1
-        self._rested = trio.current_time() + min(self._rest * piece.seconds, self._longest_rest)
+        self._rested = trio.current_time() + min(self._rest * piece.seconds, LONGEST_REST)
         self._used[piece.owner] = max(self._now, self._used.get(piece.owner, 0.0)) + piece.seconds
         if self._waiting:
             owner = min(self._waiting, key=lambda each: self._used.get(each, 0.0))
@@ -134,8 +128,6 @@ class FairQueue:
 
 
 class Workers:
-    """The threads, shared fairly between owners."""
-
     def __init__(self, threads: int = THREADS, patience: float = QUEUE_TIMEOUT) -> None:
         self._queue = FairQueue(threads, patience=patience)
         self._limiter = trio.CapacityLimiter(threads)
@@ -149,6 +141,5 @@ class Workers:
 
 
 def _busy() -> Refused:
-    return Refused(
-        Code.TEMPORARY_FAILURE, "The server has too much work of this kind waiting. Retry later.", retry_after=2
-    )
+    text = "The server has too much work of this kind waiting. Retry later."
+    return Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)

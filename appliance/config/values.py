@@ -84,7 +84,7 @@ def is_host_name(text: str) -> bool:
     return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -93,7 +93,7 @@ def _is_address(text: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    return is_host_name(text) or _is_address(text)
+    return is_host_name(text) or is_address(text)
 
 
 def _read_host_name(value: object) -> str:
@@ -151,7 +151,7 @@ def _read_bind(value: object) -> Endpoint:
 def _read_resolver(value: object) -> Endpoint:
     text = value if isinstance(value, str) else ""
     wanted = 'an IP address with or without a port, such as "127.0.0.1:5353" or "::1"'
-    if _is_address(text):
+    if is_address(text):
         return Endpoint(text, DNS_PORT)
     host, _, port = text.rpartition(":")
     endpoint = _endpoint(host, port, wanted, value)
@@ -164,7 +164,7 @@ def _endpoint(host: str, port: str, wanted: str, value: object) -> Endpoint:
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
     # Brackets are for IPv6 and IPv6 is for brackets: "::1:80" could be read in two ways.
-    if not _is_address(bare) or bracketed != (":" in bare) or not _PORT.fullmatch(port):
+    if not is_address(bare) or bracketed != (":" in bare) or not _PORT.fullmatch(port):
         raise _wrong(wanted, value)
     if int(port) > 65535:
         raise ValueError(f"port {port} is over 65535")

@@ -38,9 +38,9 @@ from appliance.deliver.tls_policy import TlsChoice, TlsLevel
 from appliance.deliver.warmup import NoWarmup, Permit
 from appliance.message.addresses import parse
 from appliance.model.mail import Outcome
+from appliance.net.dial import Shortage, raise_if_short
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.system.shortage import Shortage, raise_if_short
 from appliance.telemetry.log import get_logger
 
 THREAD_BYTES = 256 * 1024  # of a message whose payload is made in a thread

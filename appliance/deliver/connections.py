@@ -1,14 +1,13 @@
 """Idle SMTP connections, kept for the next message to the same server and closed with QUIT when none comes."""
 
-from collections import deque
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import trio
 
 from appliance.deliver.route import Relay
 from appliance.deliver.smtp.connection import SmtpConnection
+from appliance.net.idle_pool import IdlePool
 
 SMTP_IDLE_LIMIT = 20.0  # seconds a connection waits for the next message; servers give up on idle ones at 30 to 300
 IDLE_CONNECTIONS = 100  # kept open in all
@@ -24,32 +23,11 @@ class ConnectionKey(NamedTuple):
     relay: Relay | None = None  # whom we are logged in to, and as whom
 
 
-@dataclass(slots=True)
-class _Idle:
-    connection: SmtpConnection
-    since: float
-
-
-@dataclass(slots=True)
-class Connections:
-    """The idle connections, by key; the one used last is taken first, so that the others time out."""
-
-    clock: Callable[[], float] = trio.current_time
-    most_idle: int = IDLE_CONNECTIONS
-    _idle: dict[ConnectionKey, deque[_Idle]] = field(default_factory=dict)
-    _count: int = 0
-    _to_quit: list[SmtpConnection] = field(default_factory=list)
-
-    def take(self, key: ConnectionKey) -> SmtpConnection | None:
-        """An idle connection with that key, no longer kept here."""
-        waiting = self._idle.get(key)
-        if not waiting:
-            return None
-        self._count -= 1
-        idle = waiting.pop()
-        if not waiting:
-            del self._idle[key]
-        return idle.connection
+class Connections(IdlePool[ConnectionKey, SmtpConnection]):
+    def __init__(self, most_idle: int = IDLE_CONNECTIONS) -> None:
+        super().__init__()
+        self.most_idle = most_idle
+        self.to_quit: list[SmtpConnection] = []
 
     def give_back(self, key: ConnectionKey, connection: SmtpConnection, most_transactions: int) -> None:
         """Keep a connection for the next message; one that has carried enough is to be closed.
@@ -58,43 +36,29 @@ class Connections:
         """
         if not connection.reusable:
             return
-        if connection.transactions >= most_transactions or self._count >= self.most_idle:
-            self._to_quit.append(connection)
-            return
-        self._idle.setdefault(key, deque()).append(_Idle(connection, self.clock()))
-        self._count += 1
-
-    @property
-    def some_to_quit(self) -> bool:
-        return bool(self._to_quit)
+        if connection.transactions >= most_transactions or len(self) >= self.most_idle:
+            self.to_quit.append(connection)
+        else:
+            self.put(key, connection)
 
     async def close_idle(self, older_than: float = SMTP_IDLE_LIMIT) -> None:
         """Say QUIT on the connections that have not been used for a while."""
-        limit = self.clock() - older_than
-        old = len(self._to_quit)
-        for key in list(self._idle):
-            waiting = self._idle[key]
-            while waiting and waiting[0].since <= limit:
-                self._to_quit.append(waiting.popleft().connection)
-            if not waiting:
-                del self._idle[key]
-        self._count -= len(self._to_quit) - old
+        limit = trio.current_time() - older_than
+        while (connection := self.take_oldest(idle_since=limit)) is not None:
+            self.to_quit.append(connection)
         await self.quit_ended()
 
     async def drop_idle(self) -> None:
         """Close all idle connections at once, without QUIT: this machine needs the descriptors."""
-        dropped = [idle.connection for waiting in self._idle.values() for idle in waiting] + self._to_quit
-        self._idle.clear()
-        self._to_quit.clear()
-        self._count = 0
+        dropped, self.to_quit = self.to_quit, []
+        while (connection := self.take_oldest()) is not None:
+            dropped.append(connection)
         for connection in dropped:
             await connection.aclose()
 
     async def quit_ended(self) -> None:
         """Say QUIT on the connections that are to be closed."""
-        if not self._to_quit:
-            return
-        ending, self._to_quit = self._to_quit, []
+        ending, self.to_quit = self.to_quit, []
         async with trio.open_nursery() as nursery:
             for connection in ending:
                 nursery.start_soon(connection.quit)

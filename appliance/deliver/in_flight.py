@@ -21,8 +21,8 @@ from appliance.deliver.preparing import Ready
 from appliance.deliver.smtp.deadlines import Progress
 from appliance.deliver.warmup import NoWarmup, Permit
 from appliance.model.mail import OutgoingSession
+from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.outside import Outside
-from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
 
 STALLED_CHECK = 1.0  # seconds between two searches for sessions that should give way

@@ -15,8 +15,8 @@ import trio
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
+from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.http_client import BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
-from appliance.system.shortage import Shortage, raise_if_short
 
 POLICY_AGE_LIMIT = 31_557_600  # seconds, one year: the most that RFC 8461 3.2 allows
 POLICY_MX_LIMIT = 100  # patterns of one policy that are read; no real one has as many

@@ -17,13 +17,12 @@ from ipaddress import ip_address
 
 import trio
 
-from appliance.concurrency.single_flight import SingleFlight
-from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import RelayTls
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
-from appliance.system.shortage import Shortage
+from appliance.net.dial import Shortage
 from appliance.telemetry.log import get_logger
 
 HOSTS_LOOKED_UP = 10  # MX hosts of one domain; more would be a way to make us ask and ask

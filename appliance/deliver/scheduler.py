@@ -17,6 +17,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.concurrency.batch_writer import BatchWriter
+from appliance.concurrency.wake import ClockJumps
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.due_mail import DueMail, Envelope, envelopes, in_turn
 from appliance.deliver.fairness import may_take
@@ -30,11 +31,10 @@ from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Re
 from appliance.deliver.warmup import NoWarmup
 from appliance.errors import Refused
 from appliance.model.mail import Outcome
+from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import NewMail, due_recipients
-from appliance.system.clock_jumps import ClockJumps
-from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 
@@ -376,7 +376,7 @@ class Scheduler:
             if self.limiters.has_moved(limiter, active.ready.routed.route):
                 self._pending.reassign(limiter.pool, lambda ready: self.limiters.of_route(ready.routed.route))
                 self._start_all()
-            if self.deliverer.connections.some_to_quit:  # not waited for: a result must not wait for a QUIT
+            if self.deliverer.connections.to_quit:  # not waited for: a result must not wait for a QUIT
                 self._attempts.start_soon(self.deliverer.connections.quit_ended)
             active = None if self._in_flight.others_wait else self._next_of(limiter.pool)
 

@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from appliance.concurrency.single_flight import SingleFlight
-from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import RelayTls
 from appliance.deliver import dane
 from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, Tlsa
-from appliance.system.shortage import Shortage
+from appliance.net.dial import Shortage
 
 POLICIES_KEPT = 10_000  # domains remembered
 POLICY_LEAST_AGE = 300  # seconds a policy is kept even if it says less: otherwise every message would fetch it

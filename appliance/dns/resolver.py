@@ -24,11 +24,10 @@ import dns.rdatatype
 import dns.resolver
 import trio
 
-from appliance.concurrency.single_flight import SingleFlight
-from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.values import DNS_PORT, Endpoint
 from appliance.errors import error_text
-from appliance.system.shortage import lack_behind
+from appliance.net.dial import lack_behind
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
 QUERY_TRIES = 3  # for one question, going round the resolvers
@@ -79,7 +78,7 @@ class LookupFailed(Exception):
 class NotAsked(LookupFailed):
     """A lookup that this machine could not make for want of descriptors or the like; says nothing about the name.
 
-    Delivery and webhooks wait and repeat it, see `shortage`; for all others it is a temporary failure.
+    Delivery and webhooks wait and repeat it, see `net.dial`; for all others it is a temporary failure.
     """
 
     def __init__(self, lack: str) -> None:

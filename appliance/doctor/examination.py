@@ -20,7 +20,7 @@ from appliance.model.mail import StoredDkimKey
 from appliance.model.queue import PoolHold
 from appliance.model.warmup import WarmupStatus
 from appliance.net.address_policy import Address
-from appliance.net.listeners import binds
+from appliance.net.local_addresses import binds
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.integrity import QuickCheck, quick_check

@@ -20,7 +20,7 @@ from appliance.config.values import Endpoint
 from appliance.doctor.facts import AcmeFacts, CertificateFacts, DiskFacts, ListenerFacts
 from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE
-from appliance.net.listeners import bind_error
+from appliance.net.local_addresses import bind_error
 from appliance.store import FILE_NAME as DATABASE
 from appliance.tls.certificate import tls_context
 from appliance.tls.certificate_files import acme_directory

@@ -28,7 +28,7 @@ from appliance.message.template import Template
 from appliance.model.mail import Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 from appliance.telemetry.message_log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
 from appliance.times import HOUR, SECOND

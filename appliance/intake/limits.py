@@ -13,7 +13,7 @@ from pathlib import Path
 from appliance.config.values import MIB, Share
 from appliance.errors import Code, Refused
 from appliance.outside import Outside
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 
 BUCKETS = 10_000  # credentials remembered; the longest unused go first, and those are full again anyway
 SHARE_KEPT = 10_000_000  # microseconds; computing the share takes three system calls

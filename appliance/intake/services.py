@@ -10,7 +10,7 @@ from appliance.intake.login_throttle import LoginThrottle
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ is a common way around such lists. An IPv6 address that embeds an IPv4 address i
 admits the form (a NAT64 prefix, say), the embedded IPv4 address has to pass as well.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
@@ -64,29 +64,18 @@ _REFUSED_V6 = (
 )
 _GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")  # RFC 4291 2.4; IANA has assigned nothing else
 
-
-def _last_32(bits: int) -> tuple[int, ...]:
-    return (bits & 0xFFFFFFFF,)
-
-
-def _after_16(bits: int) -> tuple[int, ...]:
-    return (bits >> 80 & 0xFFFFFFFF,)
-
-
-def _server_and_client(bits: int) -> tuple[int, ...]:
-    return (bits >> 64 & 0xFFFFFFFF, ~bits & 0xFFFFFFFF)  # RFC 4380 4: the client's is inverted
-
-
-# Where an IPv6 address embeds IPv4 addresses. RFC 8215 leaves the position in its prefix open; most translators use the
-# last 32 bits, and any other layout leaves zeros there, which are refused.
-_EMBEDDING: tuple[tuple[IPv6Network, Callable[[int], tuple[int, ...]]], ...] = (
-    (IPv6Network("::/96"), _last_32),
-    (IPv6Network("::ffff:0:0/96"), _last_32),
-    (IPv6Network("::ffff:0:0:0/96"), _last_32),
-    (IPv6Network("64:ff9b::/96"), _last_32),
-    (IPv6Network("64:ff9b:1::/48"), _last_32),
-    (IPv6Network("2001::/32"), _server_and_client),
-    (IPv6Network("2002::/16"), _after_16),
+# Where an IPv6 address embeds IPv4 addresses: how far each is shifted, and which of its bits are inverted. RFC 8215
+# leaves the position in its prefix open; most translators use the last 32 bits, and any other layout leaves zeros
+# there, which are refused.
+_LAST_32 = ((0, 0),)
+_EMBEDDING = (
+    (IPv6Network("::/96"), _LAST_32),
+    (IPv6Network("::ffff:0:0/96"), _LAST_32),
+    (IPv6Network("::ffff:0:0:0/96"), _LAST_32),
+    (IPv6Network("64:ff9b::/96"), _LAST_32),
+    (IPv6Network("64:ff9b:1::/48"), _LAST_32),
+    (IPv6Network("2001::/32"), ((64, 0), (0, 0xFFFFFFFF))),  # RFC 4380 4: the server's, and the client's, inverted
+    (IPv6Network("2002::/16"), ((80, 0),)),
 )
 _NOT_EMBEDDING = (IPv6Address("::"), IPv6Address("::1"))  # in ::/96, yet IPv6's own
 
@@ -103,9 +92,10 @@ def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Ad
     address, allowed = _without_zone(address), tuple(allowed)
     if not is_allowed(address, allowed) and (reason := _reason(address, own)):
         return f"{address} is {reason}"
-    for inside in _embedded(address):
-        if reason := refusal(inside, allowed, own):
-            return f"{address} carries an IPv4 address: {reason}"
+    if isinstance(address, IPv6Address) and address not in _NOT_EMBEDDING:
+        for shift, flip in next((places for network, places in _EMBEDDING if address in network), ()):
+            if reason := refusal(IPv4Address((int(address) >> shift & 0xFFFFFFFF) ^ flip), allowed, own):
+                return f"{address} carries an IPv4 address: {reason}"
     return None
 
 
@@ -122,15 +112,6 @@ def _reason(address: Address, own: Container[Address]) -> str | None:
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST_V6:
         return f"a reserved address (outside {_GLOBAL_UNICAST_V6})"
     return "an address of this machine" if address in own else None
-
-
-def _embedded(address: Address) -> tuple[IPv4Address, ...]:
-    if isinstance(address, IPv4Address) or address in _NOT_EMBEDDING:
-        return ()
-    for network, read in _EMBEDDING:
-        if address in network:
-            return tuple(IPv4Address(bits) for bits in read(int(address)))
-    return ()
 
 
 def _without_zone(address: Address) -> Address:
@@ -158,6 +139,6 @@ def site_of(address: str) -> str:
     return str(ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
 
 
-def _parsed(address: str) -> IPv4Address | IPv6Address:
+def _parsed(address: str) -> Address:
     parsed = ip_address(address.partition("%")[0])
     return getattr(parsed, "ipv4_mapped", None) or parsed

@@ -6,7 +6,6 @@ authenticated connection between two requests gives way to such networks only, a
 a message a connection is never closed. No account has more than half of the table.
 """
 
-import errno
 import ipaddress
 import time
 from collections import Counter, OrderedDict
@@ -21,9 +20,9 @@ import trio
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import Network
 from appliance.net.address_policy import client_network
+from appliance.net.dial import SHORTAGE_ERRNOS
 from appliance.telemetry.log import get_logger
 
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 ACCEPT_PAUSE = 0.1  # seconds
 DEADLINE_CHECK = 0.25  # seconds, by which a client may exceed any of its deadlines
 # Parts of the table: one connection in so many
@@ -45,24 +44,13 @@ class KnownNetworks:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seen: TtlCache[str, bool] = TtlCache(NETWORKS_KNOWN, KNOWN_FOR, clock)
+        self.seen: TtlCache[str, bool] = TtlCache(NETWORKS_KNOWN, KNOWN_FOR, clock)
 
     def note(self, address: str) -> None:
-        """A client has authenticated from this address."""
-        self._seen.put(client_network(address), True)
-
-    def __contains__(self, network: str) -> bool:
-        return network in self._seen
-
-    @property
-    def any(self) -> bool:
-        """Whether there is one; no `__bool__`, as `known or KnownNetworks()` would replace a shared, empty one."""
-        return len(self._seen) > 0
+        self.seen.put(client_network(address), True)
 
 
 class Evictable(Protocol):
-    """A connection in a table."""
-
     def give_way(self) -> None:
         """Close at once; the connection is no longer counted."""
 
@@ -89,8 +77,6 @@ class _Entry:
 
 @dataclass(slots=True)
 class ConnectionTable(Generic[Connection]):
-    """The connections of one listener."""
-
     most: int
     most_per_address: int  # unauthenticated connections of one network; all where logins are not reported
     trusted: tuple[Network, ...] = ()  # proxies, which stand for many clients each
@@ -108,7 +94,21 @@ class ConnectionTable(Generic[Connection]):
 
     def admits(self, address: str) -> bool:
         """Whether one more connection from this address is accepted; another may be closed for it."""
-        return not self.is_crowded(address) and self._make_room(address)
+        if self.is_crowded(address):
+            return False
+        unknown = self._is_unknown(address)
+        reserved = self.most // RESERVED_PART if len(self.known.seen) else 0
+        over_share = unknown and self._from_unknown >= self.most - reserved
+        if not over_share and len(self.open) < self.most:
+            return True
+        highest = _Rank.AUTHENTICATED if not unknown else _Rank.UNKNOWN if over_share else _Rank.KNOWN
+        for waiting in self._waiting[: highest + 1]:
+            if waiting:
+                connection = next(iter(waiting))
+                self.leave(connection)
+                connection.give_way()
+                return True
+        return False
 
     def is_crowded(self, address: str) -> bool:
         return self.by_address[client_network(address)] >= self.most_per_address and not self._is_trusted(address)
@@ -131,29 +131,10 @@ class ConnectionTable(Generic[Connection]):
         return not self.is_crowded(address)
 
     def _is_trusted(self, address: str) -> bool:
-        return bool(self.trusted) and any(
-            ipaddress.ip_address(address.partition("%")[0]) in network for network in self.trusted
-        )
+        return any(ipaddress.ip_address(address.partition("%")[0]) in network for network in self.trusted)
 
     def _is_unknown(self, address: str) -> bool:
-        return client_network(address) not in self.known and not self._is_trusted(address)
-
-    def _make_room(self, address: str) -> bool:
-        unknown = self._is_unknown(address)
-        over_share = unknown and self._from_unknown >= self.most - self._reserved()
-        if not over_share and len(self.open) < self.most:
-            return True
-        highest = _Rank.AUTHENTICATED if not unknown else _Rank.UNKNOWN if over_share else _Rank.KNOWN
-        for waiting in self._waiting[: highest + 1]:
-            if waiting:
-                connection = next(iter(waiting))
-                self.leave(connection)
-                connection.give_way()
-                return True
-        return False
-
-    def _reserved(self) -> int:
-        return self.most // RESERVED_PART if self.known.any else 0
+        return client_network(address) not in self.known.seen and not self._is_trusted(address)
 
     @contextmanager
     def inside(self, connection: Connection, address: str) -> Iterator[None]:
@@ -259,7 +240,7 @@ async def accept_connections(
             try:
                 stream = await listener.accept()
             except OSError as error:
-                if error.errno not in NO_DESCRIPTORS:
+                if error.errno not in SHORTAGE_ERRNOS:
                     raise
                 if not full:
                     log.warning("no more connections can be opened", reason=error.strerror)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import trio
 
@@ -16,17 +15,8 @@ PLAIN_TEXT = "text/plain; charset=utf-8"
 _FIRST_LINE = re.compile(rb"([A-Z]+) (/[\x21-\x7e]*) HTTP/1\.[01]\r\n")
 
 
-class Request(NamedTuple):
-    """The request line."""
-
-    method: str
-    target: str
-
-
 @dataclass(slots=True, eq=False)
 class ShortConnection:
-    """A connection for one request and its response."""
-
     scope: trio.CancelScope
 
     def give_way(self) -> None:
@@ -58,17 +48,16 @@ async def read_head(stream: trio.abc.ReceiveStream) -> bytes:
     """What a client sends, up to the end of the head or `SHORT_HEAD_BYTES`."""
     head = b""
     while b"\r\n\r\n" not in head and len(head) < SHORT_HEAD_BYTES:
-        more = await stream.receive_some(SHORT_HEAD_BYTES - len(head))
-        if not more:
+        if not (more := await stream.receive_some(SHORT_HEAD_BYTES - len(head))):
             break
         head += more
     return head
 
 
-def read_request(head: bytes) -> Request | None:
-    """The request line of a head; None when it is no complete request."""
+def read_request(head: bytes) -> tuple[str, str] | None:
+    """Method and target of a request; None when the head is not that of a complete one."""
     found = _FIRST_LINE.match(head)
-    return Request(found[1].decode(), found[2].decode()) if found and b"\r\n\r\n" in head else None
+    return (found[1].decode(), found[2].decode()) if found and b"\r\n\r\n" in head else None
 
 
 def response(status: str, text: str, more: str = "", *, kind: str = PLAIN_TEXT, whole: bool = True) -> bytes:

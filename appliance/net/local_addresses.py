@@ -1,9 +1,16 @@
-"""Which addresses are this machine's own, and which one a connection leaves from. Always current, never cached."""
+"""Addresses of this machine: which are its own, which one a connection leaves from, which it is to listen on.
+
+Always asked of the system, never cached.
+"""
 
 import errno
 import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from appliance.config.settings import Config
+from appliance.config.values import Endpoint
+from appliance.net.address_policy import Address
 
 # errnos of bind(2) for an address, or a family, that this machine does not have
 _NOT_LOCAL = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.EACCES)
@@ -18,41 +25,62 @@ class LocalAddresses:
     watching. Rejected: a list made at the start, which the next DHCP lease makes wrong.
     """
 
-    further: frozenset[IPv4Address | IPv6Address] = frozenset()
+    further: frozenset[Address] = frozenset()
 
     def __contains__(self, address: object) -> bool:
         if address in self.further:
             return True
-        if not isinstance(address, IPv4Address | IPv6Address) or _binds_anything(address):
+        if not isinstance(address, IPv4Address | IPv6Address):
             return False
-        return _binds(address)
+        # Where the system binds to foreign addresses too (ip_nonlocal_bind), the test says nothing.
+        foreign = UNASSIGNED[0 if address.version == 4 else 1]
+        return not _binds(foreign) and _binds(address)
 
 
-def source_address(target: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address | None:
-    """The address that a packet to `target` would leave from, None without a route; no packet is sent."""
+def _binds(address: Address) -> bool:
     try:
-        with socket.socket(_family(target), socket.SOCK_DGRAM) as probe:
-            probe.connect((str(target), 9))
-            return ip_address(probe.getsockname()[0])
-    except OSError:
-        return None
-
-
-def _family(address: IPv4Address | IPv6Address) -> socket.AddressFamily:
-    return socket.AF_INET if address.version == 4 else socket.AF_INET6
-
-
-def _binds_anything(address: IPv4Address | IPv6Address) -> bool:
-    """Whether the system binds to foreign addresses too (ip_nonlocal_bind), so that the test says nothing."""
-    return any(_binds(foreign) for foreign in UNASSIGNED if foreign.version == address.version)
-
-
-def _binds(address: IPv4Address | IPv6Address) -> bool:
-    try:
-        with socket.socket(_family(address), socket.SOCK_DGRAM) as asked:
+        with _udp_socket(address) as asked:
             asked.bind((str(address), 0))
     except OSError as fault:
         if fault.errno in _NOT_LOCAL:
             return False
         raise
     return True
+
+
+def _udp_socket(address: Address) -> socket.socket:
+    return socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
+
+
+def source_address(target: Address) -> Address | None:
+    """The address that a packet to `target` would leave from, None without a route; no packet is sent."""
+    try:
+        with _udp_socket(target) as probe:
+            probe.connect((str(target), 9))
+            return ip_address(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def binds(config: Config) -> list[tuple[str, Endpoint]]:
+    """The addresses to listen on, each with the name of its setting."""
+    keys = (
+        ("http.bind", config.http.bind),
+        ("smtp.bind", config.smtp.bind),
+        ("smtp.bind_tls", config.smtp.bind_tls),
+        ("acme.bind", config.acme.bind if config.acme.enabled else ()),
+        ("metrics.bind", config.metrics.bind),
+    )
+    return [(key, address) for key, addresses in keys for address in addresses]
+
+
+def bind_error(address: Endpoint) -> int | None:
+    """The errno of listening there; None when it is possible."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            return error.errno
+    return None

@@ -21,16 +21,13 @@ class MemoryBudget:
     def __init__(self, total: int, *, owner_part: int) -> None:
         self._free = total
         self._share = total // owner_part  # of one owner
-        self._used_by: Counter[str] = Counter()
+        self.used_by: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []  # the oldest body first
         self._beyond: int | None = None  # the age of the body that may go beyond the limits
 
-    def taken_by(self, owner: str) -> int:
-        return self._used_by[owner]
-
     def try_take(self, owner: str, amount: int) -> bool:
         """Take some at once, if there is some; an owner that has none yet may take more than its share."""
-        mine = self._used_by[owner]
+        mine = self.used_by[owner]
         if amount > self._free or (mine and mine + amount > self._share):
             return False
         self._count(owner, amount)
@@ -52,17 +49,16 @@ class MemoryBudget:
         return waiting.granted.is_set()
 
     def give_back(self, owner: str, amount: int, age: int | None = None) -> None:
-        """Free all that a body has taken."""
         self._count(owner, -amount)
-        if not self._used_by[owner]:
-            del self._used_by[owner]
+        if not self.used_by[owner]:
+            del self.used_by[owner]
         if self._beyond == age:
             self._beyond = None
         self._grant()
 
     def _count(self, owner: str, amount: int) -> None:
         self._free -= amount
-        self._used_by[owner] += amount
+        self.used_by[owner] += amount
 
     def _grant(self) -> None:
         used_up = False
@@ -70,7 +66,8 @@ class MemoryBudget:
             if waiting.age != self._beyond:
                 if used_up:
                     continue  # younger ones must not take what an older one waits for
-                if not self._fits(waiting):
+                mine = self.used_by[waiting.owner] + waiting.amount
+                if waiting.amount > self._free or mine > self._share:
                     if self._beyond is not None:
                         used_up = waiting.amount > self._free
                         continue
@@ -78,9 +75,6 @@ class MemoryBudget:
             self._waiting.remove(waiting)
             self._count(waiting.owner, waiting.amount)
             waiting.granted.set()
-
-    def _fits(self, waiting: "_Waiting") -> bool:
-        return waiting.amount <= self._free and self._used_by[waiting.owner] + waiting.amount <= self._share
 
 
 @dataclass(slots=True, order=True)

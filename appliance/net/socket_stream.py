@@ -41,7 +41,10 @@ class FastSocketStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Receive; waits first if the socket was drained. b"" when the peer has closed."""
         if (watch := self._watch) is None:
-            watch = self._start_watch()
+            try:
+                watch = self._watch = ReadWatch(self._fd())
+            except OSError as error:  # no more descriptors or watches, which breaks Trio's stream as well
+                raise trio.BrokenResourceError from error
         most = max_bytes or ONE_WRITE_BYTES
         while True:
             if self._drained and not watch.closed:
@@ -57,13 +60,6 @@ class FastSocketStream(trio.abc.Stream):
                 raise trio.BrokenResourceError from error
             self._drained = len(data) < most and not watch.urgent
             return data
-
-    def _start_watch(self) -> ReadWatch:
-        try:
-            self._watch = ReadWatch(self._fd())
-        except OSError as error:  # no more descriptors or watches, which breaks Trio's stream as well
-            raise trio.BrokenResourceError from error
-        return self._watch
 
     def _fd(self) -> int:
         fd = self._stream.socket.fileno()

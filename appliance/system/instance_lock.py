@@ -15,8 +15,6 @@ from pathlib import Path
 
 LOCK_FILE = "appliance.lock"
 NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
-
-
 LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not be taken for a server
 LOCK_PAUSE = 0.05  # seconds between two tries
 
@@ -33,17 +31,13 @@ def only_server(data_dir: Path) -> Iterator[None]:
         for path, flags in ((data_dir, os.O_RDONLY), (data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)):
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
             held.callback(os.close, descriptor)
-            if not _locked(descriptor):
+            for _ in range(LOCK_TRIES):
+                if _try(descriptor, fcntl.LOCK_EX):
+                    break
+                time.sleep(LOCK_PAUSE)
+            else:
                 raise AlreadyRunning(f"{data_dir}: another server runs on this data directory; stop it first")
         yield
-
-
-def _locked(descriptor: int) -> bool:
-    for _ in range(LOCK_TRIES):
-        if _try(descriptor, fcntl.LOCK_EX):
-            return True
-        time.sleep(LOCK_PAUSE)
-    return False
 
 
 def _try(descriptor: int, kind: int) -> bool:
@@ -59,15 +53,14 @@ def _try(descriptor: int, kind: int) -> bool:
 
 def is_running(data_dir: Path) -> bool:
     """Whether a server runs on this directory now; creates nothing."""
-    return any(_is_locked(path) for path in (data_dir, data_dir / LOCK_FILE))
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not _try(descriptor, fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
+    for path in (data_dir, data_dir / LOCK_FILE):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            if not _try(descriptor, fcntl.LOCK_SH):
+                return True
+        finally:
+            os.close(descriptor)
+    return False

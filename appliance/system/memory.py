@@ -43,26 +43,18 @@ def is_address_space_limited() -> bool:
 
 def _available(system: System) -> Iterator[int]:
     """What each limit leaves for messages; below zero where it leaves nothing."""
-    addresses, resident, data = _sizes(system)
-    for kind, used, reserved in (
-        (resource.RLIMIT_AS, addresses, RESERVED_ADDRESSES),
-        (resource.RLIMIT_DATA, data, RESERVED_ADDRESSES),
-    ):
+    try:  # proc_pid_statm(5), in pages: address space, resident memory, …, data
+        pages = [int(word) for word in (system.process / "statm").read_text().split()]
+    except OSError:
+        pages = [0] * 6
+    resident = pages[1] * MEMORY_PAGE_BYTES
+    for kind, used in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
         limit = resource.getrlimit(kind)[0]
         if limit != resource.RLIM_INFINITY:
-            yield limit - used - reserved
+            yield limit - used * MEMORY_PAGE_BYTES - RESERVED_ADDRESSES
     for limit in _group_limits(system):
         yield limit - resident - RESERVED_MEMORY
     yield system.machine * 3 // 4 - resident - RESERVED_MEMORY  # the system itself needs some
-
-
-def _sizes(system: System) -> tuple[int, int, int]:
-    """Address space, resident memory and data of the process (proc_pid_statm(5)); zeros where that cannot be read."""
-    try:
-        words = (system.process / "statm").read_text().split()
-    except OSError:
-        return 0, 0, 0
-    return int(words[0]) * MEMORY_PAGE_BYTES, int(words[1]) * MEMORY_PAGE_BYTES, int(words[5]) * MEMORY_PAGE_BYTES
 
 
 def _group_limits(system: System) -> Iterator[int]:

@@ -59,21 +59,15 @@ class ServiceManager:
 
 
 def service_manager(environ: Mapping[str, str]) -> ServiceManager:
-    name = os.fsencode(environ.get(SOCKET, ""))
-    if name[:1] == b"@":  # an abstract name, which begins with a NUL
-        return ServiceManager(b"\0" + name[1:], _keepalive_interval(environ))
-    if name[:1] == b"/":
-        return ServiceManager(name, _keepalive_interval(environ))
-    if name:
-        log.warning("the service manager's socket is of an unknown kind", name=environ[SOCKET])
-    return ServiceManager()
-
-
-def _keepalive_interval(environ: Mapping[str, str]) -> float | None:
-    """Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises."""
+    name, timeout = os.fsencode(environ.get(SOCKET, "")), environ.get(WATCHDOG, "")
+    if name[:1] not in (b"/", b"@"):
+        if name:
+            log.warning("the service manager's socket is of an unknown kind", name=environ[SOCKET])
+        return ServiceManager()
     # The single-file binary unpacks itself in a process of its own, which the manager knows: our parent.
     ours = (str(os.getpid()), str(os.getppid()))
-    if environ.get(WATCHDOG_PROCESS, ours[0]) not in ours:
-        return None
-    allowed = environ.get(WATCHDOG, "")
-    return int(allowed) / SECOND / 2 if allowed.isascii() and allowed.isdigit() and int(allowed) else None
+    microseconds = int(timeout) if timeout.isascii() and timeout.isdigit() else 0
+    watched = microseconds and environ.get(WATCHDOG_PROCESS, ours[0]) in ours
+    address = b"\0" + name[1:] if name[:1] == b"@" else name  # an abstract name begins with a NUL
+    # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
+    return ServiceManager(address, microseconds / SECOND / 2 if watched else None)

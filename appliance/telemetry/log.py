@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, TextIO, cast
 
 from appliance.telemetry.log_writer import LogWriter
+from appliance.times import SECOND, rfc3339
 
 ROOT_LOGGER = "appliance"
 REDACTED = "[redacted]"
@@ -26,6 +27,7 @@ _SECRET_NAME = re.compile(
     r"(?!.*_(?:ids?|hint|size|bytes|count)$).*(?:password|passwd|secret|key|token|authorization|cookie|body)",
     re.IGNORECASE | re.DOTALL,
 )
+_is_secret = lru_cache(maxsize=1024)(lambda name: _SECRET_NAME.match(name) is not None)
 # Credentials within a text: those that this program issues, and those of an Authorization header.
 _SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 _RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
@@ -34,31 +36,24 @@ _json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was
 
 
 class Log:
-    """The log of one part of the program: an event is a few constant words, all that varies goes into fields."""
+    """The log of one part of the program: an event is a few constant words, all that varies goes into fields.
 
-    __slots__ = ("_logger",)
+    Debug is for developers of this program, a warning is trouble that was handled, an error is for the operator to see.
+    """
 
     def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-
-    @property
-    def name(self) -> str:
-        return self._logger.name
+        self.logger = logger
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """For developers of this program."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """The normal course of things."""
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Trouble that was handled."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, /, **fields: object) -> None:
-        """Trouble that the operator should see to."""
         self._write(logging.ERROR, event, fields)
 
     def exception(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
@@ -66,17 +61,16 @@ class Log:
         self._write(logging.ERROR, event, fields, error or sys.exc_info()[1])
 
     def _write(self, level: int, event: str, fields: dict[str, object], error: BaseException | None = None) -> None:
-        if not self._logger.isEnabledFor(level):
+        if not self.logger.isEnabledFor(level):
             return
         # Made here, because Logger.info would first walk the stack for a file and a line that are not printed.
         caught = (type(error), error, error.__traceback__) if error is not None else None
-        record = logging.LogRecord(self._logger.name, level, "", 0, event, (), caught)
+        record = logging.LogRecord(self.logger.name, level, "", 0, event, (), caught)
         record.fields = fields
-        self._logger.handle(record)
+        self.logger.handle(record)
 
 
 def get_logger(name: str) -> Log:
-    """The log of one part of the program, such as "web"."""
     return Log(logging.getLogger(f"{ROOT_LOGGER}.{name}"))
 
 
@@ -86,11 +80,6 @@ def redacted(text: str) -> str:
     if "ma_" in lower or "whsec_" in lower or "bearer" in lower or "basic" in lower:
         return _SECRET_TEXT.sub(rf"\1{REDACTED}", text)
     return text
-
-
-@lru_cache(maxsize=1024)
-def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.match(name) is not None
 
 
 def _clean(name: str, value: object) -> Any:
@@ -115,10 +104,6 @@ def _cleaned(given: Mapping[str, object]) -> dict[str, Any]:
     return {(f"{name}_" if name in _RESERVED else name): _clean(name, value) for name, value in given.items()}
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return _cleaned(getattr(record, "fields", {}))
-
-
 def _traceback(record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[1] is None:
         return ""
@@ -131,20 +116,9 @@ def _escaped(text: str) -> str:
     return text if text.isprintable() else _json(text)[1:-1]
 
 
-@lru_cache(maxsize=2)  # a busy server writes hundreds of lines in the same second
-def _utc_second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-
-
-@lru_cache(maxsize=2)
-def _local_second(seconds: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(seconds))
-
-
 def json_line(at: float, level: str, logger: str, event: str, fields: dict[str, Any]) -> str:
     """One event as JSON, without the line's end; `at` is seconds since 1970, and the fields hold no secrets."""
-    seconds = int(at)
-    ts = f"{_utc_second(seconds)}.{int((at - seconds) * 1000):03}Z"
+    ts = rfc3339(int(at * SECOND))
     return _json({"ts": ts, "level": level, "logger": logger, "event": redacted(event), **fields})
 
 
@@ -152,8 +126,8 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line, in ASCII, so that no character can end the line early."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields, trace = _fields(record), _traceback(record)
-        if trace:
+        fields = _cleaned(getattr(record, "fields", {}))
+        if trace := _traceback(record):
             fields["traceback"] = trace
         return json_line(record.created, record.levelname.lower(), record.name, record.getMessage(), fields)
 
@@ -162,8 +136,10 @@ class TextFormatter(logging.Formatter):
     """`HH:MM:SS LEVEL event key=value …`, in local time; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        words = [_local_second(int(record.created)), f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
-        words += [f"{_escaped(name)}={_shown(value)}" for name, value in _fields(record).items()]
+        at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        words = [at, f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
+        fields = _cleaned(getattr(record, "fields", {}))
+        words += [f"{_escaped(name)}={_shown(value)}" for name, value in fields.items()]
         if not record.name.startswith(ROOT_LOGGER):
             words.append(f"logger={_shown(record.name)}")
         # The bar tells a traceback's lines from events, even if an exception's own text looks like one.
@@ -184,7 +160,8 @@ def write_many(log: Log, events: list[tuple[float, str, dict[str, Any]]]) -> Non
     """Write events of the level "info" that happened at these times (seconds since 1970); JSON in a single write."""
     for handler in _handlers():
         if isinstance(handler.formatter, JsonFormatter):
-            lines = [f"{json_line(at, 'info', log.name, event, _cleaned(fields))}\n" for at, event, fields in events]
+            name = log.logger.name
+            lines = [f"{json_line(at, 'info', name, event, _cleaned(fields))}\n" for at, event, fields in events]
             handler.write("".join(lines), len(lines))
             return
     for _, event, fields in events:
@@ -197,15 +174,15 @@ class _Lines(logging.Handler):
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(formatter)
-        self.descriptor = _descriptor(stream)
+        self.descriptor: int | None = None
+        with suppress(OSError, ValueError):  # io.UnsupportedOperation is both
+            self.descriptor = stream.fileno()
         self.writer = None if self.descriptor is None else LogWriter(self.descriptor, self._notice)
         self._stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
+        with suppress(Exception):
             self.write(self.format(record) + "\n")
-        except Exception:
-            self.handleError(record)
 
     def write(self, text: str, lines: int = 1) -> None:
         """Write whole lines; those that cannot be written are lost."""
@@ -224,13 +201,6 @@ class _Lines(logging.Handler):
         record = logging.LogRecord(f"{ROOT_LOGGER}.log", logging.WARNING, "", 0, "log lines were dropped", (), None)
         record.fields = {"lines": dropped, "reason": "the log could not be written as fast, or not at all"}
         return self.format(record) + "\n"
-
-
-def _descriptor(stream: TextIO) -> int | None:
-    try:
-        return stream.fileno()
-    except (OSError, ValueError):  # io.UnsupportedOperation is both
-        return None
 
 
 class _Stderr(io.TextIOBase):

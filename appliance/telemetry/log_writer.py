@@ -19,13 +19,11 @@ BUFFER_LINES = 20_000
 WRITE_INTERVAL = 0.05  # seconds between two writes: each switches threads twice, so under load lines share one
 FLUSH_POLL = 0.005  # seconds between two looks whether all is written
 
-Notice = Callable[[int], str]  # the line that says how many were dropped
-
 
 class LogWriter:
-    """A bounded buffer, and the daemon thread that writes it to a descriptor."""
+    """A bounded buffer, and the daemon thread that writes it; `notice` is the line that says how many were dropped."""
 
-    def __init__(self, descriptor: int, notice: Notice) -> None:
+    def __init__(self, descriptor: int, notice: Callable[[int], str]) -> None:
         self._descriptor, self._notice = descriptor, notice
         # Reentrant, as is the queue: the garbage collector may log while a line is being added.
         self._lock, self._wake = threading.RLock(), queue.SimpleQueue[None]()

@@ -36,7 +36,6 @@ class MessageLog:
             self._lost += 1
 
     async def run(self) -> None:
-        """Write what is noted, until cancelled."""
         while True:
             await trio.sleep(WRITE_EVERY)
             self.write()

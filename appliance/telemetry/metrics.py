@@ -6,52 +6,29 @@ additions. Nothing here is locked: each of these is changed by one thread only.
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final
 
 from appliance.model.warmup import WarmupStatus
 
 # Seconds, from a fast commit to a slow mail server.
-LATENCY_BOUNDS: Final = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-)
+LATENCY_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 # Seconds, up to the two days after which mail is given up.
-DELIVERY_BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0, 172800.0)
-BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64)
+DELIVERY_BOUNDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0, 172800.0)
+BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Counter:
     """How often something happened, by its labels: a value for one label, a tuple of them for several."""
-
-    __slots__ = ("about", "labels", "name", "values")
 
     def __init__(self, name: str, labels: tuple[str, ...], about: str) -> None:
         self.name, self.labels, self.about = name, labels, about
         self.values: dict[Hashable, int] = {}
 
     def add(self, key: Hashable, amount: int = 1) -> None:
-        values = self.values
-        values[key] = values.get(key, 0) + amount
+        self.values[key] = self.values.get(key, 0) + amount
 
 
 class Histogram:
     """How long something takes, or how large it is: how often up to each bound, and the sum."""
-
-    __slots__ = ("about", "bounds", "counts", "name", "total")
 
     def __init__(self, name: str, bounds: tuple[float, ...], about: str) -> None:
         self.name, self.bounds, self.about = name, bounds, about

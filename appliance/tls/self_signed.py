@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from appliance.system import private_file
+from appliance.system.disk import write_private_file
 from appliance.tls.certificate import tls_context
 
 SELF_SIGNED_LIFETIME = datetime.timedelta(days=3650)  # it is not trusted anyway, so a short life would gain nothing
@@ -32,10 +32,10 @@ def generate(chain: Path, key: Path, hostname: str) -> None:
     """Write a key and its self-signed certificate to two files or, if they are the same, to one."""
     certificate, private = made(hostname)
     if chain == key:
-        private_file.write(chain, private + certificate)
+        write_private_file(chain, private + certificate)
         return
-    private_file.write(key, private)
-    private_file.write(chain, certificate)
+    write_private_file(key, private)
+    write_private_file(chain, certificate)
 
 
 def made(hostname: str) -> tuple[bytes, bytes]:

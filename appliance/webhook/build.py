@@ -1,12 +1,12 @@
 """Builds the webhook service out of the settings: what is trusted, allowed and refused, and how it runs."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import trio
 
 from appliance.config.settings import Config
+from appliance.config.values import is_address
 from appliance.dns.resolver import DnsResolver, Resolver
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.net.local_addresses import LocalAddresses
@@ -31,22 +31,19 @@ class WebhookService:
         """Post events until cancelled, then close the connections."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._close_idle)
-                await self.dispatcher.run()
+                nursery.start_soon(self.dispatcher.run)
+                while True:
+                    await trio.sleep(CLOSE_IDLE_EVERY)
+                    await self.poster.idle.close_idle()
         finally:
             with trio.CancelScope(shield=True):
-                await self.poster.aclose()
-
-    async def _close_idle(self) -> None:
-        while True:
-            await trio.sleep(CLOSE_IDLE_EVERY)
-            await self.poster.close_idle()
+                await self.poster.idle.aclose()
 
 
 def build(config: Config, outside: Outside, store: Store, key: bytes) -> WebhookService:
     """The service, ready to run; raises ConfigError when the settings cannot be used."""
     poster = build_poster(config, DnsResolver(config.dns.resolvers), outside)
-    attempts = Attempts(poster, WebhookSecrets(key, outside), outside, config.webhooks.retry_delays)
+    attempts = Attempts(poster.post, WebhookSecrets(key, outside), outside, config.webhooks.retry_delays)
     return WebhookService(poster, Dispatcher(store, outside, attempts))
 
 
@@ -71,14 +68,6 @@ def own_names(config: Config) -> frozenset[str]:
     decides whether it may be dialled, and an operator who allows loopback means it.
     """
     names = {config.server.hostname, urlsplit(config.http.base_url).hostname or ""}
-    names = {name for name in names if not _is_address(name)}
+    names = {name for name in names if not is_address(name)}
     domains = config.server.own_domains
     return frozenset({*names, *domains, *(f"*.{domain}" for domain in domains)} - {""})
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True

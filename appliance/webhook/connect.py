@@ -1,4 +1,4 @@
-"""A new connection to a receiver: its addresses looked up and checked, dialled, TLS with its certificate verified.
+"""A new connection to a receiver: its addresses looked up and checked, and TLS with its certificate verified.
 
 The address that was checked is the one dialled. One refused address refuses the whole name: a name with a private
 address beside a public one is an attempt to make this server dial the private one. The owner of the URL reads these
@@ -17,16 +17,13 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.dns.host_addresses import host_addresses
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
 from appliance.net.address_policy import Address, Network, refusal
-from appliance.net.dial import Dial, dial_first
+from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.socket_stream import FastSocketStream, faster
-from appliance.system.shortage import Shortage, raise_if_short
 from appliance.webhook.url_policy import Target
 
 ADDRESSES_PER_NAME = 64  # each has to be checked; no real receiver has so many
 VERDICT_SECONDS = 1.0  # a verdict on an address is reused this long: the address may become one of this machine
 VERDICTS_KEPT = 10_000
-ADDRESSES_TRIED = 2
-FIRST_ADDRESS = 2.0  # seconds until the second is tried instead: an unreachable IPv6 address mostly does not answer
 RECEIVED_LIMIT = 128 * 1024  # bytes for one answer or handshake; OpenSSL accepts certificates of 100 KiB at most
 
 _DNS_ERRORS = {
@@ -59,15 +56,10 @@ class AddressLookup:
 
     async def addresses(self, target: Target) -> tuple[Address, ...]:
         """Every address of a target, each checked, in the order to try them; raises `NoAddress` or `Shortage`."""
-        found = (target.address,) if target.address is not None else await self._look_up(target.host)
-        for address in found:
-            if reason := self._refusal(address, target.host):
-                raise NoAddress(f"{target.host} must have public addresses only: one is {reason}")
-        return found
-
-    async def _look_up(self, host: str) -> tuple[Address, ...]:
+        host = target.host
+        found: tuple[Address, ...] = () if target.address is None else (target.address,)
         try:
-            found, _ = await host_addresses(self.resolver, host)
+            found = found or (await host_addresses(self.resolver, host))[0]
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
@@ -75,6 +67,9 @@ class AddressLookup:
             raise NoAddress(text, temporary=failed.fault is DnsFault.TEMPORARY) from failed
         if len(found) > ADDRESSES_PER_NAME:
             raise NoAddress(f"{host} has over {ADDRESSES_PER_NAME} addresses")
+        for address in found:
+            if reason := self._refusal(address, host):
+                raise NoAddress(f"{host} must have public addresses only: one is {reason}")
         return found
 
     def _refusal(self, address: Address, host: str) -> str:
@@ -104,11 +99,7 @@ class LimitedStream(trio.abc.Stream):
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = faster(stream)
-        self._left = RECEIVED_LIMIT
-
-    def reset_limit(self) -> None:
-        """Allow the bytes of one more answer."""
-        self._left = RECEIVED_LIMIT
+        self.left = RECEIVED_LIMIT  # bytes; set anew for each answer
 
     @property
     def silent(self) -> bool:
@@ -116,10 +107,10 @@ class LimitedStream(trio.abc.Stream):
         return not isinstance(self._stream, FastSocketStream) or not self._stream.has_come()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        if self._left <= 0:
+        if self.left <= 0:
             raise ByteLimitExceeded(f"the receiver sent over {RECEIVED_LIMIT // 1024} KiB")
         data = await self._stream.receive_some(max_bytes)
-        self._left -= len(data)
+        self.left -= len(data)
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -142,44 +133,31 @@ class ReceiverEndpoint(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class ReceiverConnection:
-    """An open connection to a receiver."""
-
     endpoint: ReceiverEndpoint
     stream: trio.abc.Stream  # encrypted
     transport: LimitedStream  # beneath it
-    opened: float
-    used: float = 0.0
+    opened: float  # Trio's clock
 
     async def aclose(self) -> None:
         """Close without the TLS closing handshake: receivers do not wait for it."""
         await trio.aclose_forcefully(self.stream)
 
 
-async def dial_receiver(
-    dial: Dial, target: Target, addresses: tuple[Address, ...], *, first_address: float = FIRST_ADDRESS
-) -> tuple[ReceiverEndpoint, trio.abc.Stream]:
-    """Connect to the first of these checked addresses that accepts; raises `NotPosted` or `Shortage`."""
-    try:
-        tried = addresses[:ADDRESSES_TRIED]
-        address, stream = await dial_first(dial, tried, target.port, patience=first_address)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotPosted(f"the receiver did not accept a connection to port {target.port}: {reason}") from error
-    return ReceiverEndpoint(target.host, target.port, address), stream
-
-
-async def start_tls(context: ssl.SSLContext, endpoint: ReceiverEndpoint, stream: trio.abc.Stream) -> ReceiverConnection:
+async def start_tls(
+    context: ssl.SSLContext, target: Target, address: Address, stream: trio.abc.Stream
+) -> ReceiverConnection:
     """Encrypt a dialled stream and verify the certificate; closes the stream and raises `NotPosted` otherwise."""
     transport = LimitedStream(stream)
     try:
         # https_compatible: HTTP shows where an answer ends; few servers close TLS properly as well.
-        secure = trio.SSLStream(transport, context, server_hostname=endpoint.host, https_compatible=True)
+        secure = trio.SSLStream(transport, context, server_hostname=target.host, https_compatible=True)
         await secure.do_handshake()
     except BaseException as error:
         await trio.aclose_forcefully(stream)
         if isinstance(error, trio.BrokenResourceError | ssl.SSLError | ValueError):
             raise NotPosted(_tls_error(error)) from error
         raise
+    endpoint = ReceiverEndpoint(target.host, target.port, address)
     return ReceiverConnection(endpoint, secure, transport, trio.current_time())
 
 

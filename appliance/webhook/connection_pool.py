@@ -1,14 +1,16 @@
 """Idle connections to receivers, kept for the next event: bounded in all and per host, by idle time and by age.
 
-A connection is reused only for the same name, port and checked address. Of several the one used last is taken first,
-so that the others become idle and are closed.
+A connection is reused only for the same name, port and checked address.
 """
 
-from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass, field
+from math import inf
 
 import trio
 
+from appliance.net.address_policy import Address
+from appliance.net.idle_pool import IdlePool
 from appliance.webhook.connect import ReceiverConnection, ReceiverEndpoint
 
 IDLE_SECONDS = 30.0  # a connection is kept without use
@@ -19,26 +21,15 @@ CONNECTIONS_PER_HOST = 16
 
 @dataclass(slots=True)
 class IdleConnections:
-    """The idle connections of one poster."""
-
     idle_seconds: float = IDLE_SECONDS
     limit: int = CONNECTIONS_KEPT
     limit_per_host: int = CONNECTIONS_PER_HOST
-    _by_endpoint: dict[ReceiverEndpoint, deque[ReceiverConnection]] = field(
-        default_factory=dict
-    )  # each in order of last use
-    _by_use: dict[ReceiverConnection, None] = field(default_factory=dict)  # all of them, in that order
-    _per_host: dict[tuple[str, int], int] = field(default_factory=dict)
+    pool: IdlePool[tuple[str, int], ReceiverConnection] = field(default_factory=IdlePool)  # by host name and port
     _closed: bool = False
 
-    def __len__(self) -> int:
-        return len(self._by_use)
-
-    async def take(self, endpoint: ReceiverEndpoint) -> ReceiverConnection | None:
-        """Remove and return an idle connection that seems alive; dead ones found on the way are closed."""
-        while waiting := self._by_endpoint.get(endpoint):
-            connection = waiting[-1]
-            self._remove(connection)
+    async def take(self, host: str, port: int, addresses: Container[Address]) -> ReceiverConnection | None:
+        """An idle connection to one of these addresses that seems alive; dead ones found on the way are closed."""
+        while connection := self.pool.take((host, port), lambda kept: kept.endpoint.address in addresses):
             if connection.transport.silent:
                 return connection
             await connection.aclose()
@@ -46,52 +37,28 @@ class IdleConnections:
 
     async def give_back(self, connection: ReceiverConnection) -> None:
         """Keep a connection for the next event; above the limit the one unused for longest is closed."""
-        now = connection.used = trio.current_time()
         host = connection.endpoint[:2]
-        count = self._per_host.get(host, 0)
-        if self._closed or count >= self.limit_per_host or now - connection.opened >= CONNECTION_AGE:
+        too_old = trio.current_time() - connection.opened >= CONNECTION_AGE
+        if self._closed or too_old or self.pool.count(host) >= self.limit_per_host:
             await connection.aclose()
             return
-        self._by_endpoint.setdefault(connection.endpoint, deque()).append(connection)
-        self._by_use[connection] = None
-        self._per_host[host] = count + 1
-        if len(self._by_use) > self.limit:
-            await self._drop(next(iter(self._by_use)))
+        self.pool.put(host, connection)
+        if len(self.pool) > self.limit and (oldest := self.pool.take_oldest()):
+            await oldest.aclose()
 
     async def drop_all_to(self, endpoint: ReceiverEndpoint) -> None:
         """Close all to an endpoint that has just broken one of them: each would waste an attempt."""
-        while waiting := self._by_endpoint.get(endpoint):
-            await self._drop(waiting[0])
+        while connection := self.pool.take(endpoint[:2], lambda kept: kept.endpoint == endpoint):
+            await connection.aclose()
 
     async def close_idle(self) -> None:
-        """Close those unused for `idle_seconds`."""
-        limit = trio.current_time() - self.idle_seconds
-        while self._by_use and (oldest := next(iter(self._by_use))).used <= limit:
-            await self._drop(oldest)
+        await self.drop_all(idle_since=trio.current_time() - self.idle_seconds)
 
-    async def drop_all(self) -> None:
-        while self._by_use:
-            await self._drop(next(iter(self._by_use)))
+    async def drop_all(self, idle_since: float = inf) -> None:
+        while connection := self.pool.take_oldest(idle_since):
+            await connection.aclose()
 
     async def aclose(self) -> None:
         """Close all, and keep none from now on."""
         self._closed = True
         await self.drop_all()
-
-    async def _drop(self, connection: ReceiverConnection) -> None:
-        self._remove(connection)
-        await connection.aclose()
-
-    def _remove(self, connection: ReceiverConnection) -> None:
-        waiting = self._by_endpoint[connection.endpoint]
-        if waiting[-1] is connection:
-            waiting.pop()
-        else:
-            waiting.remove(connection)
-        if not waiting:
-            del self._by_endpoint[connection.endpoint]
-        del self._by_use[connection]
-        host = connection.endpoint[:2]
-        self._per_host[host] -= 1
-        if not self._per_host[host]:
-            del self._per_host[host]

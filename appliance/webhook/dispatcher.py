@@ -5,7 +5,6 @@ events, its pings, its replays) that has something due, with a few posts in it. 
 those whose receiver may hang have a part of them at most (`slots`), so that no receiver waits for another.
 """
 
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil, inf
 
@@ -15,12 +14,11 @@ from appliance.concurrency.batch_writer import BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.errors import Refused
 from appliance.model.webhooks import DuePost, Lane, PostResult, Trigger
+from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.system.shortage import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
-from appliance.webhook.attempt import Attempts
-from appliance.webhook.metrics import observe
+from appliance.webhook.attempt import Attempts, observe
 from appliance.webhook.receiver import DEAD_INTERVAL, ReceiverQueue
 from appliance.webhook.slots import POST_SLOTS, PostSlot, Slots
 
@@ -39,27 +37,6 @@ DISABLED = "the webhook was disabled before this was delivered"
 log = get_logger("webhook")
 
 
-@dataclass(slots=True)
-class PostPause:
-    """Whether all mail is paused: a restored installation must not post events that were posted before."""
-
-    store: Store
-    on: bool = False
-    _poll_at: float = -inf  # Trio's clock
-
-    def holds(self) -> bool:
-        """Whether nothing may be posted now."""
-        now = trio.current_time()
-        if now >= self._poll_at:
-            self._poll_at = now + PAUSE_POLL_EVERY
-            was, self.on = self.on, self.store.pools.paused() is not None
-            if self.on and not was:
-                log.warning("no events are posted while all mail is paused: `appliance resume` lets them go")
-            elif was and not self.on:
-                log.info("events are posted again")
-        return self.on
-
-
 class Dispatcher:
     """The loop that starts posts, and the queues of those that are due."""
 
@@ -74,15 +51,15 @@ class Dispatcher:
         posts_in_memory: int = POSTS_IN_MEMORY,
     ) -> None:
         self.queues: dict[Lane, ReceiverQueue] = {}
-        self._store = store
-        self._posts = store.webhook_posts
+        self._store, self._posts = store, store.webhook_posts
         self._outside = outside
         self._attempts = attempts
         self._poll_every = poll_every
         self._posts_in_memory = posts_in_memory
-        self._recording = BatchWriter("webhook", self._posts.record, _log_fields)
+        self._recording = BatchWriter("webhook", self._posts.record, lambda result: {"delivery_id": result.post.id})
         self._slots = Slots(slots)
-        self._pause = PostPause(store)
+        self._paused = False  # all mail
+        self._pause_poll_at = -inf  # Trio's clock
         self._later: list[tuple[int, Lane]] = []  # a heap: what will be due before the next scan
         self._poll_at = 0.0  # Trio's clock
         self._shortage_at = -inf  # Trio's clock: when the last shortage was met
@@ -97,11 +74,23 @@ class Dispatcher:
                     while True:
                         await self._poll()
                         self._queue_due()
-                        if not self._pause.holds():
+                        if not self._is_paused():
                             self._start_posts(posts)
                         await self._posts.wait_for_new(self._seconds_until_due())
             finally:
                 self._recording.close()
+
+    def _is_paused(self) -> bool:
+        """Whether all mail is paused: a restored installation must not post events that were posted before."""
+        now = trio.current_time()
+        if now >= self._pause_poll_at:
+            self._pause_poll_at = now + PAUSE_POLL_EVERY
+            before, self._paused = self._paused, self._store.pools.paused() is not None
+            if self._paused and not before:
+                log.warning("no events are posted while all mail is paused: `appliance resume` lets them go")
+            elif before and not self._paused:
+                log.info("events are posted again")
+        return self._paused
 
     # ---- which lanes have something due
 
@@ -119,17 +108,15 @@ class Dispatcher:
         self.queues = {lane: queue for lane, queue in self.queues.items() if lane in waiting or not queue.idle}
         dead = sum(queue.dead for queue in self.queues.values())
         self._dead_interval = DEAD_INTERVAL * max(1.0, dead / DEAD_AT_FULL_PACE)
-        await self._bring_forward([lane for lane, _, last in lanes if last > self._latest(now)])
+        latest = now + round(max(self._attempts.retry_delays) * 1_000_000) + RETRY_CLOCK_SLACK
+        await self._bring_forward([lane for lane, _, last in lanes if last > latest], latest)
 
-    def _latest(self, now: int) -> int:
-        return now + round(max(self._attempts.retry_delays) * 1_000_000) + RETRY_CLOCK_SLACK
-
-    async def _bring_forward(self, lanes: list[Lane]) -> None:
+    async def _bring_forward(self, lanes: list[Lane], latest: int) -> None:
         """Make due what was put off while the clock was ahead: no retry delay is that long."""
         for lane in lanes:
             count = 0
             try:
-                while some := await self._posts.bring_forward(lane, self._latest(self._outside.now())):
+                while some := await self._posts.bring_forward(lane, latest):
                     count += some
             except Refused as refused:
                 log.warning("posts put off by a wrong clock wait for the storage", reason=refused.text)
@@ -140,8 +127,7 @@ class Dispatcher:
     def _queue_due(self) -> None:
         """Queue the lanes with new posts, and those whose next post has become due."""
         for account_id in self._posts.take_new():
-            webhook = self._store.webhooks.of(account_id)
-            if webhook is not None:
+            if (webhook := self._store.webhooks.of(account_id)) is not None:
                 for trigger in Trigger:
                     self._queue(Lane(webhook.id, trigger))
         now = self._outside.now()
@@ -151,16 +137,12 @@ class Dispatcher:
     def _queue(self, lane: Lane) -> None:
         queue = self.queues.get(lane)
         if queue is None:
-            queue = self.queues[lane] = ReceiverQueue(lane, proven=self._is_proven(lane))
+            webhook = self._store.webhooks.by_id(lane.webhook_id)
+            succeeded_at, failed_at = (webhook.last_success_at, webhook.last_failure_at) if webhook else (None, None)
+            # Proven: the last post to the receiver, be it before a restart, was a success.
+            queue = self.queues[lane] = ReceiverQueue(lane, proven=(succeeded_at or 0) > (failed_at or 0))
         queue.more_due = True
         self._slots.add(queue)
-
-    def _is_proven(self, lane: Lane) -> bool:
-        """Whether the last post to a receiver, be it before a restart, was a success."""
-        webhook = self._store.webhooks.by_id(lane.webhook_id)
-        if webhook is None or webhook.last_success_at is None:
-            return False
-        return webhook.last_failure_at is None or webhook.last_failure_at < webhook.last_success_at
 
     def _note_later(self, lane: Lane, due_at: int | None) -> None:
         """Remember when something will be due, unless the next scan is in time for it."""
@@ -173,7 +155,7 @@ class Dispatcher:
         seconds = min(self._poll_at - now, self._slots.seconds_until_late(now))
         if self._later:
             seconds = min(seconds, (self._later[0][0] - self._outside.now()) / 1_000_000)
-        if self._pause.on:
+        if self._paused:
             seconds = min(seconds, PAUSE_POLL_EVERY)
         return max(0.0, min(SLEEP_LIMIT, seconds))
 
@@ -183,12 +165,25 @@ class Dispatcher:
         """Let the queues start posts in turn while there are slots."""
         while (queue := self._slots.next(trio.current_time())) is not None:
             # A queue that may not start now is added again when one of its posts ends or its time has come.
-            if self._load(queue) and self._may_start(queue):
-                posts.start_soon(self._run_posts, queue, *self._start(queue))
+            if (started := self._start(queue)) is not None:
+                posts.start_soon(self._run_posts, queue, *started)
                 self._slots.add(queue)
 
-    def _load(self, queue: ReceiverQueue) -> bool:
-        """Load more of what is due; whether anything waits."""
+    def _start(self, queue: ReceiverQueue) -> tuple[DuePost, PostSlot] | None:
+        """The queue's next post and a slot for it; None when nothing waits or it may not start now."""
+        self._load(queue)
+        if not queue.waiting:
+            return None
+        now = trio.current_time()
+        if (wait := queue.not_before - now) > 0:
+            heappush(self._later, (self._outside.now() + ceil(wait * 1_000_000), queue.lane))
+            return None
+        if queue.in_flight >= queue.in_flight_limit:
+            return None
+        slot = self._slots.take(queue, now)
+        return queue.start(now, self._dead_interval), slot
+
+    def _load(self, queue: ReceiverQueue) -> None:
         limit = max(POSTS_PER_QUEUE_AT_LEAST, min(POSTS_PER_QUEUE, self._posts_in_memory // len(self.queues)))
         if queue.more_due and (room := queue.room(limit)) > 0:
             count, read_at = room + len(queue.loaded), self._outside.now()
@@ -197,18 +192,6 @@ class Dispatcher:
             queue.more_due = len(due) >= count
             if not queue.more_due:
                 self._note_later(queue.lane, self._posts.next_due(queue.lane, after=read_at))
-        return bool(queue.waiting)
-
-    def _may_start(self, queue: ReceiverQueue) -> bool:
-        wait = queue.not_before - trio.current_time()
-        if wait > 0:
-            heappush(self._later, (self._outside.now() + ceil(wait * 1_000_000), queue.lane))
-        return wait <= 0 and queue.in_flight < queue.in_flight_limit
-
-    def _start(self, queue: ReceiverQueue) -> tuple[DuePost, PostSlot]:
-        now = trio.current_time()
-        slot = self._slots.take(queue, now)
-        return queue.start(now, self._dead_interval), slot
 
     # ---- one post after another
 
@@ -226,44 +209,34 @@ class Dispatcher:
                 queue.finish(post, result)
             if result is not None:
                 self._recording.add(result)
-            if self._pause.holds():
+            if self._is_paused() or not self._slots.may_continue(queue):
                 break
-            if not (self._slots.may_continue(queue) and self._load(queue) and self._may_start(queue)):
+            if (started := self._start(queue)) is None:
                 break
-            post, slot = self._start(queue)
+            post, slot = started
         self._slots.add(queue)
         self._posts.wake()
 
     async def _attempt(self, queue: ReceiverQueue, post: DuePost) -> PostResult | None:
         """The result of one attempt; None when there was none."""
         webhook = self._store.webhooks.by_id(post.lane.webhook_id)
-        if webhook is None:
-            queue.drop()
+        if webhook is not None and webhook.enabled:
+            try:
+                return await self._attempts.make(webhook, post)
+            except Shortage as shortage:
+                now = trio.current_time()
+                queue.not_before, queue.more_due = now + SHORTAGE_PAUSE, True
+                if now >= self._shortage_at + SHORTAGE_LOG_EVERY:
+                    log.warning("events wait: this machine is short", of=str(shortage))
+                self._shortage_at = now
             return None
-        if not webhook.enabled:
-            await self._fail_due(queue)
-            return None
-        try:
-            return await self._attempts.make(webhook, post)
-        except Shortage as shortage:
-            self._postpone(queue, shortage)
-            return None
-
-    async def _fail_due(self, queue: ReceiverQueue) -> None:
-        """Fail what is due of a disabled webhook; what is due later may find it enabled again."""
         queue.drop()
-        try:
-            while await self._posts.give_up(queue.lane, DISABLED):
+        try:  # fail what is due of a disabled webhook; what is due later may find it enabled again
+            while webhook is not None and await self._posts.give_up(queue.lane, DISABLED):
                 pass
         except Refused as refused:
             log.warning("posts to a disabled webhook wait for the storage", reason=refused.text)
-
-    def _postpone(self, queue: ReceiverQueue, shortage: Shortage) -> None:
-        now = trio.current_time()
-        queue.postpone(now + SHORTAGE_PAUSE)
-        if now >= self._shortage_at + SHORTAGE_LOG_EVERY:
-            log.warning("events wait: this machine is short", of=str(shortage))
-        self._shortage_at = now
+        return None
 
     def _recorded(self, result: PostResult, on_disk: bool) -> None:
         """Unload a post whose result is on disk; one that cannot be recorded stays loaded, so is not repeated."""
@@ -277,7 +250,3 @@ class Dispatcher:
         if queue.more_due:
             self._slots.add(queue)
         self._posts.wake()
-
-
-def _log_fields(result: PostResult) -> dict[str, str]:
-    return {"delivery_id": result.post.id}

@@ -11,7 +11,7 @@ from enum import StrEnum
 import h11
 import trio
 
-from appliance.webhook.connect import ByteLimitExceeded, NotPosted, ReceiverConnection
+from appliance.webhook.connect import RECEIVED_LIMIT, ByteLimitExceeded, NotPosted, ReceiverConnection
 from appliance.webhook.fast_answer import read_fast
 from appliance.webhook.url_policy import Target
 
@@ -38,14 +38,25 @@ class Step(StrEnum):
 
 
 @dataclass(slots=True)
-class PostAttempt:
-    """The progress of one attempt, so that one that times out can still say how far it came."""
+class Posted:
+    """The result of one attempt; while it lasts its progress, so that one that times out can say how far it came."""
 
-    awaiting: Step = Step.FOUND
     status: int | None = None
-    body: bytes = b""
-    error: str | None = None
-    overlong: bool = False
+    body: bytes = b""  # the first 2 KiB of the answer's
+    error: str | None = None  # what went wrong; None when a whole answer came
+    duration_ms: int = 0
+    overlong: bool = False  # the error is only that the answer was too long to be read to its end
+    awaiting: Step = Step.FOUND
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the receiver took the event: any 2xx, by the interface, however long its answer is."""
+        return self.status is not None and 200 <= self.status < 300 and (self.error is None or self.overlong)
+
+    @property
+    def before_what(self) -> str:
+        """What was still to come, for an error text."""
+        return "before it answered" if self.status is None else "before the end of its answer"
 
 
 class ConnectionLost(NotPosted):
@@ -66,17 +77,16 @@ def request_bytes(target: Target, headers: Sequence[tuple[str, str]], body: byte
 
 
 class AnswerReader:
-    """Parses one answer with h11, within the limits above. No I/O."""
+    """Parses one answer with h11, within the limits above, into `posted`. No I/O."""
 
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.body = b""  # the first 2 KiB
+    def __init__(self, posted: Posted) -> None:
+        self.posted = posted
+        posted.status, posted.body = None, b""
         self.done = False  # nothing more is wanted
         self.whole = False  # it came to its end
         self.keep = False  # the connection may carry another request
         self._begin = b""
-        self._received = 0
-        self._interim = 0
+        self._received = self._interim = 0
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_LIMIT)
         # Of the request, which has been sent already, only the method matters for the answer.
         self._http.send(h11.Request(method="POST", target="/", headers=[("Host", "-"), ("Content-Length", "0")]))
@@ -85,21 +95,22 @@ class AnswerReader:
     def receive(self, data: bytes) -> None:
         """Parse what came, nothing when the receiver has closed; raises `NotPosted`."""
         self._received += len(data)
-        self._check_version(data)
+        # Another protocol shows in its first bytes: h11 would wait for a whole head, which may never come.
+        self._begin += data[: len(_VERSION) - len(self._begin)]
+        if not _VERSION.startswith(self._begin):
+            raise NotPosted("the receiver's answer is not HTTP/1.1")
         try:
             self._http.receive_data(data)
             while not self.done and (event := self._http.next_event()) is not h11.NEED_DATA:
                 self._handle(event)
         except h11.RemoteProtocolError as fault:
-            raise NotPosted(self._error(fault, closed=not data)) from fault
+            text = f"the receiver's answer is no good HTTP: {fault}"
+            if not data:
+                text = f"the receiver closed the connection {self.posted.before_what}"
+            elif fault.error_status_hint == 431:
+                text = f"the receiver's answer has over {HEAD_LIMIT // 1024} KiB of headers"
+            raise NotPosted(text) from fault
         self.done = self.done or self._received > ANSWER_LIMIT
-
-    def _check_version(self, data: bytes) -> None:
-        """Detect another protocol by its first bytes: h11 would wait for a whole head, which may never come."""
-        if len(self._begin) < len(_VERSION):
-            self._begin += data[: len(_VERSION) - len(self._begin)]
-            if not _VERSION.startswith(self._begin):
-                raise NotPosted("the receiver's answer is not HTTP/1.1")
 
     def _handle(self, event: h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]) -> None:
         if isinstance(event, h11.InformationalResponse):
@@ -107,89 +118,56 @@ class AnswerReader:
             if self._interim > INTERIM_LIMIT:
                 raise NotPosted(f"the receiver sent over {INTERIM_LIMIT} interim (1xx) answers")
         elif isinstance(event, h11.Response):
-            self.status = event.status_code
+            self.posted.status = event.status_code
         elif isinstance(event, h11.Data):
-            self.body += event.data[: BODY_KEPT - len(self.body)]
+            self.posted.body += event.data[: BODY_KEPT - len(self.posted.body)]
         elif isinstance(event, h11.EndOfMessage):
             self.done = self.whole = True
             in_step = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
             self.keep = in_step and self._http.trailing_data == (b"", False)
 
-    def _error(self, fault: h11.RemoteProtocolError, *, closed: bool) -> str:
-        if closed:
-            return f"the receiver closed the connection {self.before_what}"
-        if fault.error_status_hint == 431:
-            return f"the receiver's answer has over {HEAD_LIMIT // 1024} KiB of headers"
-        return f"the receiver's answer is no good HTTP: {fault}"
 
-    @property
-    def before_what(self) -> str:
-        """What is still to come, for an error text."""
-        return "before it answered" if self.status is None else "before the end of its answer"
-
-
-async def exchange(attempt: PostAttempt, connection: ReceiverConnection, request: bytes) -> bool:
+async def exchange(posted: Posted, connection: ReceiverConnection, request: bytes) -> bool:
     """Send a request and read its answer; whether the connection may carry another. Raises `NotPosted`."""
-    connection.transport.reset_limit()
-    attempt.awaiting = Step.SENT
+    connection.transport.left = RECEIVED_LIMIT
+    posted.awaiting, data = Step.SENT, b""
     try:
         await connection.stream.send_all(request)
-        attempt.awaiting = Step.ANSWERED
-        data = bytes(await connection.stream.receive_some(ANSWER_READ_BYTES))
+        posted.awaiting = Step.ANSWERED
+        if data := bytes(await connection.stream.receive_some(ANSWER_READ_BYTES)):
+            return await _read_answer(posted, connection.stream, data)
     except ByteLimitExceeded as exceeded:
-        raise NotPosted(f"{exceeded} before it answered") from exceeded
+        raise NotPosted(f"{exceeded} {posted.before_what}") from exceeded
     except trio.BrokenResourceError as broken:
-        raise ConnectionLost("the receiver broke the connection off before it answered") from broken
-    if not data:
-        raise ConnectionLost("the receiver closed the connection before it answered")
-    return await _read_answer(attempt, connection, data)
+        text = f"the receiver broke the connection off {posted.before_what}"
+        raise (NotPosted if data else ConnectionLost)(text) from broken
+    raise ConnectionLost("the receiver closed the connection before it answered")
 
 
-async def _read_answer(attempt: PostAttempt, connection: ReceiverConnection, data: bytes) -> bool:
+async def _read_answer(posted: Posted, stream: trio.abc.Stream, data: bytes) -> bool:
     """Read an answer that begins with `data`; whether the connection may carry another request."""
     reads = 1
     while (fast := read_fast(data)) is not None and len(data) + fast.missing <= ANSWER_LIMIT:
-        attempt.status, attempt.body = fast.status, fast.body[:BODY_KEPT]
+        posted.status, posted.body = fast.status, fast.body[:BODY_KEPT]
         if not fast.missing:
             return fast.keep
         if reads == READS_PER_ANSWER:
             break
-        attempt.awaiting = Step.ENDED
-        more = await _receive(connection, "before the end of its answer")
+        posted.awaiting = Step.ENDED
+        more = await stream.receive_some(ANSWER_READ_BYTES)
         if not more:
             raise NotPosted("the receiver closed the connection before the end of its answer")
         data, reads = data + more, reads + 1
-    return await _read_by_h11(attempt, connection, data, reads)
-
-
-async def _read_by_h11(attempt: PostAttempt, connection: ReceiverConnection, data: bytes, reads: int) -> bool:
-    reader = AnswerReader()
-    while True:
-        try:
-            reader.receive(data)
-        finally:
-            attempt.status, attempt.body = reader.status, reader.body
-        if reader.done or reads >= READS_PER_ANSWER:
-            break
-        if reader.status is not None:
-            attempt.awaiting = Step.ENDED
-        data, reads = await _receive(connection, reader.before_what), reads + 1
+    reader = AnswerReader(posted)
+    reader.receive(data)
+    while not reader.done and reads < READS_PER_ANSWER:
+        if posted.status is not None:
+            posted.awaiting = Step.ENDED
+        reader.receive(bytes(await stream.receive_some(ANSWER_READ_BYTES)))
+        reads += 1
     if not reader.whole:
-        _cut_short(attempt, f"is over {ANSWER_LIMIT // 1024} KiB long" if reader.done else "comes in too many pieces")
+        why = f"is over {ANSWER_LIMIT // 1024} KiB long" if reader.done else "comes in too many pieces"
+        if posted.status is None:
+            raise NotPosted(f"the receiver's answer {why} and yet without a status")
+        posted.overlong, posted.error = True, f"the receiver's answer {why}; the rest was not read"
     return reader.keep
-
-
-def _cut_short(attempt: PostAttempt, why: str) -> None:
-    if attempt.status is None:
-        raise NotPosted(f"the receiver's answer {why} and yet without a status")
-    attempt.overlong = True
-    attempt.error = f"the receiver's answer {why}; the rest was not read"
-
-
-async def _receive(connection: ReceiverConnection, before_what: str) -> bytes:
-    try:
-        return bytes(await connection.stream.receive_some(ANSWER_READ_BYTES))
-    except ByteLimitExceeded as exceeded:
-        raise NotPosted(f"{exceeded} {before_what}") from exceeded
-    except trio.BrokenResourceError as broken:
-        raise NotPosted(f"the receiver broke the connection off {before_what}") from broken

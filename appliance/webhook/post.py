@@ -6,47 +6,22 @@ redirect is followed. A connection that may carry another request is kept for th
 
 import ssl
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import trio
 
 from appliance.dns.resolver import Resolver
 from appliance.net.address_policy import Address, Network
-from appliance.net.dial import Dial
-from appliance.system.shortage import Shortage
-from appliance.webhook.connect import (
-    FIRST_ADDRESS,
-    AddressLookup,
-    NoAddress,
-    NotPosted,
-    ReceiverConnection,
-    ReceiverEndpoint,
-    dial_receiver,
-    start_tls,
-)
+from appliance.net.dial import Dial, Shortage, dial_first
+from appliance.webhook.connect import AddressLookup, NoAddress, NotPosted, ReceiverConnection, start_tls
 from appliance.webhook.connection_pool import IDLE_SECONDS, IdleConnections
-from appliance.webhook.http import ConnectionLost, PostAttempt, Step, exchange, request_bytes
+from appliance.webhook.http import ConnectionLost, Posted, Step, exchange, request_bytes
 from appliance.webhook.url_policy import Target, UrlRefused, read_url
 
 POST_TIMEOUT = 5.0  # seconds for all of an attempt, by the interface
+ADDRESSES_TRIED = 2
+FIRST_ADDRESS = 2.0  # seconds until the second is tried instead: an unreachable IPv6 address mostly does not answer
 URLS_CACHED = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """The result of one attempt to post."""
-
-    status: int | None
-    body: bytes  # the first 2 KiB of the answer's
-    error: str | None  # what went wrong; None when a whole answer came
-    duration_ms: int
-    overlong: bool = False  # the error is only that the answer was too long to be read to its end
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the receiver took the event: any 2xx, by the interface, however long its answer is."""
-        return self.status is not None and 200 <= self.status < 300 and (self.error is None or self.overlong)
 
 
 class Poster:
@@ -71,7 +46,7 @@ class Poster:
         self._timeout = timeout
         self._first_address = first_address
         self._lookup = AddressLookup(resolver, allowed, own)
-        self._idle = IdleConnections(idle_seconds)
+        self.idle = IdleConnections(idle_seconds)
         # The policy depends on the URL's text and the settings only, so its verdict can be cached.
         self._read = lru_cache(URLS_CACHED)(lambda url: read_url(url, ports, own_names, allowed))
 
@@ -90,7 +65,7 @@ class Poster:
         except NoAddress as missing:
             return None if missing.temporary else str(missing)
         except Shortage:
-            return None
+            pass
         return None
 
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
@@ -98,61 +73,45 @@ class Poster:
 
         Raises `Shortage` when this machine lacks what a connection needs, and closes the idle connections then.
         """
-        attempt, began = PostAttempt(), trio.current_time()
+        posted, began = Posted(), trio.current_time()
         with trio.move_on_after(self._timeout) as limit:
             try:
                 target = self._read(url)
-                await self._post(attempt, target, request_bytes(target, headers, body))
+                await self._post(posted, target, request_bytes(target, headers, body))
             except (UrlRefused, NotPosted) as fault:
-                attempt.error = str(fault)
+                posted.error = str(fault)
             except Shortage:
-                await self._idle.drop_all()
+                await self.idle.drop_all()
                 raise
         if limit.cancelled_caught:
-            attempt.error = f"{attempt.awaiting} within {self._timeout:g} s"
-        duration = round((trio.current_time() - began) * 1000)
-        return Posted(attempt.status, attempt.body, attempt.error, duration, attempt.overlong)
+            posted.error = f"{posted.awaiting} within {self._timeout:g} s"
+        posted.duration_ms = round((trio.current_time() - began) * 1000)
+        return posted
 
-    async def close_idle(self) -> None:
-        await self._idle.close_idle()
-
-    async def aclose(self) -> None:
-        """Close the idle connections, and keep none from now on."""
-        await self._idle.aclose()
-
-    async def _post(self, attempt: PostAttempt, target: Target, request: bytes) -> None:
+    async def _post(self, posted: Posted, target: Target, request: bytes) -> None:
         addresses = await self._lookup.addresses(target)
-        connection = await self._take_idle(target, addresses)
-        if connection is not None:
+        if connection := await self.idle.take(target.host, target.port, addresses):
             try:
-                await self._exchange(attempt, connection, request)
+                return await self._exchange(posted, connection, request)
             except ConnectionLost:  # closed while idle; a receiver that took the event all the same sees its id twice
-                await self._idle.drop_all_to(connection.endpoint)
-            else:
-                return
-        connection = await self._connect(attempt, target, addresses)
-        await self._exchange(attempt, connection, request)
+                await self.idle.drop_all_to(connection.endpoint)
+        posted.awaiting = Step.CONNECTED
+        tried, port = addresses[:ADDRESSES_TRIED], target.port
+        try:
+            address, stream = await dial_first(self._dial, tried, port, patience=self._first_address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise NotPosted(f"the receiver did not accept a connection to port {port}: {reason}") from error
+        posted.awaiting = Step.SECURED
+        connection = await start_tls(self._context, target, address, stream)
+        return await self._exchange(posted, connection, request)
 
-    async def _take_idle(self, target: Target, addresses: tuple[Address, ...]) -> ReceiverConnection | None:
-        for address in addresses:
-            if connection := await self._idle.take(ReceiverEndpoint(target.host, target.port, address)):
-                return connection
-        return None
-
-    async def _connect(
-        self, attempt: PostAttempt, target: Target, addresses: tuple[Address, ...]
-    ) -> ReceiverConnection:
-        attempt.awaiting = Step.CONNECTED
-        endpoint, stream = await dial_receiver(self._dial, target, addresses, first_address=self._first_address)
-        attempt.awaiting = Step.SECURED
-        return await start_tls(self._context, endpoint, stream)
-
-    async def _exchange(self, attempt: PostAttempt, connection: ReceiverConnection, request: bytes) -> None:
+    async def _exchange(self, posted: Posted, connection: ReceiverConnection, request: bytes) -> None:
         keep = False
         try:
-            keep = await exchange(attempt, connection, request)
+            keep = await exchange(posted, connection, request)
         finally:
             if not keep:
                 await connection.aclose()
         if keep:
-            await self._idle.give_back(connection)
+            await self.idle.give_back(connection)

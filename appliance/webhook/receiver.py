@@ -49,7 +49,6 @@ class ReceiverQueue:
 
     @property
     def dead(self) -> bool:
-        """Whether its last DEAD_AFTER posts have failed."""
         return self.failures >= DEAD_AFTER
 
     @property
@@ -86,10 +85,6 @@ class ReceiverQueue:
             self.failures = 0 if result.status is PostStatus.SUCCESS else self.failures + 1
             self.slow = result.duration_ms > SLOW_MS
             self.proven = self.proven or (self.failures == 0 and not self.slow)
-
-    def postpone(self, time: float) -> None:
-        """Start nothing before then; what was not attempted is still due."""
-        self.not_before, self.more_due = time, True
 
     def drop(self) -> None:
         """Forget the waiting posts, and that the store may have more."""

@@ -13,13 +13,12 @@ from math import inf
 from appliance.webhook.receiver import ReceiverHealth, ReceiverQueue
 
 POST_SLOTS = 200  # posts in flight to all receivers together; and as many that are late
+PART = {ReceiverHealth.GOOD: 1, ReceiverHealth.UNKNOWN: 2, ReceiverHealth.TROUBLED: 4}  # one slot in so many
 LATE_AFTER = 1.0  # seconds within which a post should be answered
 
 
 @dataclass(slots=True, eq=False)
 class PostSlot:
-    """The slot of one post in flight."""
-
     health: ReceiverHealth  # of its receiver, when the post was started
     since: float  # Trio's clock
     late: bool = False  # the slot was given back
@@ -47,7 +46,13 @@ class Slots:
 
     def next(self, now: float = 0.0) -> ReceiverQueue | None:
         """The next queue, if there is a slot for it; troubled ones come after all others."""
-        self._free_late(now)
+        while self._in_time and self._late < self.count:
+            oldest = next(iter(self._in_time))
+            if oldest.since + LATE_AFTER > now:
+                break
+            self._free(oldest)
+            oldest.late = True
+            self._late += 1
         self._first, self._second = self._second, self._first
         for health in (self._first, self._second, ReceiverHealth.TROUBLED):
             waiting = self._waiting[health]
@@ -84,25 +89,11 @@ class Slots:
         wanted = any(self._waiting[other] and self._has_free(other) for other in before)
         return self._has_free(health) and (not wanted or self._has_free(health, 2))
 
-    def _free_late(self, now: float) -> None:
-        while self._in_time and self._late < self.count:
-            oldest = next(iter(self._in_time))
-            if oldest.since + LATE_AFTER > now:
-                return
-            self._free(oldest)
-            oldest.late = True
-            self._late += 1
-
     def _free(self, slot: PostSlot) -> None:
         del self._in_time[slot]
         self._in_use[slot.health] -= 1
 
     def _has_free(self, health: ReceiverHealth, count: int = 1) -> bool:
         """Whether so many slots are free for receivers of this health."""
-        free_in_all = sum(self._in_use.values()) + count <= self.count
-        return free_in_all and self._in_use[health] + count <= self._limit(health)
-
-    def _limit(self, health: ReceiverHealth) -> int:
-        if health is ReceiverHealth.GOOD:
-            return self.count
-        return max(1, self.count // (4 if health is ReceiverHealth.TROUBLED else 2))
+        limit = max(1, self.count // PART[health])
+        return sum(self._in_use.values()) + count <= self.count and self._in_use[health] + count <= limit

@@ -61,7 +61,8 @@ def read_url(url: str, ports: Container[int], own_names: Container[str], allowed
     host = _host_name(host) if address is None else str(address)
     if port not in ports:
         raise UrlRefused(f"port {port} is not allowed for webhooks here")
-    if _is_own(host, own_names):
+    labels = host.split(".")
+    if host in own_names or any("*." + ".".join(labels[at:]) in own_names for at in range(1, len(labels))):
         raise UrlRefused(f"{host} is this service itself")
     if address is not None and (reason := refusal(address, allowed)):
         raise UrlRefused(f"the URL's host must be public: {reason}")
@@ -129,8 +130,3 @@ def _host_name(host: str) -> str:
     if "." not in host:
         raise UrlRefused(f"the URL's host must be public: {host} is a name without a domain")
     return host
-
-
-def _is_own(host: str, own_names: Container[str]) -> bool:
-    labels = host.split(".")
-    return host in own_names or any("*." + ".".join(labels[at:]) in own_names for at in range(1, len(labels)))

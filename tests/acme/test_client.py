@@ -10,7 +10,7 @@ import trio
 import trustme
 
 from appliance.acme.client import RESPONSE_BYTES, Client
-from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps, Wait
+from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps
 from appliance.acme.messages import AcmeResponse
 from appliance.acme.problems import NotIssued
 from appliance.outside import Outside
@@ -162,7 +162,7 @@ async def test_tokens_are_shown_no_longer_than_needed(end: str, autojump_clock: 
     def steps() -> Iterator[Step]:
         yield PublishToken("t", "t.print")
         seen.append(dict(shown))
-        yield Wait(3600.0)
+        yield 3600.0
         if end == "badly":
             raise NotIssued("no")
 

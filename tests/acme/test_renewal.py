@@ -101,7 +101,7 @@ async def test_a_start_with_a_good_one_sends_no_request(stage: Stage, autojump_c
 async def test_one_that_was_made_here_is_replaced(stage: Stage, autojump_clock: MockClock) -> None:
     """It only stands in until the authority's comes."""
     files = AcmeFiles(stage.directory)
-    files.create_directory()
+    files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     self_signed.generate(files.certificate, files.certificate, NAMES[0])
     await stage.run(MINUTE)
     held = files.held()
@@ -206,7 +206,7 @@ async def test_a_state_that_cannot_be_written_is_remembered(
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("appliance.system.private_file.write", full)
+    monkeypatch.setattr("appliance.acme.files.write_private_file", full)
     await stage.run(2 * HOUR)
     assert not stage.tries  # without a key for the account no request can be made
     monkeypatch.undo()

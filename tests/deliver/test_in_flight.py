@@ -290,7 +290,7 @@ async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: P
         good = played.outside.dial
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
-            if played.scheduler.deliverer.connections._count >= 10:
+            if len(played.scheduler.deliverer.connections) >= 10:
                 raise OSError(errno.EMFILE, "Too many open files")
             return await good(address, port)
 

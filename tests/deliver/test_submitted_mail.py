@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from appliance.intake.accept import MessageIntake
 from appliance.model.mail import Caller, CredentialKind
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx
 from tests.message.submissions import message

@@ -22,7 +22,7 @@ from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, encrypt, opportunistic_context
 from appliance.deliver.tls_policy import TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
 from appliance.dns.resolver import DnsAnswer, NotAsked, Tlsa
-from appliance.system.shortage import Shortage
+from appliance.net.dial import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
 
 POLICY = "version: STSv1\nmode: enforce\nmx: mx1.example.com\nmx: *.mail.example.com\nmax_age: 86400\n"

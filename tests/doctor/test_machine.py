@@ -23,7 +23,7 @@ def files(world: World) -> AcmeFiles:
     """Where ACME keeps its things, on a machine whose listeners both show its certificate."""
     world.settings |= {"cert": "", "key": "", "acme": '[acme]\nenabled = true\nbind = ["127.0.0.1:0"]'}
     made = AcmeFiles(world.data_dir / "acme")
-    made.create_directory()
+    made.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return made
 
 

@@ -156,5 +156,5 @@ async def posting(receiver: Receiver, resolver: Resolver | None = None, **option
             yield Posting(poster, port)
         finally:
             with trio.CancelScope(shield=True):
-                await poster.aclose()
+                await poster.idle.aclose()
         nursery.cancel_scope.cancel()

@@ -12,7 +12,7 @@ from appliance.config.values import MIB, Share
 from appliance.errors import Code, Refused
 from appliance.intake.limits import LEAST_SHARE, SHARE_KEPT, Quota, RequestRate, share_of
 from appliance.outside import Outside
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 from appliance.times import SECOND
 
 

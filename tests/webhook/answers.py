@@ -1,12 +1,12 @@
 """Answers of receivers as bytes, and what h11 reads in them."""
 
 from appliance.webhook.connect import NotPosted
-from appliance.webhook.http import AnswerReader
+from appliance.webhook.http import AnswerReader, Posted
 
 
 def by_h11(data: bytes) -> AnswerReader | None:
     """What h11 makes of these bytes; None when it refuses them."""
-    reader = AnswerReader()
+    reader = AnswerReader(Posted())
     try:
         reader.receive(data)
     except NotPosted:

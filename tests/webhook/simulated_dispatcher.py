@@ -16,7 +16,7 @@ from appliance.store import Store, open_store
 from appliance.store.sql import rows
 from appliance.webhook.attempt import Attempts
 from appliance.webhook.dispatcher import Dispatcher
-from appliance.webhook.post import Posted
+from appliance.webhook.http import Posted
 
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)  # seconds, as the interface says
@@ -84,7 +84,7 @@ class Simulation:
     def dispatcher(self, **options: Any) -> Dispatcher:
         """One that is ready to run; it seldom polls by itself, or a virtual day would take a while."""
         options.setdefault("poll_every", 60.0)
-        attempts = Attempts(self.receivers, self.secrets, self.outside, self.delays)
+        attempts = Attempts(self.receivers.post, self.secrets, self.outside, self.delays)
         return Dispatcher(self.store, self.outside, attempts, **options)
 
     @asynccontextmanager

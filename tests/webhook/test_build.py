@@ -63,7 +63,7 @@ async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:
             made = build_poster(settings, ZoneResolver(HERE), Outside())
             posted = await made.post(f"https://{HOST}:{there.port}/", [], b"{}")
             assert posted.accepted is accepted, posted
-            await made.aclose()
+            await made.idle.aclose()
     assert len(receiver.requests) == 1
 
 

@@ -13,10 +13,10 @@ from trio.testing import MockClock
 from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType, PostResult, PostStatus, SealedSecret, Trigger
-from appliance.system.shortage import Shortage
+from appliance.net.dial import Shortage
 from appliance.webhook.attempt import BROKEN_SEAL, OWN_FAULT
 from appliance.webhook.dispatcher import DISABLED
-from appliance.webhook.post import Posted
+from appliance.webhook.http import Posted
 from tests.webhook.simulated_dispatcher import BROKEN, DELAYS, OK, REFUSED, START, Seen, Simulation, simulation, url_of
 
 HOOK = url_of("demo")

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from appliance.model.webhooks import PostStatus
 from appliance.store.pools import EVERY
 from appliance.webhook.dispatcher import PAUSE_POLL_EVERY
-from appliance.webhook.post import Posted
+from appliance.webhook.http import Posted
 from tests.webhook.simulated_dispatcher import REFUSED, Seen, simulation, url_of
 
 

@@ -13,7 +13,8 @@ from trio.testing import MockClock
 
 from appliance.tls.self_signed import generate
 from appliance.tls.trust import verifying_context
-from appliance.webhook.post import POST_TIMEOUT, Posted, Poster
+from appliance.webhook.http import Posted
+from appliance.webhook.post import POST_TIMEOUT, Poster
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import (
     AUTHORITY,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.webhook.http import ANSWER_LIMIT, BODY_KEPT, AnswerReader
+from appliance.webhook.http import ANSWER_LIMIT, BODY_KEPT, AnswerReader, Posted
 from tests.webhook.answers import answer, by_h11
 
 
@@ -11,26 +11,32 @@ def test_two_kib_are_kept(size: int) -> None:
     """Of a long body the first 2 KiB are kept, in whatever pieces it comes."""
     body = bytes(index % 251 for index in range(10_000))
     data = answer(b"Transfer-Encoding: chunked", body=b"2710\r\n" + body + b"\r\n0\r\n\r\n")
-    reader = AnswerReader()
+    reader = AnswerReader(Posted())
     for at in range(0, len(data), size):
         reader.receive(data[at : at + size])
-    assert (reader.status, reader.body, reader.whole, reader.keep) == (200, body[:BODY_KEPT], True, True)
+    assert (reader.posted.status, reader.posted.body, reader.whole, reader.keep) == (200, body[:BODY_KEPT], True, True)
 
 
 def test_reading_ends_somewhere() -> None:
     """Past the limit nothing more is wanted, the status stands, and the connection is of no use."""
-    reader = AnswerReader()
+    reader = AnswerReader(Posted())
     reader.receive(answer(b"Content-Length: 1000000000", body=b"x" * ANSWER_LIMIT))
-    assert (reader.status, len(reader.body), reader.done, reader.whole, reader.keep) == (200, 2048, True, False, False)
+    assert (reader.posted.status, len(reader.posted.body), reader.done, reader.whole, reader.keep) == (
+        200,
+        2048,
+        True,
+        False,
+        False,
+    )
 
 
 def test_an_answer_that_ends_with_the_connection() -> None:
     """Without a length the end of the connection is the end of the answer, which is whole; there is no other one."""
-    reader = AnswerReader()
+    reader = AnswerReader(Posted())
     reader.receive(b"HTTP/1.0 202 Accepted\r\n\r\nfine")
     assert not reader.done
     reader.receive(b"")
-    assert (reader.status, reader.body, reader.whole, reader.keep) == (202, b"fine", True, False)
+    assert (reader.posted.status, reader.posted.body, reader.whole, reader.keep) == (202, b"fine", True, False)
 
 
 def test_an_answer_too_many_leaves_the_connection() -> None:

@@ -6,9 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.net.dial import Shortage
 from appliance.outside import Outside
-from appliance.system.shortage import Shortage
-from appliance.webhook.post import Posted, Poster
+from appliance.webhook.http import Posted
+from appliance.webhook.post import Poster
 from tests.fakes.dns import Trouble, ZoneResolver
 from tests.fakes.receiver import (
     HERE,
@@ -211,7 +212,7 @@ async def test_after_closing_nothing_is_kept() -> None:
         ended.set()
 
     async with posting(Receiver(serve)) as there:
-        await there.poster.aclose()
+        await there.poster.idle.aclose()
         assert fine(await post(there))
         with trio.fail_after(2):
             await ended.wait()
@@ -228,7 +229,7 @@ async def test_idle_connections_are_closed() -> None:
     async with posting(Receiver(serve), idle_seconds=0.01) as there:
         assert fine(await post(there))
         await trio.sleep(0.02)
-        await there.poster.close_idle()
+        await there.poster.idle.close_idle()
         with trio.fail_after(2):
             await ended.wait()
 
@@ -251,7 +252,7 @@ async def test_the_second_address_is_tried() -> None:
         assert dialled == ["127.0.0.2", "127.0.0.1"]
         resolver.zone[HOST] = {"A": ["127.0.0.2", "127.0.0.3", "127.0.0.1"]}
         assert fine(await post(there))  # by the connection that is kept
-        await there.poster.aclose()
+        await there.poster.idle.aclose()
         assert "Connection refused" in str((await post(there)).error)
     assert dialled[2:] == ["127.0.0.2", "127.0.0.3"]
 
@@ -320,7 +321,7 @@ async def test_a_lack_of_descriptors_gives_up_the_kept_connections() -> None:
 
     async with posting(Receiver(), dial=short_dial) as there:
         assert (await post(there)).accepted
-        idle = there.poster._idle
+        idle = there.poster.idle.pool
         assert len(idle) == 1
         short = True
         assert (await post(there)).accepted  # over the one that is kept
@@ -375,7 +376,7 @@ async def test_a_cancelled_post_leaves_nothing_behind(patience: float) -> None:
             while True:
                 await post(there)
         assert fine(await post(there))
-        assert len(there.poster._idle) == 1
+        assert len(there.poster.idle.pool) == 1
 
 
 async def test_an_address_that_becomes_ours_is_refused(autojump_clock: MockClock) -> None:

@@ -10,7 +10,7 @@ from appliance.model.queue import PoolHold
 from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY
-from appliance.system.free_space import FreeSpace
+from appliance.system.disk import FreeSpace
 
 
 class WarningCode(StrEnum):
