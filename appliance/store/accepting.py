@@ -25,55 +25,27 @@ from appliance.times import DAY, SECOND
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key counts as none, deleted or not.
-_MAY_SEND = Many(
-    """
-WITH new (number, account_id, scope, key, now, day) AS (VALUES {rows})
+_MAY_SEND = Many("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?, ?, ?, ?, ?, ?)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
-FROM new CROSS JOIN accounts a ON a.id = new.account_id
-""",
-    "(?, ?, ?, ?, ?, ?)",
-)
-_SUPPRESSED = Many(
-    "SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {rows})",
-    "(?, ?)",
-)
-_CLAIM_KEYS = Many(
-    """
-INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at) VALUES {rows}
-ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint, message_id = excluded.message_id,
-    expires_at = excluded.expires_at
-""",
-    "(?, ?, ?, ?, ?)",
-)
-_UPDATE_ACCOUNT = """
-UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored WHERE id = :account_id
-"""
-_COUNT_DAY = """
-INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
-ON CONFLICT (account_id, day) DO UPDATE SET recipients = recipients + excluded.recipients
-"""
-_INSERT_MESSAGES = Many(
-    """
-INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender, envelope_from, subject, tags,
-    template_alias, template_version, recipient_count, credits_reserved, size, created_at)
-VALUES {rows}
-""",
-    "(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-)
-_INSERT_BODIES = Many(
-    "INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {rows}", "(?, ?, ?, ?)"
-)
-_INSERT_RECIPIENTS = Many(
-    """
-INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status, billing_status,
-    next_attempt_at)
-VALUES {rows}
-""",
-    "(?, ?, ?, ?, ?, ?, ?, 'queued', 'reserved', ?)",
-)
+FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
+_SUPPRESSED = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
+_CLAIM_KEYS = Many("""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
+    VALUES {(?, ?, ?, ?, ?)} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
+        message_id = excluded.message_id, expires_at = excluded.expires_at""")
+_UPDATE_ACCOUNT = """UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored
+    WHERE id = :account_id"""
+_COUNT_DAY = """INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
+    ON CONFLICT (account_id, day) DO UPDATE SET recipients = recipients + excluded.recipients"""
+_INSERT_MESSAGES = Many("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
+    envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at)
+    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)}""")
+_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?, ?, ?)}")
+_INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
+        status, billing_status, next_attempt_at)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, 'queued', 'reserved', ?)}""")
 
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
 

@@ -19,50 +19,31 @@ from appliance.store.sql import NEWEST, first, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
-_ADD_DOMAIN = """
-INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
-ON CONFLICT (account_id, name) DO UPDATE SET
-    usable = CASE WHEN removed_at IS NULL THEN max(usable, excluded.usable) ELSE excluded.usable END,
-    created_at = CASE WHEN removed_at IS NULL THEN created_at ELSE excluded.created_at END,
-    verified_at = CASE WHEN removed_at IS NULL THEN verified_at END,
-    removed_at = NULL
-"""
-_DOMAINS = """
-SELECT name, usable, created_at, verified_at FROM domains
-WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name
-"""
+_ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
+    ON CONFLICT (account_id, name) DO UPDATE SET
+        usable = CASE WHEN removed_at IS NULL THEN max(usable, excluded.usable) ELSE excluded.usable END,
+        created_at = CASE WHEN removed_at IS NULL THEN created_at ELSE excluded.created_at END,
+        verified_at = CASE WHEN removed_at IS NULL THEN verified_at END,
+        removed_at = NULL"""
+_DOMAINS = """SELECT name, usable, created_at, verified_at FROM domains
+    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
 _USABLE = "SELECT name FROM domains WHERE account_id = :account_id AND usable = 1"
-_ADD_CREDENTIAL = """
-INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
-VALUES (:username, :account_id, :sha256, :name, :now)
-"""
-_CREDENTIALS = """
-SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials WHERE account_id = :account_id
-"""
-_REVOKE_CREDENTIAL = """
-UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
-WHERE account_id = :account_id AND username = :username RETURNING username
-"""
-_ADD_KEY = """
-INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at)
-VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now)
-"""
-_KEYS = """
-SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at
-FROM api_keys k JOIN accounts a ON a.id = k.account_id
-"""
-_REVOKE_KEY = """
-UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
-WHERE (id = :key OR key_sha256 = :sha256) AND (:account_id IS NULL OR account_id = :account_id) RETURNING id
-"""
-_CALLER_BY_CREDENTIAL = """
-SELECT s.account_id, s.password_sha256, a.suspended FROM smtp_credentials s JOIN accounts a ON a.id = s.account_id
-WHERE s.username = :username AND s.revoked_at IS NULL
-"""
-_CALLER_BY_KEY = """
-SELECT k.account_id, k.id, k.scope, k.test, a.suspended FROM api_keys k JOIN accounts a ON a.id = k.account_id
-WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL
-"""
+_ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
+    VALUES (:username, :account_id, :sha256, :name, :now)"""
+_CREDENTIALS = """SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials
+    WHERE account_id = :account_id"""
+_REVOKE_CREDENTIAL = """UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
+    WHERE account_id = :account_id AND username = :username RETURNING username"""
+_ADD_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at)
+    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now)"""
+_KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at
+    FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
+_REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
+    WHERE (id = :key OR key_sha256 = :sha256) AND (:account_id IS NULL OR account_id = :account_id) RETURNING id"""
+_CALLER_BY_CREDENTIAL = """SELECT s.account_id, s.password_sha256, a.suspended FROM smtp_credentials s
+    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""
+_CALLER_BY_KEY = """SELECT k.account_id, k.id, k.scope, k.test, a.suspended FROM api_keys k
+    JOIN accounts a ON a.id = k.account_id WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL"""
 _CALLER_BY_ACCOUNT = "SELECT suspended FROM accounts WHERE id = :account_id"
 # How a caller's idempotency scope begins, and where its last use is written down.
 _USED = {
@@ -71,11 +52,9 @@ _USED = {
 }
 
 _WORKING = "SELECT count(*) FROM {table} WHERE account_id = :account_id AND revoked_at IS NULL"
-_FORGET = """
-DELETE FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL AND {name} NOT IN
-    (SELECT {name} FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL
-    ORDER BY revoked_at DESC, {name} DESC LIMIT :revoked)
-"""
+_FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL AND {name} NOT IN
+        (SELECT {name} FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL
+        ORDER BY revoked_at DESC, {name} DESC LIMIT :revoked)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +174,7 @@ class Access:
         return found
 
     def _credentials(self, which: str, wanted: Mapping[str, Any]) -> list[SmtpCredential]:
-        return self.engine.read(lambda c: [SmtpCredential(*row) for row in rows(c, _CREDENTIALS + which, wanted)])
+        return self.engine.read(lambda c: [SmtpCredential(*row) for row in rows(c, f"{_CREDENTIALS} {which}", wanted)])
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         row = {"account_id": account_id, "username": username, "now": self.outside.now()}
@@ -233,7 +212,9 @@ class Access:
     def _keys(self, which: str, wanted: Mapping[str, Any]) -> list[ApiKey]:
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in self.engine.read(lambda c: rows(c, _KEYS + which, wanted))
+            for key_id, account, hint, scope, test, *rest in self.engine.read(
+                lambda c: rows(c, f"{_KEYS} {which}", wanted)
+            )
         ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:

@@ -18,54 +18,34 @@ from appliance.times import DAY
 
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
 
-_INSERT_ACCOUNT = """
-INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
-ON CONFLICT DO NOTHING RETURNING id
-"""
-_INSERT_USER = """
-INSERT INTO users (id, account_id, email, password_hash, role, created_at)
-VALUES (:id, :account_id, :email, :password_hash, :role, :now)
-ON CONFLICT DO NOTHING RETURNING id
-"""
-_ACCOUNTS = """
-SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at, a.stored_bytes
-FROM accounts a JOIN users u ON u.account_id = a.id
-"""
-_CHANGE_CREDITS = """
-UPDATE accounts SET credits = credits + :amount
-WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits
-"""
+_INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
+    ON CONFLICT DO NOTHING RETURNING id"""
+_INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
+    VALUES (:id, :account_id, :email, :password_hash, :role, :now)
+    ON CONFLICT DO NOTHING RETURNING id"""
+_ACCOUNTS = """SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at, a.stored_bytes
+    FROM accounts a JOIN users u ON u.account_id = a.id"""
+_CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
+    WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits"""
 _IS_ONLY_ONE = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2)"
 _CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
 _SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
 _SET_DAILY_CAP = "UPDATE accounts SET daily_cap = :daily_cap WHERE id = :account_id"
 # The day's volume is counted only under a cap, so a new cap first counts what was sent before it.
-_COUNT_TODAY = """
-INSERT INTO daily_volume (account_id, day, recipients)
-SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
-WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
-ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients
-"""
+_COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)
+    SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
+    WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
+    ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients"""
 _LAST_LINE = "SELECT max(id) FROM credit_ledger WHERE account_id = :account_id"
-_WRITE_LEDGER = Many(
-    """
-INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id, created_at) VALUES {rows}
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?)",
-)
-_LEDGER = """
-SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
-WHERE account_id = :account_id AND id < :before ORDER BY id DESC LIMIT :most
-"""
-_USERS = """
-SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
-FROM users u JOIN accounts a ON a.id = u.account_id
-"""
-_CHANGE_LOGIN = """
-UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
-WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id
-"""
+_WRITE_LEDGER = Many("""INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id,
+    created_at) VALUES {(?, ?, ?, ?, ?, ?, ?, ?)}""")
+_LEDGER = """SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
+    WHERE account_id = :account_id AND id < :before ORDER BY id DESC LIMIT :most"""
+_USERS = """SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
+    FROM users u JOIN accounts a ON a.id = u.account_id"""
+_CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
+    WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id"""
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 _OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.expires_at > :now"
 
@@ -131,7 +111,7 @@ class Accounts:
         )
 
     def all(self) -> list[Account]:
-        return self.engine.read(lambda c: [_account(row) for row in rows(c, _ACCOUNTS + "ORDER BY a.name", {})])
+        return self.engine.read(lambda c: [_account(row) for row in rows(c, _ACCOUNTS + " ORDER BY a.name", {})])
 
     def is_only_one(self) -> bool:
         """Whether there is no second account that may send."""
@@ -140,7 +120,7 @@ class Accounts:
 
     def page(self, after: str, most: int) -> list[Account]:
         wanted = {"after": after, "most": most}
-        query = _ACCOUNTS + "WHERE a.name > :after ORDER BY a.name LIMIT :most"
+        query = _ACCOUNTS + " WHERE a.name > :after ORDER BY a.name LIMIT :most"
         return [_account(row) for row in self.engine.read(lambda c: rows(c, query, wanted))]
 
     def named(self, name: str) -> Account:
@@ -150,7 +130,7 @@ class Accounts:
         return self._one("WHERE a.id = :value", account_id, "There is no account with this id.")
 
     def _one(self, where: str, value: str, otherwise: str) -> Account:
-        row = self.engine.read(lambda c: first(c, _ACCOUNTS + where, {"value": value}))
+        row = self.engine.read(lambda c: first(c, f"{_ACCOUNTS} {where}", {"value": value}))
         if row is None:
             raise Refused(Code.NOT_FOUND, otherwise)
         return _account(row)
@@ -229,7 +209,7 @@ class Accounts:
 
     def _user(self, where: str, value: str) -> User | None:
         wanted = {"value": value, "now": self.outside.now()}
-        row = self.engine.read(lambda c: first(c, _USERS + where, wanted))
+        row = self.engine.read(lambda c: first(c, f"{_USERS} {where}", wanted))
         return None if row is None else User(row[0], row[1], row[2], row[3], Role(row[4]), row[5], row[6])
 
     async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:

@@ -37,22 +37,14 @@ _INSERT = "INSERT INTO message_body_parts (message_id, number, content) VALUES (
 _SIZE = "SELECT coalesce(sum(length(content)), 0) FROM message_body_parts WHERE message_id = :id"
 _CONTENTS = "SELECT content FROM message_body_parts WHERE message_id = :id ORDER BY number"
 _UNLIST = "DELETE FROM loose_parts WHERE message_id = :id"
-_LOOSEN = Many(
-    """
-INSERT INTO loose_parts (message_id)
-SELECT message_id FROM message_bodies WHERE message_id IN ({rows}) AND parts_size > 0
-""",
-    "?",
-)
+_LOOSEN = Many("""INSERT INTO loose_parts (message_id)
+    SELECT message_id FROM message_bodies WHERE message_id IN ({?}) AND parts_size > 0""")
 _LOOSE = "SELECT message_id FROM loose_parts ORDER BY message_id LIMIT :most"
-_DELETE = """
-DELETE FROM message_body_parts WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
-    AND number IN (SELECT number FROM message_body_parts WHERE message_id = :id ORDER BY number DESC LIMIT :most)
-"""
-_DELETE_LOOSE = """
-DELETE FROM loose_parts WHERE message_id = :id
-    AND NOT EXISTS (SELECT 1 FROM message_body_parts WHERE message_id = :id)
-"""
+_DELETE = """DELETE FROM message_body_parts
+    WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
+        AND number IN (SELECT number FROM message_body_parts WHERE message_id = :id ORDER BY number DESC LIMIT :most)"""
+_DELETE_LOOSE = """DELETE FROM loose_parts WHERE message_id = :id
+        AND NOT EXISTS (SELECT 1 FROM message_body_parts WHERE message_id = :id)"""
 
 
 class PartsMissing(Exception):

@@ -17,22 +17,15 @@ from appliance.store.sql import Row, first, rows, run
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 
 _COLUMNS = "name, usable, created_at, verified_at"
-_FIND = f"""
-SELECT {_COLUMNS} FROM domains WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
-"""  # noqa: S608 - the names of our own columns, as below
-_PAGE = f"""
-SELECT {_COLUMNS} FROM domains
-WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most
-"""  # noqa: S608
+_FIND = f"""SELECT {_COLUMNS} FROM domains WHERE account_id = :account_id AND name = :name
+    AND removed_at IS NULL"""  # noqa: S608 - the names of our own columns, as below
+_PAGE = f"""SELECT {_COLUMNS} FROM domains
+    WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most"""  # noqa: S608
 _COUNT = "SELECT count(*) FROM domains WHERE account_id = :account_id"
-_VERIFIED = f"""
-UPDATE domains SET usable = 1, verified_at = :now
-WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}
-"""  # noqa: S608
-_REMOVE = """
-UPDATE domains SET usable = 0, removed_at = :now
-WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING name
-"""
+_VERIFIED = f"""UPDATE domains SET usable = 1, verified_at = :now
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}"""  # noqa: S608
+_REMOVE = """UPDATE domains SET usable = 0, removed_at = :now
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING name"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +90,12 @@ def _unknown() -> Refused:
 
 # ---- signing keys
 
-_ADD = """
-INSERT INTO dkim_keys (account_id, domain, selector, algorithm, private_key, record, created_at)
-VALUES (:account_id, :domain, :selector, :algorithm, :private_key, :record, :now)
-"""
-_RETIRE = """
-UPDATE dkim_keys SET retired_at = :now WHERE account_id = :account_id AND domain = :domain AND retired_at IS NULL
-"""
-_KEYS = """
-SELECT selector, algorithm, private_key, record, created_at, retired_at FROM dkim_keys
-WHERE account_id = :account_id AND domain = :domain ORDER BY created_at, selector
-"""
+_ADD = """INSERT INTO dkim_keys (account_id, domain, selector, algorithm, private_key, record, created_at)
+    VALUES (:account_id, :domain, :selector, :algorithm, :private_key, :record, :now)"""
+_RETIRE = """UPDATE dkim_keys SET retired_at = :now
+    WHERE account_id = :account_id AND domain = :domain AND retired_at IS NULL"""
+_KEYS = """SELECT selector, algorithm, private_key, record, created_at, retired_at FROM dkim_keys
+    WHERE account_id = :account_id AND domain = :domain ORDER BY created_at, selector"""
 _SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 
 

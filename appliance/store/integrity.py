@@ -24,10 +24,8 @@ _TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration
 _SCHEMA = "SELECT max(number) FROM migrations"
 _COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM messages)"
 # Those that sign. Others may be sealed under a key file that was lost since, and are never opened again.
-_DKIM_KEYS = """
-SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
-JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1
-"""
+_DKIM_KEYS = """SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
+    JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1"""
 
 
 _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones

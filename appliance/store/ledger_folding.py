@@ -25,43 +25,30 @@ LINES_READ = 1_000  # of a ledger, likewise
 _FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after those of the last account
 
 _NEXT_ACCOUNT = "SELECT min(id) FROM accounts WHERE id > :after"
-FIND_LINES = """
-SELECT l.id, l.kind, l.amount, l.balance, l.created_at, l.message_id,
+FIND_LINES = """SELECT l.id, l.kind, l.amount, l.balance, l.created_at, l.message_id,
     EXISTS (SELECT 1 FROM messages m WHERE m.account_id = l.account_id AND m.id = l.message_id) AS kept
-FROM credit_ledger l WHERE l.account_id = :account_id AND l.id > :after AND l.id < :limit ORDER BY l.id LIMIT :most
-"""
+FROM credit_ledger l WHERE l.account_id = :account_id AND l.id > :after AND l.id < :limit ORDER BY l.id LIMIT :most"""
 _LINE = "id, kind, amount, balance, created_at, message_id, kept"
 _DROP_LINES = "DELETE FROM credit_ledger WHERE account_id = :account_id AND id BETWEEN :first AND :last"
-_FOLDED = """
-INSERT INTO credit_ledger (account_id, id, kind, amount, balance, created_at)
-VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)
-"""
-ANY_OLD = """
-SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
-    OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
-    OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)
-"""
-_OLD_DAYS = """
-DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
-    (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)
-"""
-_OLD_HOURS = """
-DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
-    (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
-    ORDER BY hour LIMIT :most)
-"""
+_FOLDED = """INSERT INTO credit_ledger (account_id, id, kind, amount, balance, created_at)
+    VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)"""
+ANY_OLD = """SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
+        OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
+        OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)"""
+_OLD_DAYS = """DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
+        (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)"""
+_OLD_HOURS = """DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
+        (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
+        ORDER BY hour LIMIT :most)"""
 # A template's row goes last; by then no message is left that names a version of it. Versions are deleted with their
 # template: these were deleted by a release that kept them.
-_OLD_VERSIONS = """
-DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
-    (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
-    WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
-RETURNING subject, text_body, html_body
-"""
-_OLD_TEMPLATES = """
-DELETE FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
-    (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)
-"""
+_OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
+        (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
+        WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
+    RETURNING subject, text_body, html_body"""
+_OLD_TEMPLATES = """DELETE FROM templates
+    WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
+        (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)"""
 _STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
 
 

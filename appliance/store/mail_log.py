@@ -29,36 +29,27 @@ FEW_WAITING = 20_000  # recipients that may be sorted to find which messages sti
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
 # bounded by what is read, not by what is found.
-_SEARCH = """
-SELECT id FROM (
-    SELECT account_id, id, status, source, sender, tags FROM messages {among}
-        AND account_id = :account_id AND id < :before
-    ORDER BY id DESC LIMIT :block
-) m WHERE {condition} ORDER BY id DESC LIMIT :most
-"""
-_BLOCK_END = """
-SELECT id FROM messages {among} AND account_id = :account_id AND id < :before ORDER BY id DESC LIMIT 1 OFFSET :block
-"""
+_SEARCH = """SELECT id FROM (
+        SELECT account_id, id, status, source, sender, tags FROM messages {among}
+            AND account_id = :account_id AND id < :before
+        ORDER BY id DESC LIMIT :block
+    ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
+_BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND id < :before
+    ORDER BY id DESC LIMIT 1 OFFSET :block"""
 # All of a page in one step: a hundred messages with their recipients by a statement each take three times as long, and
 # a thread takes the interpreter lock at every row.
-_LISTED = """
-SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'sender', m.sender,
-    'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count, 'created_at', m.created_at,
-    'recipients', json((
-        SELECT json_group_array(json_object('email', address, 'status', status)) FROM (
-            SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients)))))
-FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
-"""
-_WAITING = """
-SELECT message_id FROM recipients
-WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most
-"""
+_LISTED = """SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'sender', m.sender,
+        'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count, 'created_at', m.created_at,
+        'recipients', json((
+            SELECT json_group_array(json_object('email', address, 'status', status)) FROM (
+                SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients)))))
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
+_WAITING = """SELECT message_id FROM recipients
+    WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most"""
 _MESSAGE = "SELECT id FROM messages m WHERE account_id = :account_id AND id = :id AND {condition}"
-_FACTS = """
-SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
-    EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
-FROM messages m WHERE m.account_id = :account_id AND m.id = :id
-"""
+_FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
+        EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
+    FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.

@@ -11,19 +11,14 @@ from appliance.store.messages import read_message
 from appliance.store.sql import first, rows
 
 # Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
-_ACCOUNT = """
-SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
-WHERE r.message_id = :message_id LIMIT 1
-"""
+_ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
+    WHERE r.message_id = :message_id LIMIT 1"""
 _WAYS = "SELECT id, domain, simulated, next_attempt_at FROM recipients WHERE message_id = :message_id"
-_ATTEMPTS = f"""
-SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
-WHERE recipient_id = :recipient_id ORDER BY number
-"""  # noqa: S608 - the names of our own columns
+_ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
+    WHERE recipient_id = :recipient_id ORDER BY number"""  # noqa: S608 - the names of our own columns
 
-_SESSION = """
-SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions WHERE recipient_id = :recipient_id
-"""
+_SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
+    WHERE recipient_id = :recipient_id"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,24 +29,16 @@ from appliance.store.new_mail import NewMail
 from appliance.store.sql import Row, first, rows
 from appliance.store.webhook_posts import NewPosts
 
-_REMEMBERED = """
-SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
-JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
-JOIN message_bodies b ON b.message_id = k.message_id
-WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now
-"""
-_MESSAGE = """
-SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
-FROM messages WHERE id = :id AND account_id = :account_id
-"""
-_RECIPIENTS = """
-SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response, delivered_at, bounced_at
-FROM recipients WHERE message_id = :id ORDER BY id
-"""
-_TO_SEND = """
-SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
-FROM message_bodies WHERE message_id = :id
-"""
+_REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
+    JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
+    JOIN message_bodies b ON b.message_id = k.message_id
+    WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now"""
+_MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
+    FROM messages WHERE id = :id AND account_id = :account_id"""
+_RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
+    delivered_at, bounced_at FROM recipients WHERE message_id = :id ORDER BY id"""
+_TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
+    FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 

@@ -8,13 +8,11 @@ from importlib import resources
 import apsw
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
-_RECORD_TABLE = """
-CREATE TABLE IF NOT EXISTS migrations (
-    number INTEGER PRIMARY KEY,
-    name TEXT NOT NULL,
-    applied_at INTEGER NOT NULL
-) STRICT
-"""
+_RECORD_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
+        number INTEGER PRIMARY KEY,
+        name TEXT NOT NULL,
+        applied_at INTEGER NOT NULL
+    ) STRICT"""
 _RECORD = "INSERT INTO migrations (number, name, applied_at) VALUES (:number, :name, :applied_at)"
 
 

@@ -22,70 +22,45 @@ EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; n
 _HOLDS = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds ORDER BY pool"
 _PAUSE = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds WHERE pool = :pool"
 # A hold keeps its reason, but becomes the operator's when the operator wants it, too.
-_HOLD = """
-INSERT INTO pool_holds (pool, reason, held_at, probe_at) VALUES (:pool, :reason, :now, :probe_at)
-ON CONFLICT (pool) DO UPDATE SET probe_at = NULL WHERE excluded.probe_at IS NULL
-"""
-_PROBED = """
-UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
-WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL
-"""
+_HOLD = """INSERT INTO pool_holds (pool, reason, held_at, probe_at) VALUES (:pool, :reason, :now, :probe_at)
+    ON CONFLICT (pool) DO UPDATE SET probe_at = NULL WHERE excluded.probe_at IS NULL"""
+_PROBED = """UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
+    WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL"""
 _RELEASE = "DELETE FROM pool_holds WHERE pool = :pool RETURNING pool"
 _RELEASE_AUTOMATIC = "DELETE FROM pool_holds WHERE pool = :pool AND probe_at IS NOT NULL RETURNING pool"
-_NAMES = """
-SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNION SELECT pool FROM pool_holds WHERE pool <> '*'
-UNION SELECT pool FROM warmups ORDER BY 1
-"""
-_STATES = """
-SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts FROM pool_states ORDER BY pool
-"""
-_SAY = """
-INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts)
-VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :slowed_accounts)
-"""
+_NAMES = """SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNION SELECT pool FROM pool_holds
+    WHERE pool <> '*' UNION SELECT pool FROM warmups ORDER BY 1"""
+_STATES = """SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts FROM pool_states
+    ORDER BY pool"""
+_SAY = """INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, slowed_accounts)
+    VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :slowed_accounts)"""
 _FORGET = "DELETE FROM pool_states"
-_SAY_SESSION = """
-INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
-VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)
-"""
+_SAY_SESSION = """INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
+    VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)"""
 _FORGET_SESSIONS = "DELETE FROM smtp_sessions"
 _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
-_LEARN = """
-INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
-ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at
-"""
-_ANY_IS_WAITING = """
-SELECT 1 FROM recipients WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT 1
-"""
-_IS_WAITING = """
-SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
-    SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
-        AND r.next_attempt_at IS NOT NULL
-) LIMIT 1
-"""
+_LEARN = """INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
+    ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at"""
+_ANY_IS_WAITING = """SELECT 1 FROM recipients
+    WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT 1"""
+_IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
+        SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
+            AND r.next_attempt_at IS NOT NULL
+    ) LIMIT 1"""
 
 TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
 LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain
 
-_OF = """
-SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups WHERE pool = :pool AND source = :source
-"""
-_AT = """
-SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
-WHERE pool = :pool AND hour_at >= :since ORDER BY source
-"""
-_LATE = """
-SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
-WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most
-"""
-_KEEP = Many(
-    """
-INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at) VALUES {rows}
-ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,
-    hour_at = excluded.hour_at, used = excluded.used, rested_at = excluded.rested_at
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?)",
-)
+_OF = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+    WHERE pool = :pool AND source = :source"""
+_AT = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+    WHERE pool = :pool AND hour_at >= :since ORDER BY source"""
+_LATE = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+    WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most"""
+_KEEP = Many("""INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?)}
+    ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,
+        hour_at = excluded.hour_at, used = excluded.used, rested_at = excluded.rested_at""")
 
 
 @dataclass(frozen=True, slots=True)

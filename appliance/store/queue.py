@@ -24,62 +24,36 @@ from appliance.store.suppressions import suppress
 from appliance.store.webhook_posts import NewPosts, post_events
 
 # What every query for due mail selects; each adds its own WHERE.
-SELECT_DUE = """
-SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code, r.last_smtp_response,
-    m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
-FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-"""
-_DUE = (
-    SELECT_DUE
-    + """
-WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now ORDER BY r.next_attempt_at LIMIT :most
-"""
-)
-_NEXT_DUE = """
-SELECT min(next_attempt_at) FROM recipients WHERE simulated = :simulated AND next_attempt_at > :now
-"""
-_INSERT_ATTEMPTS = Many(
-    """
-INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code, smtp_response, pool, mx_host,
-    mx_address, tls, decision, dialogue)
-VALUES {rows}
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-)
-_UPDATE_RECIPIENTS = Many(
-    """
+SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
+        r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
+    FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now
+    ORDER BY r.next_attempt_at LIMIT :most"""
+_NEXT_DUE = "SELECT min(next_attempt_at) FROM recipients WHERE simulated = :simulated AND next_attempt_at > :now"
+_INSERT_ATTEMPTS = Many("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
+        smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)}""")
+_UPDATE_RECIPIENTS = Many("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    next_attempt_at) AS (VALUES {rows})
+    next_attempt_at) AS (VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
     bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
 RETURNING message_id, id
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-)
+""")
 _NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-_INSERT_EVENTS = Many(
-    "INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at) VALUES {rows}",
-    "(?, ?, ?, ?, ?, ?, ?)",
-)
-_RETURN_CREDIT = """
-UPDATE accounts SET credits = credits + 1 WHERE id = :account_id AND credits IS NOT NULL RETURNING credits
-"""
-_RECIPIENT_COUNTS = """
-SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
-WHERE message_id = :id GROUP BY status
-"""
-_UPDATE_MESSAGES = Many(
-    """
-WITH new (account_id, id, status, billing) AS (VALUES {rows})
-UPDATE messages SET status = new.status, billing_status = new.billing
-FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id
-""",
-    "(?, ?, ?, ?)",
-)
+_INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+    VALUES {(?, ?, ?, ?, ?, ?, ?)}""")
+_RETURN_CREDIT = """UPDATE accounts SET credits = credits + 1 WHERE id = :account_id AND credits IS NOT NULL
+    RETURNING credits"""
+_RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
+    WHERE message_id = :id GROUP BY status"""
+_UPDATE_MESSAGES = Many("""WITH new (account_id, id, status, billing) AS (VALUES {(?, ?, ?, ?)})
+    UPDATE messages SET status = new.status, billing_status = new.billing
+    FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
 
 # What a result means for the recipient's credit; a deferral leaves it reserved.
 BILLING = {
@@ -313,13 +287,8 @@ WITH RECURSIVE waiting (domain) AS (
 )
 SELECT domain FROM waiting WHERE domain IS NOT NULL
 """
-_LANE = (
-    SELECT_DUE
-    + """
-WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain AND r.next_attempt_at <= :now
-ORDER BY r.next_attempt_at LIMIT :most
-"""
-)
+_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
+    AND r.next_attempt_at <= :now ORDER BY r.next_attempt_at LIMIT :most"""
 
 
 @dataclass(frozen=True, slots=True)

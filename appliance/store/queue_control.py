@@ -57,45 +57,33 @@ UNION ALL
 SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHERE place <= :domains
 """
 
-_TOTALS = """
-SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
-FROM recipients WHERE next_attempt_at IS NOT NULL
-"""
-_WAITING_MESSAGES = """
-SELECT DISTINCT message_id FROM recipients
-WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before LIMIT :most
-"""
+_TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
+    FROM recipients WHERE next_attempt_at IS NOT NULL"""
+_WAITING_MESSAGES = """SELECT DISTINCT message_id FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before LIMIT :most"""
 
 # Lanes (see lanes.py) with mail that is not due yet, from the one after the last that was seen.
-_LANES = """
-SELECT account_id, domain FROM recipients
-WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
-GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most
-"""
+_LANES = """SELECT account_id, domain FROM recipients
+    WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
+    GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most"""
 _ANY = "TRUE"
 _TO_DOMAIN = "domain = :wanted"
 _THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :wanted)"
-_LATER = """
-SELECT message_id, id FROM recipients
-WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
-    AND (:address IS NULL OR lower(address) = lower(:address))
-ORDER BY next_attempt_at LIMIT :most
-"""
-_MAKE_DUE = """
-UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now
-"""
-_MAKE_MESSAGE_DUE = """
-UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND next_attempt_at > :now
-"""
+_LATER = """SELECT message_id, id FROM recipients
+    WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
+        AND (:address IS NULL OR lower(address) = lower(:address))
+    ORDER BY next_attempt_at LIMIT :most"""
+_MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
+    WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now"""
+_MAKE_MESSAGE_DUE = """UPDATE recipients SET next_attempt_at = :now
+    WHERE message_id = :message_id AND next_attempt_at > :now"""
 _BEYOND = "SELECT 1 FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT 1"
-_BRING_FORWARD = """
-UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
-    (SELECT message_id, id FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT :most)
-RETURNING 1
-"""
+_BRING_FORWARD = """UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
+        (SELECT message_id, id FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT :most)
+    RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
-_STILL_WAITING = SELECT_DUE + "WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL ORDER BY r.id"
+_STILL_WAITING = SELECT_DUE + " WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL ORDER BY r.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +309,8 @@ def _cancelled(recipient: DueRecipient, reason: str, now: int) -> Outcome:
 DEPTH_SECONDS = 1.0  # seconds; a million recipients take a tenth of that
 DEPTH_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
 
-_DEPTH = """
-SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
-FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL
-"""
+_DEPTH = """SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
+    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL"""
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 
 

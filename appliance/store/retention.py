@@ -29,64 +29,41 @@ RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated
 # When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
 _FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,
     (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), 0)) END"""
-FIND_BODIES = f"""
-SELECT b.message_id, length(b.mime) AS size,
-    (SELECT {_FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
-FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most
-"""  # noqa: S608 - our own words, as below
-FIND_MAIL = f"""
-SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {_FINAL_AT} AS final_at, r.account_id
-FROM recipients r WHERE r.message_id > :after AND r.message_id < :limit
-GROUP BY r.message_id ORDER BY r.message_id LIMIT :most
-"""  # noqa: S608
-FIND_EVENTS = """
-SELECT e.id, EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS kept
-FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most
-"""
+FIND_BODIES = f"""SELECT b.message_id, length(b.mime) AS size,
+        (SELECT {_FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
+    FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most"""  # noqa: S608 - our own words, as below
+FIND_MAIL = f"""SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {_FINAL_AT} AS final_at, r.account_id
+    FROM recipients r WHERE r.message_id > :after AND r.message_id < :limit
+    GROUP BY r.message_id ORDER BY r.message_id LIMIT :most"""  # noqa: S608
+FIND_EVENTS = """SELECT e.id,
+        EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS kept
+    FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most"""
 
-_UNDELIVERED = Many(
-    "SELECT DISTINCT message_id FROM recipients WHERE message_id IN ({rows}) AND next_attempt_at IS NOT NULL", "?"
-)
-_EMPTY_BODIES = Many(
-    "UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({rows})", "?"
-)
-_DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({rows})", "?")
-_DELETE_ATTEMPTS = Many(
-    "DELETE FROM attempts WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({rows}))", "?"
-)
-_DELETE_RECIPIENTS = Many("DELETE FROM recipients WHERE message_id IN ({rows}) AND next_attempt_at IS NULL", "?")
-_DELETE_MESSAGES = Many(
-    """
-DELETE FROM messages WHERE (account_id, id) IN (VALUES {rows}) AND status <> 'queued'
-RETURNING account_id, recipient_count
-""",
-    "(?, ?)",
-)
-_DELETE_EVENTS = Many("DELETE FROM events WHERE id IN ({rows})", "?")
+_UNDELIVERED = Many("""SELECT DISTINCT message_id FROM recipients
+    WHERE message_id IN ({?}) AND next_attempt_at IS NOT NULL""")
+_EMPTY_BODIES = Many("UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({?})")
+_DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({?})")
+_DELETE_ATTEMPTS = Many("""DELETE FROM attempts
+    WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({?}))""")
+_DELETE_RECIPIENTS = Many("DELETE FROM recipients WHERE message_id IN ({?}) AND next_attempt_at IS NULL")
+_DELETE_MESSAGES = Many("""DELETE FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)}) AND status <> 'queued'
+    RETURNING account_id, recipient_count""")
+_DELETE_EVENTS = Many("DELETE FROM events WHERE id IN ({?})")
 
-_EXPIRED_KEYS = """
-DELETE FROM idempotency_keys WHERE (scope, key) IN
-    (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
-"""
-_EXPIRED_SESSIONS = """
-DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
-"""
+_EXPIRED_KEYS = """DELETE FROM idempotency_keys WHERE (scope, key) IN
+        (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
+_EXPIRED_SESSIONS = """DELETE FROM sessions WHERE id IN
+        (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
 # A delivery that still waits for its next attempt is never too old.
-_OLD_DELIVERIES = """
-DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
-    (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
-    ORDER BY created_at LIMIT :most)
-"""
+_OLD_DELIVERIES = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
+        (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
+        ORDER BY created_at LIMIT :most)"""
 # A deleted webhook's row goes last, once nothing is left that is found by it.
-_LOGS_OF_DELETED = """
-DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
-    (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
-    WHERE w.account_id IS NULL LIMIT :most)
-"""
-_DELETED = """
-DELETE FROM webhooks WHERE account_id IS NULL
-    AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.webhook_id = webhooks.id)
-"""
+_LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
+        (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
+        WHERE w.account_id IS NULL LIMIT :most)"""
+_DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
+        AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.webhook_id = webhooks.id)"""
 
 _ANY = (
     "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",

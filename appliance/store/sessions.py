@@ -15,29 +15,20 @@ SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
 SESSIONS_PER_USER = 100  # sessions of one user; the one that was renewed longest ago makes room
 
 _COLUMNS = "id, user_id, generation, address, user_agent, created_at, renewed_at, expires_at"
-_BEGIN = f"""
-INSERT INTO sessions ({_COLUMNS})
-SELECT :id, id, 0, :address, :user_agent, :now, :now, :expires_at FROM users
-WHERE id = :user_id AND token_epoch = :epoch
-RETURNING {_COLUMNS}
-"""  # noqa: S608 - the names of our own columns, as below
-_MAKE_ROOM = """
-DELETE FROM sessions WHERE user_id = :user_id AND id NOT IN
-    (SELECT id FROM sessions WHERE user_id = :user_id ORDER BY renewed_at DESC, id DESC LIMIT :most)
-"""
-_RENEW = f"""
-UPDATE sessions SET generation = generation + 1, address = :address, user_agent = :user_agent, renewed_at = :now,
-    expires_at = :expires_at
-WHERE id = :id AND generation = :generation AND expires_at > :now
-RETURNING {_COLUMNS}
-"""  # noqa: S608
+_BEGIN = f"""INSERT INTO sessions ({_COLUMNS})
+    SELECT :id, id, 0, :address, :user_agent, :now, :now, :expires_at FROM users
+    WHERE id = :user_id AND token_epoch = :epoch RETURNING {_COLUMNS}"""  # noqa: S608 - the names of our own columns, as below
+_MAKE_ROOM = """DELETE FROM sessions WHERE user_id = :user_id AND id NOT IN
+        (SELECT id FROM sessions WHERE user_id = :user_id ORDER BY renewed_at DESC, id DESC LIMIT :most)"""
+_RENEW = f"""UPDATE sessions SET generation = generation + 1, address = :address, user_agent = :user_agent,
+        renewed_at = :now, expires_at = :expires_at
+    WHERE id = :id AND generation = :generation AND expires_at > :now RETURNING {_COLUMNS}"""  # noqa: S608
 _EXTEND = "UPDATE sessions SET renewed_at = :now, expires_at = :expires_at WHERE id = :id"
 _END_REUSED = "DELETE FROM sessions WHERE id = :id AND generation > :generation RETURNING id"
 _END = "DELETE FROM sessions WHERE id = :id AND user_id = :user_id RETURNING id"
 _END_ALL = "DELETE FROM sessions WHERE user_id = :user_id RETURNING id"
-_OF_USER = f"""
-SELECT {_COLUMNS} FROM sessions WHERE user_id = :user_id AND expires_at > :now ORDER BY renewed_at DESC, id DESC
-"""  # noqa: S608
+_OF_USER = f"""SELECT {_COLUMNS} FROM sessions WHERE user_id = :user_id AND expires_at > :now
+    ORDER BY renewed_at DESC, id DESC"""  # noqa: S608
 _ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND expires_at > :now"
 
 

@@ -1,5 +1,6 @@
 """Runs single statements and times short transactions: typed rows out, nothing left half-read."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,15 +24,11 @@ _LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) fo
 
 
 class Many:
-    """A statement over several rows of values: far cheaper than a statement each.
+    """A statement over several rows of values, of which its text has one in braces: far cheaper than one each."""
 
-    Its text says `{rows}` where they go, and `row` is how one of them is written.
-    """
-
-    __slots__ = ("_texts",)
-
-    def __init__(self, text: str, row: str) -> None:
-        self._texts = {length: text.format(rows=", ".join([row] * length)) for length in _LENGTHS}
+    def __init__(self, text: str) -> None:
+        before, row, after = re.split("[{}]", text)
+        self._texts = {length: before + ", ".join([row] * length) + after for length in _LENGTHS}
 
     def run(self, connection: apsw.Connection, values: Sequence[Row]) -> list[Row]:
         """Run it for all these rows, however many; what it returned for them."""

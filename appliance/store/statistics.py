@@ -28,61 +28,41 @@ POOLS_SHOWN = 50  # shown of an account's queue
 # A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
 BUCKET_GROWTH = 1.1
 _MILLISECONDS = "(e.created_at - m.created_at) / 1000"
-_BUCKET = f"""
-CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
-ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END
-"""
+_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
+    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
 _FINAL = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
-_ADD = """
-ON CONFLICT (account_id, hour, kind, bucket) DO UPDATE SET recipients = recipients + excluded.recipients
-"""
+_ADD = "ON CONFLICT (account_id, hour, kind, bucket) DO UPDATE SET recipients = recipients + excluded.recipients"
 # CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
-_COUNT_SENT = f"""
-INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
-SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
-FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' GROUP BY 1, 2 {_ADD}
-"""  # noqa: S608 - our own words and numbers, as below
-_COUNT_FINAL = f"""
-INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
-SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
-FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}
-"""  # noqa: S608
-_SENT_SLICE = """
-SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
-ORDER BY message_id LIMIT 1 OFFSET :slice
-"""
+_COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
+    SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
+    FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
+    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' GROUP BY 1, 2 {_ADD}"""  # noqa: S608 - our own words and numbers, as below
+_COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
+    SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
+    FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}"""  # noqa: S608
+_SENT_SLICE = """SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
+    ORDER BY message_id LIMIT 1 OFFSET :slice"""
 _FINAL_SLICE = "SELECT id FROM events WHERE id > :after AND id < :limit ORDER BY id LIMIT 1 OFFSET :slice"
 _COUNTED = "SELECT id FROM counted_until WHERE kind = :kind"
-_SET_COUNTED = """
-INSERT INTO counted_until (kind, id) VALUES (:kind, :id) ON CONFLICT (kind) DO UPDATE SET id = excluded.id
-"""
-_COUNTS = """
-SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since GROUP BY 1, 2
-"""
-_TIMES = """
-SELECT bucket, sum(recipients) FROM hourly_counts
-WHERE account_id = :account_id AND hour >= :since AND kind = 'delivered' GROUP BY bucket
-"""
-_SENT_TAIL = f"""
-SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
-    SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
-    ORDER BY id LIMIT :most
-) WHERE source <> 'test' GROUP BY 1
-"""  # noqa: S608
-_FINAL_TAIL = f"""
-SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
-    SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
-) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3
-"""  # noqa: S608
-_WAITING = """
-SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
+_SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
+    ON CONFLICT (kind) DO UPDATE SET id = excluded.id"""
+_COUNTS = """SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since
+    GROUP BY 1, 2"""
+_TIMES = """SELECT bucket, sum(recipients) FROM hourly_counts
+    WHERE account_id = :account_id AND hour >= :since AND kind = 'delivered' GROUP BY bucket"""
+_SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
+        SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
+        ORDER BY id LIMIT :most
+    ) WHERE source <> 'test' GROUP BY 1"""  # noqa: S608
+_FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
+        SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
+    ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+    WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3"""  # noqa: S608
+_WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL GROUP BY domain
-) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most
-"""
+) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most"""
 
 
 def bucket_milliseconds(bucket: int) -> float:

@@ -13,17 +13,11 @@ from appliance.store.engine import Engine
 from appliance.store.sql import Row, first, rows
 from appliance.store.stored_bytes import SUPPRESSION, add, check_room
 
-_FIND = """
-SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address
-"""
-_ADD = """
-INSERT INTO suppressions (account_id, address, reason, created_at) VALUES (:account_id, :address, :reason, :now)
-RETURNING address, reason, created_at
-"""
-_LIST = """
-SELECT address, reason, created_at FROM suppressions
-WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most
-"""
+_FIND = "SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address"
+_ADD = """INSERT INTO suppressions (account_id, address, reason, created_at)
+    VALUES (:account_id, :address, :reason, :now) RETURNING address, reason, created_at"""
+_LIST = """SELECT address, reason, created_at FROM suppressions
+    WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 
 

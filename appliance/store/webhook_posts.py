@@ -22,15 +22,10 @@ from appliance.store.webhooks import enabled_webhook
 
 POSTS_CHANGED = 500  # posts given up in one transaction
 
-_WHO_WANTS = Many("SELECT account_id, id, url, events FROM webhooks WHERE enabled = 1 AND account_id IN ({rows})", "?")
-INSERT_POSTS = Many(
-    """
-INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url, cause, status,
-    request_body, created_at, next_attempt_at)
-VALUES {rows}
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)",
-)
+_WHO_WANTS = Many("SELECT account_id, id, url, events FROM webhooks WHERE enabled = 1 AND account_id IN ({?})")
+INSERT_POSTS = Many("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
+        cause, status, request_body, created_at, next_attempt_at)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)}""")
 # SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
 _LANES = """
 WITH RECURSIVE waiting (webhook_id) AS (
@@ -47,33 +42,26 @@ SELECT webhook_id, (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
 FROM waiting WHERE webhook_id IS NOT NULL
 """
 _IN_LANE = "FROM webhook_deliveries WHERE cause = :cause AND webhook_id = :webhook_id"
-_DUE = f"""
-SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
-ORDER BY next_attempt_at LIMIT :most
-"""
+_DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
+    ORDER BY next_attempt_at LIMIT :most"""
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
-_RECORD = Many(
-    """
+_RECORD = Many("""
 WITH new (webhook_id, id, attempts_before, status, url, response_status, response_body, error, duration_ms,
-    attempted_at, next_attempt_at) AS (VALUES {rows})
+    attempted_at, next_attempt_at) AS (VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)})
 UPDATE webhook_deliveries SET status = new.status, attempt = new.attempts_before + 1, url = new.url,
     response_status = new.response_status, response_body = new.response_body, error = new.error,
     duration_ms = new.duration_ms, attempted_at = new.attempted_at, next_attempt_at = new.next_attempt_at
 FROM new WHERE webhook_deliveries.webhook_id = new.webhook_id AND webhook_deliveries.id = new.id
     AND webhook_deliveries.next_attempt_at IS NOT NULL AND webhook_deliveries.attempt = new.attempts_before
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-)
+""")
 _NOTE_SUCCESS = "UPDATE webhooks SET last_success_at = :at WHERE id = :id"
 _NOTE_FAILURE = "UPDATE webhooks SET last_failure_at = :at WHERE id = :id"
-_GIVE_UP = f"""
-UPDATE webhook_deliveries SET status = 'failed', error = :reason, next_attempt_at = NULL
-WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at <= :now LIMIT :most) RETURNING 1
-"""  # noqa: S608 - our own words
-_BRING_FORWARD = f"""
-UPDATE webhook_deliveries SET next_attempt_at = :now
-WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at > :beyond LIMIT :most) RETURNING 1
-"""  # noqa: S608 - our own words
+_GIVE_UP = f"""UPDATE webhook_deliveries SET status = 'failed', error = :reason, next_attempt_at = NULL
+    WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at <= :now LIMIT :most)
+    RETURNING 1"""  # noqa: S608 - our own words
+_BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
+    WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at > :beyond LIMIT :most)
+    RETURNING 1"""  # noqa: S608 - our own words
 
 
 def post_events(c: apsw.Connection, outside: Outside, events: Sequence[Row]) -> set[str]:
@@ -227,19 +215,16 @@ PING_COOLDOWN = 15_000_000  # microseconds, by the interface
 _COLUMNS = """d.id, d.event_id, d.type, d.message_id, d.recipient_id, d.url, d.cause, d.status, d.attempt,
     d.request_body, d.response_status, d.response_body, d.error, d.duration_ms, d.created_at, d.attempted_at,
     d.next_attempt_at"""
-_OF_ACCOUNT = f"""
-SELECT {_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id WHERE w.account_id = :account_id
-"""  # noqa: S608 - the names of our own columns
+_OF_ACCOUNT = f"""SELECT {_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
+    WHERE w.account_id = :account_id"""  # noqa: S608 - the names of our own columns
 _PAGE = f"{_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DESC LIMIT :most"
 # A list of its own, or SQLite would rather read the whole log in order.
 _OF_MESSAGE = """AND d.id IN
     (SELECT m.id FROM webhook_deliveries m WHERE m.webhook_id = w.id AND m.message_id = :message_id)"""
 _ONE = f"{_OF_ACCOUNT} AND d.id = :id"
 _PINGED_AT = "SELECT pinged_at FROM webhook_pings WHERE account_id = :account_id"
-_NOTE_PING = """
-INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:account_id, :now)
-ON CONFLICT (account_id) DO UPDATE SET pinged_at = excluded.pinged_at
-"""
+_NOTE_PING = """INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:account_id, :now)
+    ON CONFLICT (account_id) DO UPDATE SET pinged_at = excluded.pinged_at"""
 
 
 @dataclass(frozen=True, slots=True)

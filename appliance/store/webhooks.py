@@ -16,23 +16,15 @@ _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created
 # A deleted one has no account, so neither finds it.
 _OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"  # noqa: S608 - our own column names
 _BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"  # noqa: S608 - likewise
-_UPDATE = f"""
-UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, updated_at = :now
-WHERE account_id = :account_id RETURNING {_COLUMNS}
-"""  # noqa: S608 - likewise
-_INSERT = f"""
-INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
-VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}
-"""  # noqa: S608 - likewise
+_UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, updated_at = :now
+    WHERE account_id = :account_id RETURNING {_COLUMNS}"""  # noqa: S608 - likewise
+_INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
+    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""  # noqa: S608 - likewise
 # Its log may be long: the row stays for retention to find that by, without its secret.
-_DELETE = """
-UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
-WHERE account_id = :account_id RETURNING id
-"""
-_SIGN_WITH = """
-UPDATE webhooks SET secret = :secret, secret_hint = :secret_hint, updated_at = :now
-WHERE account_id = :account_id AND id = :id RETURNING id
-"""
+_DELETE = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
+    WHERE account_id = :account_id RETURNING id"""
+_SIGN_WITH = """UPDATE webhooks SET secret = :secret, secret_hint = :secret_hint, updated_at = :now
+    WHERE account_id = :account_id AND id = :id RETURNING id"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,7 +371,7 @@ def test_results_together_end_as_one_by_one(
         outside = Outside(now=clock)
         for new in news:
             accept(connection, outside, [new])
-        due: list[DueRecipient] = [due_recipient(row) for row in connection.execute(SELECT_DUE + "ORDER BY r.id")]
+        due: list[DueRecipient] = [due_recipient(row) for row in connection.execute(SELECT_DUE + " ORDER BY r.id")]
         outcomes = [
             outcome(due[which % len(due)], status, clock(), tries=tries, signature=signature)
             for which, status, tries, signature in results
