@@ -12,8 +12,8 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
-from appliance.store.engine import Engine, statement
-from appliance.store.sql import NEWEST, Many, Row, first, rows, run
+from appliance.store.engine import StorePart
+from appliance.store.sql import NEWEST, Many, Row, first, one, rows, run
 from appliance.times import DAY
 
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
@@ -27,7 +27,7 @@ _ACCOUNTS = """SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended
     FROM accounts a JOIN users u ON u.account_id = a.id"""
 _CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
     WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits"""
-_IS_ONLY_ONE = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2)"
+_MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2)"
 _CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
 _SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
@@ -83,8 +83,8 @@ def create_account(
 ) -> Account:
     """An account with its first user, as a step of a transaction."""
     now, account_id = outside.now(), outside.identifier("acc")
-    if credit is not None and not 0 <= credit <= MAX_CREDITS:
-        raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
+    if credit is not None:
+        _check_credits(credit)
     account = {"id": account_id, "name": name, "credits": credit, "now": now}
     if first(c, _INSERT_ACCOUNT, account) is None:
         raise Refused(Code.CONFLICT, f"an account named {name!r} already exists")
@@ -93,15 +93,11 @@ def create_account(
     if first(c, _INSERT_USER, user) is None:
         raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
     if credit:
-        write_ledger(c, outside, [ledger_line(outside, account_id, LedgerKind.GRANT, credit, credit)])
+        _grant(c, outside, account_id, credit, credit)
     return Account(account_id, name, email.lower(), credit, None, False, now)
 
 
-@dataclass(frozen=True, slots=True)
-class Accounts:
-    engine: Engine
-    outside: Outside
-
+class Accounts(StorePart):
     async def create(
         self, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
     ) -> Account:
@@ -111,17 +107,15 @@ class Accounts:
         )
 
     def all(self) -> list[Account]:
-        return self.engine.read(lambda c: [_account(row) for row in rows(c, _ACCOUNTS + " ORDER BY a.name", {})])
+        return self.engine.all(_account, _ACCOUNTS + " ORDER BY a.name", {})
 
     def is_only_one(self) -> bool:
         """Whether there is no second account that may send."""
-        row = self.engine.read(lambda c: first(c, _IS_ONLY_ONE, {}))
-        return row is None or row[0] < 2
+        return int(self.engine.rows(_MAY_SEND, {})[0][0]) < 2
 
     def page(self, after: str, most: int) -> list[Account]:
-        wanted = {"after": after, "most": most}
         query = _ACCOUNTS + " WHERE a.name > :after ORDER BY a.name LIMIT :most"
-        return [_account(row) for row in self.engine.read(lambda c: rows(c, query, wanted))]
+        return self.engine.all(_account, query, {"after": after, "most": most})
 
     def named(self, name: str) -> Account:
         return self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
@@ -130,71 +124,62 @@ class Accounts:
         return self._one("WHERE a.id = :value", account_id, "There is no account with this id.")
 
     def _one(self, where: str, value: str, otherwise: str) -> Account:
-        row = self.engine.read(lambda c: first(c, f"{_ACCOUNTS} {where}", {"value": value}))
-        if row is None:
+        account = self.engine.one(_account, f"{_ACCOUNTS} {where}", {"value": value})
+        if account is None:
             raise Refused(Code.NOT_FOUND, otherwise)
-        return _account(row)
+        return account
 
     async def change_credits(self, account_id: str, amount: int) -> int:
         """Add to (or take from) a balance; the new balance. Never below 0, never on an unlimited account."""
-        return await self.engine.write(lambda c: self._change_credits(c, account_id, amount))
-
-    def _change_credits(self, c: apsw.Connection, account_id: str, amount: int) -> int:
         change = {"account_id": account_id, "amount": amount, "most": MAX_CREDITS}
-        row = first(c, _CHANGE_CREDITS, change)
-        if row is None:
-            raise self._impossible(c, account_id, amount)
-        write_ledger(c, self.outside, [ledger_line(self.outside, account_id, LedgerKind.GRANT, amount, row[0])])
-        return int(row[0])
 
-    def _impossible(self, c: apsw.Connection, account_id: str, amount: int) -> Refused:
-        balance = _balance(c, account_id)
-        if balance is None:
-            return Refused(Code.CONFLICT, "credits: the account is unlimited, so there is no balance to change")
-        limits = f"a balance lies between 0 and {MAX_CREDITS}"
-        return Refused(Code.CONFLICT, f"credits: {amount:+d} is not possible with a balance of {balance}: {limits}")
+        def work(c: apsw.Connection) -> int:
+            balance = one(c, int, _CHANGE_CREDITS, change)
+            if balance is not None:
+                _grant(c, self.outside, account_id, amount, balance)
+                return balance
+            if (balance := _balance(c, account_id)) is None:
+                raise Refused(Code.CONFLICT, "credits: the account is unlimited, so there is no balance to change")
+            why = f"with a balance of {balance}: a balance lies between 0 and {MAX_CREDITS}"
+            raise Refused(Code.CONFLICT, f"credits: {amount:+d} is not possible {why}")
+
+        return await self.engine.write(work)
 
     async def set_credits(self, account_id: str, balance: int) -> None:
         """Start counting (again) at this balance, also on an account that was unlimited."""
-        await self.engine.write(lambda c: self._set_credits(c, account_id, balance))
-
-    def _set_credits(self, c: apsw.Connection, account_id: str, balance: int) -> None:
-        if not 0 <= balance <= MAX_CREDITS:
-            raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
-        before = _balance(c, account_id)
-        run(c, _SET_CREDITS, {"account_id": account_id, "credits": balance})
-        line = ledger_line(self.outside, account_id, LedgerKind.GRANT, balance - (before or 0), balance)
-        write_ledger(c, self.outside, [line])
+        _check_credits(balance)
+        await self._set_balance(account_id, balance)
 
     async def set_unlimited(self, account_id: str) -> None:
         """Stop counting credits for this account; what is left leaves the ledger, so that its lines still add up."""
-        await self.engine.write(lambda c: self._set_unlimited(c, account_id))
+        await self._set_balance(account_id, None)
 
-    def _set_unlimited(self, c: apsw.Connection, account_id: str) -> None:
-        before = _balance(c, account_id)
-        run(c, _SET_CREDITS, {"account_id": account_id, "credits": None})
-        if before:
-            write_ledger(c, self.outside, [ledger_line(self.outside, account_id, LedgerKind.GRANT, -before, 0)])
+    async def _set_balance(self, account_id: str, balance: int | None) -> None:
+        def work(c: apsw.Connection) -> None:
+            before = _balance(c, account_id) or 0
+            run(c, _SET_CREDITS, {"account_id": account_id, "credits": balance})
+            if before or balance is not None:
+                _grant(c, self.outside, account_id, (balance or 0) - before, balance or 0)
+
+        await self.engine.write(work)
 
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
-        change = {"account_id": account_id, "suspended": int(suspended)}
-        await self.engine.write(statement(_SET_SUSPENDED, change))
+        await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
         day = self.outside.now() // DAY
-        change = {"account_id": account_id, "daily_cap": recipients}
-        count = {"account_id": account_id, "day": day, "first_id": identifier_from("msg", day * DAY)}
 
         def work(c: apsw.Connection) -> None:
-            run(c, _SET_DAILY_CAP, change)
-            run(c, _COUNT_TODAY, count)
+            run(c, _SET_DAILY_CAP, {"account_id": account_id, "daily_cap": recipients})
+            first_id = identifier_from("msg", day * DAY)
+            run(c, _COUNT_TODAY, {"account_id": account_id, "day": day, "first_id": first_id})
 
         await self.engine.write(work)
 
     def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
         """The newest changes of a balance, or those before one of them."""
         wanted = {"account_id": account_id, "most": most, "before": before or NEWEST}
-        return self.engine.read(lambda c: [_entry(row) for row in rows(c, _LEDGER, wanted)])
+        return [LedgerEntry(line, LedgerKind(kind), *rest) for line, kind, *rest in self.engine.rows(_LEDGER, wanted)]
 
     # ---- users and their sessions
 
@@ -220,10 +205,10 @@ class Accounts:
         change = {"user_id": user_id, "password_hash": password_hash, "epoch": epoch}
 
         def work(c: apsw.Connection) -> bool:
-            if first(c, _CHANGE_LOGIN, change) is None:
-                return False
-            run(c, _END_SESSIONS, {"user_id": user_id})
-            return True
+            changed = first(c, _CHANGE_LOGIN, change) is not None
+            if changed:
+                run(c, _END_SESSIONS, {"user_id": user_id})
+            return changed
 
         return await self.engine.write(work)
 
@@ -233,13 +218,19 @@ def _balance(c: apsw.Connection, account_id: str) -> int | None:
     return None if row is None else row[0]
 
 
-def _account(row: Row) -> Account:
-    account_id, name, email, balance, daily_cap, suspended, *rest = row
+def _check_credits(balance: int) -> None:
+    if not 0 <= balance <= MAX_CREDITS:
+        raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
+
+
+def _grant(c: apsw.Connection, outside: Outside, account_id: str, amount: int, balance: int) -> None:
+    write_ledger(c, outside, [ledger_line(outside, account_id, LedgerKind.GRANT, amount, balance)])
+
+
+def _account(
+    account_id: str, name: str, email: str, balance: int | None, daily_cap: int | None, suspended: int, *rest: int
+) -> Account:
     return Account(account_id, name, email, balance, daily_cap, bool(suspended), *rest)
-
-
-def _entry(row: Row) -> LedgerEntry:
-    return LedgerEntry(row[0], LedgerKind(row[1]), *row[2:])
 
 
 # ---- the first account of an installation
@@ -259,32 +250,22 @@ class FirstAccount:
     key: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class FirstStart:
-    engine: Engine
-    outside: Outside
-
+class FirstStart(StorePart):
     def any_account(self) -> str | None:
         """The name of the oldest account, None when there is none yet."""
-        return self.engine.read(_any_account)
+        return self.engine.one(str, _ANY_ACCOUNT, {})
 
     async def create(self, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
         """An account with a user, a domain, an SMTP credential and an API key; None when there is an account."""
-        return await self.engine.write(lambda c: _create(c, self.outside, name, email, password_hash, domain))
+        outside = self.outside
 
+        def work(c: apsw.Connection) -> FirstAccount | None:
+            if first(c, _ANY_ACCOUNT, {}) is not None:
+                return None
+            account = create_account(c, outside, name, email, password_hash, Role.CUSTOMER, None)
+            add_domain(c, outside, account.id, domain, usable=True)
+            username, password = add_credential(c, outside, account.id)
+            key_id, key = add_key(c, outside, account.id, Scope.FULL, test=False)
+            return FirstAccount(account, domain, username, password, key_id, key)
 
-def _any_account(c: apsw.Connection) -> str | None:
-    row = first(c, _ANY_ACCOUNT, {})
-    return None if row is None else str(row[0])
-
-
-def _create(
-    c: apsw.Connection, outside: Outside, name: str, email: str, password_hash: str, domain: str
-) -> FirstAccount | None:
-    if _any_account(c) is not None:
-        return None
-    account = create_account(c, outside, name, email, password_hash, Role.CUSTOMER, None)
-    add_domain(c, outside, account.id, domain, usable=True)
-    username, password = add_credential(c, outside, account.id)
-    key_id, key = add_key(c, outside, account.id, Scope.FULL, test=False)
-    return FirstAccount(account, domain, username, password, key_id, key)
+        return await self.engine.write(work)

@@ -5,7 +5,7 @@ a day becomes one line, with the sum of them and the balance after the last. Gra
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -13,8 +13,7 @@ import apsw
 
 from appliance.model.mail import LedgerKind
 from appliance.outside import identifier_from
-from appliance.store.background_reader import Scanner
-from appliance.store.engine import Engine
+from appliance.store.engine import StorePart
 from appliance.store.sql import Row, Slice, changed, first, gathered, rows, run, timed
 from appliance.store.stored_bytes import add, of_template
 from appliance.times import DAY, HOUR
@@ -62,56 +61,42 @@ class Fold:
     amount: int
     balance: int
     created_at: int
-
-    @property
-    def kind(self) -> LedgerKind:
-        """What to call the sum of what was reserved and of what came back."""
-        return LedgerKind.RESERVE if self.amount <= 0 else LedgerKind.RELEASE
+    kind: LedgerKind  # what to call the sum of what was reserved and of what came back
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    account_id: str
-    folds: list[Fold]
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerFolding:
-    engine: Engine
-    scanner: Scanner
-
+class LedgerFolding(StorePart):
     async def fold_old(self, after: str, before: int, now: int, budget: int) -> Slice:
         """Fold and delete some of what is from before a time. The place to go on is an account and a ledger line."""
         limits = {"before": before, "day": before // DAY, "hour": (now - STATISTICS_KEPT) // HOUR}
-        found = await self.scanner.read(lambda c: _find(c, after, limits, max(2, min(LINES_READ, budget))))
-        if isinstance(found, str):
-            return Slice(0, 0.0, not found.endswith(f" {_LAST}"), found)
-        wanted = {"account_id": found.account_id, "most": budget, **limits}
-        deleted, seconds = await self.engine.write(timed(lambda c: _fold(c, found.folds, wanted)), large=True)
-        return Slice(deleted, seconds, True, found.after)
+        most = max(2, min(LINES_READ, budget))
+        folds, after = await self.engine.scanner.read(lambda c: _find(c, after, limits, most))
+        if folds is None:
+            return Slice(0, 0.0, not after.endswith(f" {_LAST}"), after)
+        wanted = {"account_id": after.partition(" ")[0], "most": budget, **limits}
+        deleted, seconds = await self.engine.write(timed(lambda c: _fold(c, folds, wanted)), large=True)
+        return Slice(deleted, seconds, True, after)
 
 
-def _find(c: apsw.Connection, after: str, limits: dict[str, int], most: int) -> _Found | str:
-    """What to do next; or nothing, and where to go on."""
+def _find(c: apsw.Connection, after: str, limits: dict[str, int], most: int) -> tuple[list[Fold] | None, str]:
+    """What to fold next, where []: something else to delete, None: nothing was found; and where to go on."""
     account_id, _, line = after.partition(" ")
     for _ in range(ACCOUNTS_READ):
         if line in ("", _END, _LAST):
             ((following,),) = rows(c, _NEXT_ACCOUNT, {"after": account_id})
             if following is None:
-                return f"{account_id} {_LAST}"
+                return None, f"{account_id} {_LAST}"
             account_id, line = following, _FIRST
         wanted: dict[str, Any] = {"account_id": account_id, **limits}
         if first(c, ANY_OLD, wanted) == (1,):
-            return _Found(account_id, [], f"{account_id} {line}")
+            return [], f"{account_id} {line}"
         wanted |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
         looked = gathered(c, FIND_LINES, _LINE, wanted)
         folds, line = fold(looked), looked[-1][0] if len(looked) == most else _END
         if folds:
             # What follows may belong to the last of these.
             again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), wanted["after"])
-            return _Found(account_id, folds, f"{account_id} {line if line == _END else again}")
-    return f"{account_id} {line}"
+            return folds, f"{account_id} {line if line == _END else again}"
+    return None, f"{account_id} {line}"
 
 
 def fold(lines: Sequence[Row]) -> list[Fold]:
@@ -122,7 +107,8 @@ def fold(lines: Sequence[Row]) -> list[Fold]:
         if foldable and (len(run_of_lines) > 1 or run_of_lines[0][5] is not None):
             last_id, _, _, balance, created_at, *_ = run_of_lines[-1]
             amount = sum(line[2] for line in run_of_lines)
-            folds.append(Fold(run_of_lines[0][0], last_id, len(run_of_lines), amount, balance, created_at))
+            kind = LedgerKind.RESERVE if amount <= 0 else LedgerKind.RELEASE
+            folds.append(Fold(run_of_lines[0][0], last_id, len(run_of_lines), amount, balance, created_at, kind))
     return folds
 
 
@@ -138,7 +124,7 @@ def _fold(c: apsw.Connection, folds: Sequence[Fold], wanted: dict[str, Any]) -> 
             add(c, wanted["account_id"], -sum(of_template(*parts) for parts in versions))
         return len(versions) + sum(changed(c, step, wanted) for step in _STEPS)
     for each in folds:
-        row = {"account_id": wanted["account_id"], "first": each.first, "last": each.last, "kind": each.kind.value}
+        row = {"account_id": wanted["account_id"], **asdict(each), "kind": each.kind.value}
         run(c, _DROP_LINES, row)
-        run(c, _FOLDED, row | {"amount": each.amount, "balance": each.balance, "created_at": each.created_at})
+        run(c, _FOLDED, row)
     return sum(each.lines for each in folds)

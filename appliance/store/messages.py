@@ -4,7 +4,8 @@ Invariant: a message is handed over only after its commit.
 """
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import apsw
@@ -20,14 +21,13 @@ from appliance.model.mail import (
     RememberedSend,
     Source,
 )
-from appliance.outside import Outside, identifier_time
+from appliance.outside import identifier_time
 from appliance.store.accepting import accept, refusal_now
-from appliance.store.background_reader import Scanner
 from appliance.store.body_parts import INLINE, BodyParts, whole
-from appliance.store.engine import Engine
+from appliance.store.engine import StorePart
 from appliance.store.new_mail import NewMail
-from appliance.store.sql import Row, first, rows
-from appliance.store.webhook_posts import NewPosts
+from appliance.store.sql import first, one, rows
+from appliance.store.webhook_posts import WebhookPosts
 
 _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
     JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
@@ -55,13 +55,9 @@ class ToSend(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    engine: Engine
-    outside: Outside
-    scanner: Scanner
+class Messages(StorePart):
     parts: BodyParts
-    _: KW_ONLY
-    new_posts: NewPosts
+    posts: WebhookPosts
     new_mail: NewMail  # for delivery
     new_simulated_mail: Wake  # for its simulation
 
@@ -77,7 +73,7 @@ class Messages:
         else:
             charged = await self._write_and_offer(new)
         if charged is None:
-            self.new_posts.add([new.account_id])  # its webhook may have to hear of those
+            self.posts.add_new([new.account_id])  # its webhook may have to hear of those
         return charged
 
     async def _write_and_offer(self, new: NewMessage) -> int | None:
@@ -96,8 +92,7 @@ class Messages:
         return await self.engine.write_item(self._accept, new, large=len(new.mime) > WRITTEN_ON_LOOP)
 
     async def _write_in_parts(self, new: NewMessage) -> int | None:
-        refusal = self.engine.snapshot(lambda c: refusal_now(c, new))
-        if refusal is not None:
+        if (refusal := self.engine.snapshot(lambda c: refusal_now(c, new))) is not None:
             try:
                 raise refusal
             finally:
@@ -110,8 +105,7 @@ class Messages:
 
     def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
         wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.outside.now()}
-        row = self.engine.read(lambda c: first(c, _REMEMBERED, wanted))
-        return None if row is None else RememberedSend(*row)
+        return self.engine.one(RememberedSend, _REMEMBERED, wanted)
 
     def read(self, account_id: str, message_id: str) -> Message | None:
         """A message of this account; another account's is as absent as one that never was."""
@@ -119,12 +113,12 @@ class Messages:
 
     def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (found,) = self.engine.read(lambda c: rows(c, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))
-        return ToSend(*found)
+        (found,) = self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
+        return found
 
     async def content(self, message_id: str) -> bytes:
         """The bytes of a message that is not final yet, read off the event loop."""
-        found = await self.scanner.read(lambda c: read_mime(c, message_id))
+        found = await self.engine.scanner.read(lambda c: read_mime(c, message_id))
         if found is None:
             raise LookupError(f"there are no bytes of {message_id}")
         return found
@@ -134,7 +128,7 @@ class Messages:
         return self.engine.snapshot(lambda c: read_mime(c, message_id))
 
     def newest_at(self) -> int | None:
-        ((newest,),) = self.engine.read(lambda c: rows(c, _NEWEST, {}))
+        ((newest,),) = self.engine.rows(_NEWEST, {})
         return None if newest is None else identifier_time(newest)
 
 
@@ -143,8 +137,7 @@ class Messages:
 
 def read_mime(c: apsw.Connection, message_id: str) -> bytes | None:
     """A message's bytes, while they are kept, as a step of a reading that sees one state."""
-    row = first(c, _MIME, {"id": message_id})
-    return None if row is None else whole(c, message_id, *row)
+    return one(c, partial(whole, c, message_id), _MIME, {"id": message_id})
 
 
 def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Message | None:
@@ -153,20 +146,9 @@ def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Messag
     if row is None:
         return None
     found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(entry) for entry in rows(c, _RECIPIENTS, {"id": message_id}))
-    return Message(
-        found,
-        MessageStatus(status),
-        Source(source),
-        sender,
-        subject,
-        Billing(billing),
-        recipient_count,
-        reserved,
-        created_at,
-        recipients,
+    recipients = tuple(
+        Recipient(recipient_id, address, RecipientStatus(status), Billing(billing), *rest)
+        for recipient_id, address, status, billing, *rest in rows(c, _RECIPIENTS, {"id": message_id})
     )
-
-
-def _recipient(row: Row) -> Recipient:
-    return Recipient(row[0], row[1], RecipientStatus(row[2]), Billing(row[3]), *row[4:])
+    head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
+    return Message(*head, recipient_count, reserved, created_at, recipients)

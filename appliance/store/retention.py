@@ -10,14 +10,14 @@ other way, and the writer checks again.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import apsw
 
-from appliance.outside import Outside, identifier_from
-from appliance.store.background_reader import Scanner
+from appliance.outside import identifier_from
 from appliance.store.body_parts import PAGE_BYTES, loosen
-from appliance.store.engine import Engine
-from appliance.store.sql import Many, Row, Slice, changed, gathered, rows, timed
+from appliance.store.engine import StorePart
+from appliance.store.sql import Many, Row, Slice, changed, gathered, timed
 from appliance.store.statistics import counted_all_before
 from appliance.store.stored_bytes import bodies, give_back, of_record
 from appliance.times import HOUR, MINUTE
@@ -77,28 +77,19 @@ Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and w
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(StorePart):
     """Deletes what is old of all accounts. Of large messages the parts stay, loose, for `BodyParts.clear`."""
 
-    engine: Engine
-    scanner: Scanner
-    outside: Outside
     rows_scanned: int = ROWS_SCANNED
 
     async def expired(self, webhook_logs: int, most: int) -> Slice:
-        """Delete expired idempotency keys and sessions, and webhook logs older than `webhook_logs` microseconds.
-
-        At most `most` rows of each kind.
-        """
+        """Delete `most` of each: expired keys and sessions, webhook logs older than `webhook_logs` microseconds."""
         now = self.outside.now()
         wanted = {"now": now, "log_since": now - webhook_logs, "most": most}
-
-        def delete(c: apsw.Connection) -> int:
-            return sum(changed(c, query, wanted) for query in _STEPS)
-
-        if not self.engine.read(lambda c: any(rows(c, query, wanted)[0][0] for query in _ANY)):
+        if not any(self.engine.rows(query, wanted)[0][0] for query in _ANY):
             return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
-        deleted, seconds = await self.engine.write(timed(delete), large=True)
+        work = timed(lambda c: sum(changed(c, query, wanted) for query in _STEPS))
+        deleted, seconds = await self.engine.write(work, large=True)
         return Slice(deleted, seconds, more=deleted > 0)
 
     def is_counted(self, before: int) -> bool:
@@ -107,23 +98,12 @@ class Deletion:
 
     async def bodies(self, after: str, final_before: int, now: int, budget: int) -> Slice:
         """Delete what messages say that were final by then; while a request may be repeated its receipt stays."""
-        limit = identifier_from("msg", final_before)
+        wanted = {"after": after, "limit": identifier_from("msg", final_before), "most": min(self.rows_scanned, budget)}
         receipts_from = identifier_from("msg", max(0, now - RECEIPT))
 
-        def find(c: apsw.Connection) -> Found:
-            most = min(self.rows_scanned, budget)
-            scanned = gathered(
-                c, FIND_BODIES, "message_id, size, final_at", {"after": after, "limit": limit, "most": most}
-            )
-            old = [
-                (
-                    message_id,
-                    1 + size // PAGE_BYTES,
-                    is_final(final_at, final_before) and (size or message_id < receipts_from),
-                )
-                for message_id, size, final_at in scanned
-            ]
-            return within(budget, old, after, more=len(scanned) == most)
+        def judge(message_id: str, size: int, final_at: int | None) -> Row:
+            may_go = is_final(final_at, final_before) and (size or message_id < receipts_from)
+            return message_id, 1 + size // PAGE_BYTES, may_go
 
         def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
             final = _final(c, [message_id for (message_id, *_) in found])
@@ -133,43 +113,42 @@ class Deletion:
             loosen(c, final)
             return _EMPTY_BODIES.count(c, young) + _DELETE_BODIES.count(c, old)
 
-        return await self._slice(find, delete)
+        return await self._slice(FIND_BODIES, "message_id, size, final_at", wanted, budget, judge, delete)
 
     async def mail(self, after: str, final_before: int, budget: int) -> Slice:
         """Delete messages that were final by then, with their recipients, attempts and bytes; see `is_counted`."""
-        limit = identifier_from("msg", final_before)
+        most = max(1, min(self.rows_scanned, budget // WEIGHT))
+        wanted = {"after": after, "limit": identifier_from("msg", final_before), "most": most}
 
-        def find(c: apsw.Connection) -> Found:
-            most = max(1, min(self.rows_scanned, budget // WEIGHT))
-            scanned = gathered(
-                c, FIND_MAIL, "message_id, weight, final_at, account_id", {"after": after, "limit": limit, "most": most}
-            )
-            old = [
-                (message_id, 2 + weight, is_final(final_at, final_before), account_id)
-                for message_id, weight, final_at, account_id in scanned
-            ]
-            return within(budget, old, after, more=len(scanned) == most)
+        def judge(message_id: str, weight: int, final_at: int | None, account_id: str) -> Row:
+            return message_id, 2 + weight, is_final(final_at, final_before), account_id
 
-        return await self._slice(find, _delete_mail)
+        columns = "message_id, weight, final_at, account_id"
+        return await self._slice(FIND_MAIL, columns, wanted, budget, judge, _delete_mail)
 
     async def events(self, after: str, before: int, budget: int) -> Slice:
-        limit = identifier_from("evt", before)
-
-        def find(c: apsw.Connection) -> Found:
-            most = min(self.rows_scanned, budget)
-            scanned = gathered(c, FIND_EVENTS, "id, kept", {"after": after, "limit": limit, "most": most})
-            gone = [(event_id, 1, not kept) for event_id, kept in scanned]
-            return within(budget, gone, after, more=len(scanned) == most)
+        wanted = {"after": after, "limit": identifier_from("evt", before), "most": min(self.rows_scanned, budget)}
 
         def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
             return _DELETE_EVENTS.count(c, [(event_id,) for (event_id, *_) in found])
 
-        return await self._slice(find, delete)
+        return await self._slice(
+            FIND_EVENTS, "id, kept", wanted, budget, lambda event_id, kept: (event_id, 1, not kept), delete
+        )
 
     async def _slice(
-        self, find: Callable[[apsw.Connection], Found], delete: Callable[[apsw.Connection, Sequence[Row]], int]
+        self,
+        query: str,
+        columns: str,
+        wanted: dict[str, Any],
+        budget: int,
+        judge: Callable[..., Row],
+        delete: Callable[[apsw.Connection, Sequence[Row]], int],
     ) -> Slice:
-        found, after, more = await self.scanner.read(find)
+        """Delete some of what a query finds; `judge` makes of its columns an id, a weight, and whether it may go."""
+        scanned = await self.engine.scanner.read(lambda c: gathered(c, query, columns, wanted))
+        more = len(scanned) == wanted["most"]
+        found, after, more = within(budget, (judge(*row) for row in scanned), wanted["after"], more=more)
         if not found:
             return Slice(0, 0.0, more, after)
         deleted, seconds = await self.engine.write(timed(lambda c: delete(c, found)), large=True)

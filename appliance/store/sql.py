@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
+Bindings = Mapping[str, Any]
 
 _gathered = msgspec.json.Decoder(list[tuple[Any, ...]])
 
@@ -51,26 +53,32 @@ def _parts(values: Sequence[Row]) -> Iterator[Sequence[Row]]:
         done += length
 
 
-def run(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> None:
+def run(connection: apsw.Connection, sql: str, bindings: Bindings) -> None:
     connection.execute(sql, bindings)
 
 
-def changed(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> int:
+def changed(connection: apsw.Connection, sql: str, bindings: Bindings) -> int:
     connection.execute(sql, bindings)
     return connection.changes()
 
 
-def rows(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> list[Row]:
+def rows(connection: apsw.Connection, sql: str, bindings: Bindings) -> list[Row]:
     return connection.execute(sql, bindings).fetchall()
 
 
-def first(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> Row | None:
+def first(connection: apsw.Connection, sql: str, bindings: Bindings) -> Row | None:
     """The first row, the statement run to its end: one that returns what it changed must not stay open."""
     found = connection.execute(sql, bindings).fetchall()
     return found[0] if found else None
 
 
-def gathered(connection: apsw.Connection, sql: str, columns: str, bindings: Mapping[str, Any]) -> list[Row]:
+def one(connection: apsw.Connection, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
+    """What `kind` makes of the first row; None where there is none."""
+    found = connection.execute(sql, bindings).fetchall()
+    return kind(*found[0]) if found else None
+
+
+def gathered(connection: apsw.Connection, sql: str, columns: str, bindings: Bindings) -> list[Row]:
     """These columns of all rows, sorted by the first, in one step: a thread takes the interpreter lock at every row."""
     ((found,),) = rows(connection, f"SELECT json_group_array(json_array({columns})) FROM ({sql})", bindings)  # noqa: S608
     return sorted(_gathered.decode(found), key=itemgetter(0))

@@ -5,16 +5,14 @@ Of a deleted template only its alias and the number of its last version stay, un
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
-from appliance.outside import Outside
-from appliance.store.engine import Engine
-from appliance.store.sql import first, rows, run
+from appliance.store.engine import StorePart
+from appliance.store.sql import rows, run
 from appliance.store.stored_bytes import TEMPLATE_VERSION, add, check_room, of_template
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
@@ -50,11 +48,7 @@ _SIZE = f"""SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subje
 _DELETE_VERSIONS = "DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias"
 
 
-@dataclass(frozen=True, slots=True)
-class Templates:
-    engine: Engine
-    outside: Outside
-
+class Templates(StorePart):
     async def save(
         self,
         account_id: str,
@@ -71,8 +65,7 @@ class Templates:
 
     def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         wanted = {"account_id": account_id, "alias": alias}
-        row = self.engine.read(lambda c: first(c, _TEMPLATES + " AND t.alias = :alias", wanted))
-        return None if row is None else StoredTemplate(*row)
+        return self.engine.one(StoredTemplate, _TEMPLATES + " AND t.alias = :alias", wanted)
 
     def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
         """The templates of an account by alias, from the one after `after`; and whether there are more."""
@@ -88,8 +81,15 @@ class Templates:
     async def delete(self, account_id: str, alias: str) -> None:
         """Delete a template with its versions; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
-        if not await self.engine.write(lambda c: _delete(c, row), large=True):
-            raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+
+        def work(c: apsw.Connection) -> None:
+            if not rows(c, _DELETE, row):
+                raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+            ((size,),) = rows(c, _SIZE, row)
+            run(c, _DELETE_VERSIONS, row)
+            add(c, account_id, -size)
+
+        await self.engine.write(work, large=True)
 
 
 def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
@@ -111,8 +111,8 @@ def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[
 
 
 def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | None) -> StoredTemplate:
-    known = rows(c, _COUNT, row)
-    if not known[0][1] and known[0][0] >= TEMPLATES:
+    ((count, is_known),) = rows(c, _COUNT, row)
+    if not is_known and count >= TEMPLATES:
         raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")
     added = of_template(row["subject"], row["text"], row["html"])
     check_room(c, row["account_id"], added, may_store)
@@ -121,12 +121,3 @@ def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | No
     forgotten = rows(c, _FORGET, row | {"oldest": version - VERSIONS})
     add(c, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
     return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)
-
-
-def _delete(c: apsw.Connection, row: dict[str, Any]) -> bool:
-    if not rows(c, _DELETE, row):
-        return False
-    ((size,),) = rows(c, _SIZE, row)
-    run(c, _DELETE_VERSIONS, row)
-    add(c, row["account_id"], -size)
-    return True

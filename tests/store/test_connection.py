@@ -7,9 +7,9 @@ import apsw
 import pytest
 
 from appliance.store.connection import INDEX_BYTES, ReservedIndex, open_reader, open_writer
-from appliance.store.engine import GroupCommit, statement
+from appliance.store.engine import GroupCommit
 from appliance.store.faults import StorageFault
-from appliance.store.sql import MOST_ROWS, Many
+from appliance.store.sql import MOST_ROWS, Many, run
 
 COLUMNS = 12
 
@@ -61,7 +61,7 @@ async def test_the_server_has_it_from_the_start(path: Path) -> None:
     writer = GroupCommit(path, failures.append)
     try:
         assert index_of(path).stat().st_size == INDEX_BYTES
-        await writer.write(statement("INSERT INTO notes VALUES ('first')", {}))
+        await writer.write(lambda c: run(c, "INSERT INTO notes VALUES ('first')", {}))
         reader = open_reader(path)
         assert reader.execute("SELECT text FROM notes").fetchall() == [("first",)]
         reader.close()
