@@ -23,8 +23,7 @@ from appliance.store.file_watch import CopyWaits, FilesMoved, refuse_waiting_cop
 from appliance.store.in_flight import UnderDelivery
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
-from appliance.store.message_record import MessageRecords
-from appliance.store.messages import Messages
+from appliance.store.messages import MessageRecords, Messages
 from appliance.store.migrate import NewerDatabase
 from appliance.store.new_mail import NewMail
 from appliance.store.pools import PoolStates, WarmupStates

@@ -21,6 +21,7 @@ from appliance.store.new_mail import Fresh, due_recipients
 from appliance.store.queue import record
 from appliance.store.sql import Many, Row, run
 from appliance.store.stored_bytes import of_message, over_quota
+from appliance.store.suppressions import suppressed
 from appliance.times import DAY, SECOND
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
@@ -31,7 +32,6 @@ SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
-_SUPPRESSED = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 _CLAIM_KEYS = Many("""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {(?, ?, ?, ?, ?)} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at""")
@@ -127,7 +127,7 @@ def _standings(c: apsw.Connection, news: Sequence[NewMessage]) -> list[_Standing
     pairs = zip(news, found, strict=True)
     suspects = [(new, standing) for new, standing in pairs if standing and standing.has_suppressions]
     keys = [(new.account_id, recipient.key) for new, _ in suspects for recipient in new.recipients]
-    listed = set(_SUPPRESSED.run(c, keys))
+    listed = suppressed(c, keys)
     for new, standing in suspects:
         standing.suppressed = {each.id for each in new.recipients if (new.account_id, each.key) in listed}
     return found

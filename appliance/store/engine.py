@@ -128,17 +128,14 @@ class GroupCommit:
         elif any(job.large for job in jobs) or not try_begin(self._connection):
             self._for_thread.put((run_batch, jobs))
         else:
-            self._perform(jobs)
-
-    def _perform(self, jobs: list[Job]) -> None:
-        try:
-            perform(self._connection, jobs)
-        except Exception as error:  # it could not even be rolled back; and no caller would catch this
-            failure = CommitUnknown(f"the disk failed during a transaction: {error}")
-            failure.__cause__ = error
-            self._answer(jobs, failure)
-        else:
-            self._for_thread.put((commit, jobs))
+            try:
+                perform(self._connection, jobs)
+            except Exception as error:  # it could not even be rolled back; and no caller would catch this
+                failure = CommitUnknown(f"the disk failed during a transaction: {error}")
+                failure.__cause__ = error
+                self._answer(jobs, failure)
+            else:
+                self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[Job]:
         """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,6 @@ _COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM message
 # Those that sign. Others may be sealed under a key file that was lost since, and are never opened again.
 _DKIM_KEYS = """SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
     JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1"""
-
-
 _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones
 KEYS_SINCE, WEBHOOKS_SINCE = 2, 3  # the steps that brought them
 
@@ -59,18 +57,20 @@ class Contents:
 def examine_inside(path: Path, begin: int, size: int) -> Contents:
     """The contents of the database in these bytes of a file; raises Damaged, or NewerDatabase."""
     with _as_damaged(), open_inside(path, begin, size) as connection:
-        return _examine(connection)
+        check(connection)
+        schema = schema_of(connection)
+        if schema == 0:
+            raise Damaged("this is no database of the appliance")
+        if schema > newest_known():
+            raise NewerDatabase(schema, newest_known())
+        ((accounts, messages),) = rows(connection, _COUNTS, {})
+        return Contents(schema, accounts, messages, *_sealed(connection, schema))
 
 
 def has_secrets(path: Path) -> bool:
     """Whether a database, which may be in use, holds anything that only its key file opens."""
-    connection = open_reader(path)
-    try:
-        with _as_damaged():
-            keys, secrets = _sealed(connection, schema_of(connection))
-            return bool(keys or secrets)
-    finally:
-        connection.close()
+    with closing(open_reader(path)) as connection, _as_damaged():
+        return any(_sealed(connection, schema_of(connection)))
 
 
 def schema_inside(path: Path, begin: int, size: int) -> int:
@@ -90,12 +90,9 @@ def quick_check(path: Path, seconds: float, steps: int = CHECK_STEPS) -> QuickCh
     """Check a database that may be in use, for this long at most."""
     schema, damage, finished = 0, "", True
     try:
-        connection = open_reader(path)
-        try:
+        with closing(open_reader(path)) as connection:
             schema = schema_of(connection)
             damage, finished = _find_damage(connection, seconds, steps)
-        finally:
-            connection.close()
     except apsw.Error as error:
         damage = f"cannot be read: {error}"
     return QuickCheck(schema, damage, finished)
@@ -137,19 +134,7 @@ def schema_of(connection: apsw.Connection) -> int:
     """The number of the last step that a database has taken; 0 for a new one."""
     if first(connection, _TABLE, {}) is None:
         return 0
-    row = first(connection, _SCHEMA, {})
-    return 0 if row is None or row[0] is None else int(row[0])
-
-
-def _examine(connection: apsw.Connection) -> Contents:
-    check(connection)
-    schema = schema_of(connection)
-    if schema == 0:
-        raise Damaged("this is no database of the appliance")
-    if schema > newest_known():
-        raise NewerDatabase(schema, newest_known())
-    ((accounts, messages),) = rows(connection, _COUNTS, {})
-    return Contents(schema, accounts, messages, *_sealed(connection, schema))
+    return int(rows(connection, _SCHEMA, {})[0][0] or 0)
 
 
 def _sealed(connection: apsw.Connection, schema: int) -> tuple[tuple[SealedKey, ...], tuple[StoredSecret, ...]]:

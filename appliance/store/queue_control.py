@@ -5,6 +5,7 @@ order; and what changes many rows does so in slices, between which a running ser
 """
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -279,19 +280,14 @@ class Depth:
 def read_depth(path: Path, now: int, *, seconds: float = DEPTH_SECONDS, steps: int = DEPTH_STEPS) -> Depth | None:
     """The queue as it is now; None when that could not be found out in time, or at all."""
     try:
-        connection = open_reader(path)
+        with closing(open_reader(path)) as connection:
+            deadline = time.monotonic() + seconds
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
+            found = [rows(connection, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
+            held = tuple(str(pool) for (pool,) in rows(connection, _HELD, {}))
+            used = usage(connection)
     except apsw.Error:
         return None
-    try:
-        deadline = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
-        found = [rows(connection, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
-        held = tuple(str(pool) for (pool,) in rows(connection, _HELD, {}))
-        used = usage(connection)
-    except apsw.Error:
-        return None
-    finally:
-        connection.close()
     due, waiting = sum(row[0] for row in found), sum(row[1] for row in found)
     first = min((row[2] for row in found if row[2] is not None), default=now)
     return Depth(due, waiting - due, max(0, now - first) / 1_000_000, held, used.free_pages * used.page_size)

@@ -1,7 +1,7 @@
 """Runs single statements and times short transactions: typed rows out, nothing left half-read."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -35,22 +35,18 @@ class Many:
     def run(self, connection: apsw.Connection, values: Sequence[Row]) -> list[Row]:
         """Run it for all these rows, however many; what it returned for them."""
         found: list[Row] = []
-        for part in _parts(values):
-            found += connection.execute(self._texts[len(part)], tuple(chain.from_iterable(part))).fetchall()
+        done = 0
+        while left := len(values) - done:
+            length = _LONGEST[min(left, MOST_ROWS)]
+            flat = tuple(chain.from_iterable(values[done : done + length]))
+            found += connection.execute(self._texts[length], flat).fetchall()
+            done += length
         return found
 
     def count(self, connection: apsw.Connection, values: Sequence[Row]) -> int:
         before = connection.total_changes()
         self.run(connection, values)
         return connection.total_changes() - before
-
-
-def _parts(values: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    done = 0
-    while left := len(values) - done:
-        length = _LONGEST[min(left, MOST_ROWS)]
-        yield values[done : done + length]
-        done += length
 
 
 def run(connection: apsw.Connection, sql: str, bindings: Bindings) -> None:

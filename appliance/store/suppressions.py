@@ -1,11 +1,13 @@
 """The suppression lists: the addresses an account no longer sends to, in their key form."""
 
+from collections.abc import Sequence
+
 import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Suppression
 from appliance.store.engine import StorePart
-from appliance.store.sql import Bindings, Row, first, rows
+from appliance.store.sql import Bindings, Many, Row, first, rows
 from appliance.store.stored_bytes import SUPPRESSION, add, check_room
 
 _FIND = "SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address"
@@ -14,6 +16,12 @@ _ADD = """INSERT INTO suppressions (account_id, address, reason, created_at)
 _LIST = """SELECT address, reason, created_at FROM suppressions
     WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
+_AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
+
+
+def suppressed(c: apsw.Connection, addresses: Sequence[Row]) -> set[Row]:
+    """Those of these accounts and addresses that are listed."""
+    return set(_AMONG.run(c, addresses))
 
 
 def suppress(c: apsw.Connection, entry: Bindings, may_store: int | None = None) -> Row:
