@@ -14,7 +14,7 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model.mail import LedgerKind, NewMessage, Outcome, RecipientStatus, Source
 from appliance.outside import Outside
-from appliance.store.accounts import ledger_line, write_ledger
+from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import are_there, head_of, refer
 from appliance.store.faults import busy
 from appliance.store.new_mail import Fresh, due_recipients
@@ -213,7 +213,7 @@ def _write(c: apsw.Connection, outside: Outside, accepted: Sequence[_Accepted]) 
 
 def _charge(c: apsw.Connection, outside: Outside, accepted: Iterable[_Accepted]) -> None:
     """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
-    lines, taken, stored = [], Counter[str](), Counter[str]()
+    lines, taken, stored = list[LedgerLine](), Counter[str](), Counter[str]()
     for new, standing, charged in accepted:
         stored[new.account_id] += standing.size
         if not charged:
@@ -221,7 +221,7 @@ def _charge(c: apsw.Connection, outside: Outside, accepted: Iterable[_Accepted])
         assert standing.balance is not None  # noqa: S101 - or nothing would be charged
         taken[new.account_id] += new.credits
         balance = standing.balance - new.credits
-        lines.append(ledger_line(outside, new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id))
+        lines.append((new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id, None))
     for account_id, count in stored.items():
         run(c, _UPDATE_ACCOUNT, {"account_id": account_id, "amount": taken[account_id], "stored": count})
     write_ledger(c, outside, lines)

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import apsw
 import pybase64
@@ -68,23 +67,9 @@ class CredentialLimits:
     revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
 
 
-class _SecretTable(NamedTuple):
-    table: str
-    name: str  # the column that names one
-    words: str  # for people
-
-    def make_room(self, c: apsw.Connection, account_id: str, limits: CredentialLimits) -> None:
-        """Refuse one too many, in the transaction that would write it; delete those revoked longest ago."""
-        wanted = {"account_id": account_id, "revoked": limits.revoked}
-        ((working,),) = rows(c, _WORKING.format(table=self.table), wanted)
-        if working >= limits.working:
-            text = f"An account may have {limits.working} {self.words} at once. Revoke one first."
-            raise Refused(Code.CONFLICT, text)
-        run(c, _FORGET.format(table=self.table, name=self.name), wanted)
-
-
-_CREDENTIAL_TABLE = _SecretTable("smtp_credentials", "username", "SMTP credentials")
-_KEY_TABLE = _SecretTable("api_keys", "id", "API keys")
+# Table, column that names a row, and the word for people.
+_CREDENTIAL_TABLE = ("smtp_credentials", "username", "SMTP credentials")
+_KEY_TABLE = ("api_keys", "id", "API keys")
 
 
 def sha256(secret: str) -> bytes:
@@ -124,6 +109,17 @@ def _new_secret(outside: Outside, prefix: str) -> str:
             return secret
 
 
+def _make_room(
+    c: apsw.Connection, account_id: str, limits: CredentialLimits, table: str, name: str, words: str
+) -> None:
+    """Refuse one too many, in the transaction that would write it; delete those revoked longest ago."""
+    wanted = {"account_id": account_id, "revoked": limits.revoked}
+    ((working,),) = rows(c, _WORKING.format(table=table), wanted)
+    if working >= limits.working:
+        raise Refused(Code.CONFLICT, f"An account may have {limits.working} {words} at once. Revoke one first.")
+    run(c, _FORGET.format(table=table, name=name), wanted)
+
+
 @dataclass(frozen=True, slots=True)
 class Access(StorePart):
     limits: CredentialLimits = CredentialLimits()
@@ -145,7 +141,7 @@ class Access(StorePart):
 
         def work(c: apsw.Connection) -> tuple[str, str]:
             if by_owner:
-                _CREDENTIAL_TABLE.make_room(c, account_id, self.limits)
+                _make_room(c, account_id, self.limits, *_CREDENTIAL_TABLE)
             return add_credential(c, self.outside, account_id, name)
 
         return await self.engine.write(work)
@@ -179,7 +175,7 @@ class Access(StorePart):
 
         def work(c: apsw.Connection) -> tuple[str, str]:
             if by_owner:
-                _KEY_TABLE.make_room(c, account_id, self.limits)
+                _make_room(c, account_id, self.limits, *_KEY_TABLE)
             return add_key(c, self.outside, account_id, scope, test=test, name=name)
 
         return await self.engine.write(work)

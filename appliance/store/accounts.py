@@ -13,7 +13,7 @@ from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, Scope, 
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Many, Row, first, one, rows, run
+from appliance.store.sql import NEWEST, Many, first, one, rows, run
 from appliance.times import DAY
 
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
@@ -50,31 +50,22 @@ _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 _OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.expires_at > :now"
 
 
-def ledger_line(
-    outside: Outside,
-    account_id: str,
-    kind: LedgerKind,
-    amount: int,
-    balance: int,
-    message_id: str | None = None,
-    recipient_id: str | None = None,
-) -> Row:
-    return account_id, kind.value, amount, balance, message_id, recipient_id, outside.now()
+# What changed a balance: account, kind, amount, balance afterwards, message and recipient.
+LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 
-def write_ledger(c: apsw.Connection, outside: Outside, lines: Iterable[Row]) -> None:
+def write_ledger(c: apsw.Connection, outside: Outside, lines: Iterable[LedgerLine]) -> None:
     """Write lines in the order of what they did to the balance, as a step of the transaction that changes it.
 
     Ids sort in that order, also with a clock that was set back: else the balances shown would not add up.
     """
     last: dict[str, str | None] = {}
-    numbered = []
-    for line in lines:
-        account_id = line[0]
+    numbered, now = [], outside.now()
+    for account_id, kind, *rest in lines:
         if account_id not in last:
             ((last[account_id],),) = rows(c, _LAST_LINE, {"account_id": account_id})
         last[account_id] = line_id = outside.identifier_after("led", last[account_id])
-        numbered.append((line_id, *line))
+        numbered.append((line_id, account_id, kind.value, *rest, now))
     _WRITE_LEDGER.run(c, numbered)
 
 
@@ -224,7 +215,7 @@ def _check_credits(balance: int) -> None:
 
 
 def _grant(c: apsw.Connection, outside: Outside, account_id: str, amount: int, balance: int) -> None:
-    write_ledger(c, outside, [ledger_line(outside, account_id, LedgerKind.GRANT, amount, balance)])
+    write_ledger(c, outside, [(account_id, LedgerKind.GRANT, amount, balance, None, None)])
 
 
 def _account(

@@ -72,22 +72,16 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._serve, name="store-writer")
         self._thread.start()
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
-        """Run `work` as part of the next commit. Cancellation counts only before that: commit or nothing."""
-        waiting = self._bulk if bulk else self._urgent if urgent else self._ordinary
-        result: T = await self._hand_over(work, ALONE, waiting, large=large or bulk)
-        return result
+    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
+        """Run `work`, with its item if it has one, as part of the next commit.
 
-    async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        """Let `work` write this item, and the others that wait for it, as part of the next commit."""
-        result: T = await self._hand_over(work, item, self._urgent if urgent else self._ordinary, large=large)
-        return result
-
-    async def _hand_over(self, work: Callable[..., Any], item: Any, waiting: deque[Job], *, large: bool) -> Any:
+        Cancellation counts only before that: commit or nothing.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise busy()
-        waiting.append(Job(work, item, large, trio.lowlevel.current_task()))
+        waiting = self._bulk if bulk else self._urgent if urgent else self._ordinary
+        waiting.append(Job(work, item, large or bulk, trio.lowlevel.current_task()))
         if self._idle:
             self._idle = False
             self._soon()
@@ -212,15 +206,7 @@ class Inline:
     def __init__(self, path: Path) -> None:
         self._connection = open_writer(path)
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
-        result: T = await self._commit(work, ALONE, large)
-        return result
-
-    async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        result: T = await self._commit(work, item, large)
-        return result
-
-    async def _commit(self, work: Callable[..., Any], item: Any, large: bool) -> Any:
+    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
         await trio.lowlevel.checkpoint()
         job = Job(work, item, large, trio.lowlevel.current_task())
         run_batch(self._connection, [job])
@@ -241,15 +227,17 @@ class Engine:
 
         `large` work is done off the event loop; `bulk` work too, in a commit of its own, and takes turns with others.
         """
-        return await self._writer.write(work, urgent=urgent, large=large, bulk=bulk)
+        result: T = await self._writer.write(work, ALONE, urgent=urgent, large=large, bulk=bulk)
+        return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         """The same for one of many items that the same `work` writes: it is given all that wait, at once."""
-        return await self._writer.write_item(work, item, urgent=urgent, large=large)
+        result: T = await self._writer.write(work, item, urgent=urgent, large=large, bulk=False)
+        return result
 
     async def change(self, sql: str, bindings: Bindings) -> list[Row]:
         """Run one statement as a durable transaction; the rows it returned."""
-        return await self._writer.write(lambda c: rows(c, sql, bindings))
+        return await self.write(lambda c: rows(c, sql, bindings))
 
     def read(self, work: Work[T]) -> T:
         """Run `work` on the reader, on this thread: for look-ups by index, which cost less than a thread hop."""

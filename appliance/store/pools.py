@@ -100,8 +100,8 @@ class PoolStates(StorePart):
 
         A hold that is there keeps its reason.
         """
-        row = {"pool": pool, "reason": reason, "now": self.outside.now(), "probe_at": probe_at}
-        await self.engine.change(_HOLD, row)
+        now = self.outside.now()
+        await self.engine.change(_HOLD, {"pool": pool, "reason": reason, "now": now, "probe_at": probe_at})
 
     async def probed(self, hold: PoolHold) -> None:
         """A probe was not delivered: note when the next goes, if this hold is still there and no operator's."""
@@ -116,12 +116,11 @@ class PoolStates(StorePart):
         return self.engine.all(str, _NAMES, {})
 
     def states(self) -> list[PoolState]:
-        return [
-            replace(
-                PoolState(*row), slowed_accounts=tuple(SlowedAccount(*each) for each in _slowed.decode(told or "[]"))
-            )
-            for *row, told in self.engine.rows(_STATES, {})
-        ]
+        states = []
+        for *row, told in self.engine.rows(_STATES, {}):
+            slowed = tuple(SlowedAccount(*each) for each in _slowed.decode(told or "[]"))
+            states.append(replace(PoolState(*row), slowed_accounts=slowed))
+        return states
 
     async def say(
         self, states: Iterable[PoolState], destinations: dict[str, str], sessions: Iterable[OutgoingSession] = ()

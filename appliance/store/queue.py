@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 from appliance.model.events import EVENT_TYPES, envelope
 from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, Outcome, RecipientStatus
 from appliance.outside import Outside
-from appliance.store.accounts import ledger_line, write_ledger
+from appliance.store.accounts import write_ledger
 from appliance.store.engine import StorePart
 from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import suppress
@@ -202,8 +202,7 @@ def _write_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
     if billing_of(result) is Billing.RELEASED and recipient.charged:
         account_id, message_id = recipient.account_id, recipient.message_id
         if (row := first(c, _RETURN_CREDIT, {"account_id": account_id})) is not None:
-            line = ledger_line(outside, account_id, LedgerKind.RELEASE, 1, row[0], message_id, recipient.id)
-            write_ledger(c, outside, [line])
+            write_ledger(c, outside, [(account_id, LedgerKind.RELEASE, 1, row[0], message_id, recipient.id)])
     if result.suppress is not None:
         entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}
         suppress(c, entry | {"reason": result.suppress.reason})

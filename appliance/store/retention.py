@@ -106,7 +106,7 @@ class Deletion(StorePart):
             return message_id, 1 + size // PAGE_BYTES, may_go
 
         def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
-            final = _final(c, [message_id for (message_id, *_) in found])
+            final = _final(c, found)
             young = [row for row in final if row[0] >= receipts_from]
             old = [row for row in final if row[0] < receipts_from]
             give_back(c, bodies(c, young, receipts=False) + bodies(c, old, receipts=True))
@@ -146,9 +146,13 @@ class Deletion(StorePart):
         delete: Callable[[apsw.Connection, Sequence[Row]], int],
     ) -> Slice:
         """Delete some of what a query finds; `judge` makes of its columns an id, a weight, and whether it may go."""
-        scanned = await self.engine.scanner.read(lambda c: gathered(c, query, columns, wanted))
-        more = len(scanned) == wanted["most"]
-        found, after, more = within(budget, (judge(*row) for row in scanned), wanted["after"], more=more)
+
+        def find(c: apsw.Connection) -> Found:
+            scanned = gathered(c, query, columns, wanted)
+            more = len(scanned) == wanted["most"]
+            return within(budget, (judge(*row) for row in scanned), wanted["after"], more=more)
+
+        found, after, more = await self.engine.scanner.read(find)
         if not found:
             return Slice(0, 0.0, more, after)
         deleted, seconds = await self.engine.write(timed(lambda c: delete(c, found)), large=True)
@@ -176,15 +180,15 @@ def is_final(final_at: int | None, before: int) -> bool:
     return final_at is not None and final_at < before
 
 
-def _final(c: apsw.Connection, messages: Sequence[str]) -> list[Row]:
-    """Those of these messages that are final, asked in the transaction that deletes."""
-    wanted = [(message_id,) for message_id in messages]
+def _final(c: apsw.Connection, found: Sequence[Row]) -> list[Row]:
+    """The ids of those messages that are final, asked in the transaction that deletes."""
+    wanted = [(message_id,) for (message_id, *_) in found]
     undelivered = set(_UNDELIVERED.run(c, wanted))
     return [row for row in wanted if row not in undelivered]
 
 
 def _delete_mail(c: apsw.Connection, found: Sequence[Row]) -> int:
-    final = _final(c, [message_id for (message_id, *_) in found])
+    final = _final(c, found)
     account_of = {message_id: account_id for message_id, _, _, account_id in found}
     freed = bodies(c, final, receipts=True)
     loosen(c, final)

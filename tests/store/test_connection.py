@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from appliance.store.connection import INDEX_BYTES, ReservedIndex, open_reader, open_writer
-from appliance.store.engine import GroupCommit
+from appliance.store.engine import Engine, GroupCommit
 from appliance.store.faults import StorageFault
 from appliance.store.sql import MOST_ROWS, Many, run
 
@@ -58,15 +58,15 @@ def path(tmp_path: Path) -> Path:
 async def test_the_server_has_it_from_the_start(path: Path) -> None:
     """What is written and read is as ever, and nothing stays open."""
     before, failures = descriptors(), list[StorageFault]()
-    writer = GroupCommit(path, failures.append)
+    engine = Engine(path, GroupCommit(path, failures.append))
     try:
         assert index_of(path).stat().st_size == INDEX_BYTES
-        await writer.write(lambda c: run(c, "INSERT INTO notes VALUES ('first')", {}))
+        await engine.write(lambda c: run(c, "INSERT INTO notes VALUES ('first')", {}))
         reader = open_reader(path)
         assert reader.execute("SELECT text FROM notes").fetchall() == [("first",)]
         reader.close()
     finally:
-        await writer.close()
+        await engine.close()
     assert failures == []
     assert descriptors() == before
 
