@@ -39,11 +39,11 @@ _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked
     FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND (:account_id IS NULL OR account_id = :account_id) RETURNING id"""
-# Of the account and its usable domains, in the same statement: so it is of one moment.
+# Of the account and its usable domains, in the same statement: so it is of one moment. Our own words (S608).
 _SENDER = """a.id, a.suspended,
     (SELECT group_concat(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
-    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608 - our own words
+    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test FROM api_keys k
     JOIN accounts a ON a.id = k.account_id WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"  # noqa: S608

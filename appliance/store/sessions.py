@@ -13,10 +13,11 @@ from appliance.times import DAY
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
 SESSIONS_PER_USER = 100  # sessions of one user; the one that was renewed longest ago makes room
 
+# Only these names of our own columns are put into SQL (S608).
 _COLUMNS = "id, user_id, generation, address, user_agent, created_at, renewed_at, expires_at"
 _BEGIN = f"""INSERT INTO sessions ({_COLUMNS})
     SELECT :id, id, 0, :address, :user_agent, :now, :now, :expires_at FROM users
-    WHERE id = :user_id AND token_epoch = :epoch RETURNING {_COLUMNS}"""  # noqa: S608 - the names of our own columns, as below
+    WHERE id = :user_id AND token_epoch = :epoch RETURNING {_COLUMNS}"""  # noqa: S608
 _MAKE_ROOM = """DELETE FROM sessions WHERE user_id = :user_id AND id NOT IN
         (SELECT id FROM sessions WHERE user_id = :user_id ORDER BY renewed_at DESC, id DESC LIMIT :most)"""
 _RENEW = f"""UPDATE sessions SET generation = generation + 1, address = :address, user_agent = :user_agent,

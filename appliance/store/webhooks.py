@@ -11,13 +11,14 @@ from appliance.store.sql import one, rows
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
-# A deleted one has no account, so neither finds it.
-_OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"  # noqa: S608 - our own column names
-_BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"  # noqa: S608 - likewise
+# Here and below only the names of our own columns are put into SQL (S608). A deleted webhook has no account, so neither
+# of these two finds it.
+_OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"  # noqa: S608
+_BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"  # noqa: S608
 _UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, updated_at = :now
-    WHERE account_id = :account_id RETURNING {_COLUMNS}"""  # noqa: S608 - likewise
+    WHERE account_id = :account_id RETURNING {_COLUMNS}"""  # noqa: S608
 _INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
-    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""  # noqa: S608 - likewise
+    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""  # noqa: S608
 # Its log may be long: the row stays for retention to find that by, without its secret.
 _DELETE = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
     WHERE account_id = :account_id RETURNING id"""
