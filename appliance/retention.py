@@ -72,15 +72,13 @@ class RetentionWorker:
             round(seconds * SECOND) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)
         )
         self._expired = _Task("expired", lambda _, budget: store.deletion.expired(self._logs, budget))
-        self._bodies_task = _Task("bodies", self._step_bodies)
+        self._bodies_task = _Task("bodies", self._delete_bodies)
         self._parts = _Task("parts", lambda _, budget: store.body_parts.clear(budget))
         # In this order: the later ones delete what the first has left without a message.
         self._records = (
             _Task("messages", lambda after, budget: store.deletion.mail(after, self._old(), budget)),
             _Task("events", lambda after, budget: store.deletion.events(after, self._old(), budget)),
-            _Task(
-                "books", lambda after, budget: store.ledger_folding.fold_old(after, self._old(), outside.now(), budget)
-            ),
+            _Task("books", lambda after, most: store.ledger_folding.fold_old(after, self._old(), outside.now(), most)),
         )
         # With many free pages SQLite scans the list of them for each one that it removes.
         self._space = _Task("pages", lambda _, budget: store.space.give_back(budget), pace=DeletionPace(1, least=1))
@@ -91,7 +89,7 @@ class RetentionWorker:
     def _old(self) -> int:
         return self._outside.now() - self._metadata
 
-    async def _step_bodies(self, after: str, budget: int) -> Slice:
+    async def _delete_bodies(self, after: str, budget: int) -> Slice:
         now = self._outside.now()
         return await self._store.deletion.bodies(after, now - self._bodies, now, budget)
 
@@ -124,9 +122,8 @@ class RetentionWorker:
         return counted
 
     async def _finish(self, task: _Task, done: Counter[str]) -> None:
-        more = True
-        while more:
-            more = (await self._slice(task, task.pace.budget, done)).more
+        while (await self._slice(task, task.pace.budget, done)).more:
+            pass
 
     async def _slice(self, task: _Task, budget: int, done: Counter[str]) -> Slice:
         began = trio.current_time()
@@ -136,7 +133,10 @@ class RetentionWorker:
             done[task.kind] += result.deleted
             CLEARED.add(task.kind, result.deleted)
             task.pace.learn(result.seconds)
-        await self._checkpoint(result.deleted)
+        self._since_checkpoint += result.deleted
+        if self._since_checkpoint >= ROWS_PER_CHECKPOINT:
+            self._since_checkpoint = 0
+            await self._checkpoint()
         await trio.sleep(rest(trio.current_time() - began, hurried=self._free_space.low()))
         return result
 
@@ -147,10 +147,7 @@ class RetentionWorker:
             result = await self._slice(self._space, min(left, self._space.pace.budget), done)
             left = left - result.deleted if result.more else 0
         if done["pages"]:
-            await trio.to_thread.run_sync(self._store.space.settle, limiter=self._thread)
+            await self._checkpoint()
 
-    async def _checkpoint(self, deleted: int) -> None:
-        self._since_checkpoint += deleted
-        if self._since_checkpoint >= ROWS_PER_CHECKPOINT:
-            self._since_checkpoint = 0
-            await trio.to_thread.run_sync(self._store.space.settle, limiter=self._thread)
+    async def _checkpoint(self) -> None:
+        await trio.to_thread.run_sync(self._store.space.settle, limiter=self._thread)

@@ -34,13 +34,23 @@ BytesDone = Callable[[int], None]  # called with the number of further bytes don
 FractionDone = Callable[[float], None]  # called with how much of the work is done, from 0 to 1
 
 
+def share(on: FractionDone, begin: float, end: float, size: int) -> BytesDone:
+    """Report bytes, of so many, as the share of the work from `begin` to `end`."""
+    done = 0
+
+    def more(count: int) -> None:
+        nonlocal done
+        done += count
+        on(begin + (end - begin) * min(1.0, done / max(1, size)))
+
+    return more
+
+
 class BrokenBackup(Exception):
     """The file is not a backup, or incomplete, or was altered; the text says which."""
 
 
 class ArchivePart(msgspec.Struct, frozen=True):
-    """A file in the backup."""
-
     size: int
     sha256: str
 
@@ -74,7 +84,7 @@ def padding(size: int) -> bytes:
 
 def finish(
     file: IO[bytes], key: bytes, manifest: Callable[[dict[str, ArchivePart]], Manifest], mtime: int, on: BytesDone
-) -> None:
+) -> Manifest:
     """Complete a file of an empty block and a database: the header into that block, the other members, the seal."""
     size = file.seek(0, io.SEEK_END) - BEGIN
     file.write(padding(size))
@@ -88,15 +98,14 @@ def finish(
         digest.update(chunk)
         left -= len(chunk)
         on(len(chunk))
-    parts = {
-        DATABASE: ArchivePart(size, digest.hexdigest()),
-        KEY_FILE: ArchivePart(len(key), hashlib.sha256(key).hexdigest()),
-    }
+    key_part = ArchivePart(len(key), hashlib.sha256(key).hexdigest())
+    made = manifest({DATABASE: ArchivePart(size, digest.hexdigest()), KEY_FILE: key_part})
     rest = padding(size) + _member(KEY_FILE, key, mtime)
-    rest += _member(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest(parts))) + b"\n", mtime)
+    rest += _member(MANIFEST, msgspec.json.format(msgspec.json.encode(made)) + b"\n", mtime)
     sealed.update(rest)
     file.seek(BEGIN + size)
     file.write(rest + tail(sealed.hexdigest(), mtime))
+    return made
 
 
 def tail(digest: str, mtime: int) -> bytes:
@@ -124,7 +133,8 @@ def read(file: IO[bytes], on: BytesDone) -> OpenedBackup:
     length = file.seek(0, io.SEEK_END)
     file.seek(0)
     first = file.read(_BLOCK)
-    size = _database_size(first)
+    header = _header(first)
+    size = header.size
     sealed, digest = hashlib.sha256(first), hashlib.sha256()
     left = length - _TAIL - BEGIN
     if left < size:
@@ -143,28 +153,22 @@ def read(file: IO[bytes], on: BytesDone) -> OpenedBackup:
             if len(rest) > LARGEST_MANIFEST:
                 raise BrokenBackup("it was altered, or its end is missing")
     end = file.read()
-    if end != tail(sealed.hexdigest(), _mtime(first)):
-        raise BrokenBackup(_seal_error(end))
+    if end != tail(sealed.hexdigest(), int(header.mtime)):
+        if len(end) == _TAIL and end.endswith(b"\0" * 2 * _BLOCK) and end.startswith(SEAL.encode()):
+            raise BrokenBackup("it was altered since it was made: its seal is broken")
+        raise BrokenBackup("its end is missing, or was altered")
     return _parts(bytes(rest), size, digest.hexdigest())
 
 
-def _database_size(first: bytes) -> int:
+def _header(first: bytes) -> tarfile.TarInfo:
+    """The tar header of the database."""
     try:
         entry = tarfile.TarInfo.frombuf(first, "utf-8", "strict")
     except (tarfile.HeaderError, ValueError):
         raise BrokenBackup("it does not begin like one") from None
     if entry.name != DATABASE or entry.size < 0:
         raise BrokenBackup("it does not begin like one")
-    return entry.size
-
-
-def _mtime(first: bytes) -> int:
-    return int(tarfile.TarInfo.frombuf(first, "utf-8", "strict").mtime)
-
-
-def _seal_error(end: bytes) -> str:
-    whole = len(end) == _TAIL and end.endswith(b"\0" * 2 * _BLOCK) and end.startswith(SEAL.encode())
-    return "it was altered since it was made: its seal is broken" if whole else "its end is missing, or was altered"
+    return entry
 
 
 def _parts(rest: bytes, size: int, digest: str) -> OpenedBackup:
@@ -194,9 +198,8 @@ def _members(text: bytes) -> dict[str, bytes]:
 
 def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
     if manifest.format != FORMAT:
-        raise BrokenBackup(
-            f"it is of format {manifest.format}, this version reads only {FORMAT}: use the newer appliance"
-        )
+        what = f"it is of format {manifest.format}, this version reads only {FORMAT}"
+        raise BrokenBackup(f"{what}: use the newer appliance")
     if not f"{manifest.created_at}{manifest.hostname}{manifest.version}".isprintable():
         raise BrokenBackup("its manifest holds control characters")  # they are shown on terminals
     for name, (size, digest) in found.items():

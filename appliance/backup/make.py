@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from appliance import __version__
@@ -36,7 +37,11 @@ class NotMade(Exception):
 def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: archive.FractionDone) -> archive.Manifest:
     """Write the backup to `target`; raises NotMade."""
     _refuse_existing(target)
-    _refuse_without_key(data_dir)
+    key = data_dir / KEY_FILE
+    if not os.path.lexists(key) and has_secrets(data_dir / FILE_NAME):
+        # A new key in the place of a lost one opens nothing: such a backup could never be restored.
+        why = "is missing, and without it the secrets in the database are lost: put it back from the last backup"
+        raise NotMade(f"{key} {why}")
     unfinished = target.with_name(f".backup.{os.getpid()}.{os.urandom(4).hex()}{UNFINISHED}")
     with _errors(unfinished, target):
         _remove_abandoned(target.parent)
@@ -48,15 +53,6 @@ def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: arch
             unfinished.unlink(missing_ok=True)
     checkpoint_beside(data_dir / FILE_NAME)
     return manifest
-
-
-def _refuse_without_key(data_dir: Path) -> None:
-    """A new key in the place of a lost one opens nothing: such a backup could never be restored."""
-    key = data_dir / KEY_FILE
-    if not os.path.lexists(key) and has_secrets(data_dir / FILE_NAME):
-        raise NotMade(
-            f"{key} is missing, and without it the secrets in the database are lost: put it back from the last backup"
-        )
 
 
 @contextmanager
@@ -121,16 +117,11 @@ def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: arch
         copy_inside(data_dir / FILE_NAME, path, archive.BEGIN, _copying(file.fileno(), on))
         size = os.fstat(file.fileno()).st_size - archive.BEGIN
         schema = schema_inside(path, archive.BEGIN, size)
-        made: list[archive.Manifest] = []
-
-        def manifest(parts: dict[str, archive.ArchivePart]) -> archive.Manifest:
-            made.append(archive.Manifest(archive.FORMAT, rfc3339(now), hostname, __version__, schema, parts))
-            return made[0]
-
-        archive.finish(file, key, manifest, now // SECOND, _share(on, COPYING, size))
+        manifest = partial(archive.Manifest, archive.FORMAT, rfc3339(now), hostname, __version__, schema)
+        made = archive.finish(file, key, manifest, now // SECOND, archive.share(on, COPYING, 1.0, size))
         file.flush()
         os.fsync(file.fileno())
-    return made[0]
+    return made
 
 
 def _copying(descriptor: int, on: archive.FractionDone) -> Progress:
@@ -149,15 +140,3 @@ def _copying(descriptor: int, on: archive.FractionDone) -> Progress:
         on(COPYING * done / max(1, pages))
 
     return progress
-
-
-def _share(on: archive.FractionDone, begin: float, size: int) -> archive.BytesDone:
-    """Report bytes as the share of the work from `begin` on."""
-    done = 0
-
-    def more(count: int) -> None:
-        nonlocal done
-        done += count
-        on(begin + (1 - begin) * min(1.0, done / max(1, size)))
-
-    return more

@@ -50,19 +50,21 @@ async def restore(path: Path, data_dir: Path, outside: Outside, on: archive.Frac
         complete(data_dir)
         there = _there(data_dir)
         if there and not force:
-            raise NotRestored(
-                f"there is {there[0]} in {data_dir} already: use --force to put it aside, or name another data_dir"
-            )
+            what = f"there is {there[0]} in {data_dir} already"
+            raise NotRestored(f"{what}: use --force to put it aside, or name another data_dir")
         with _errors(data_dir), _staging(data_dir) as staging:
             waiting = await _stage(path, verified, staging, outside, on)
             if there:
                 _keep(data_dir, there, staging / BEFORE)
-            os.rename(
-                staging, data_dir / f"{DECIDED}{outside.now()}"
-            )  # from here on any start of the program completes it
+            # From here on any start of the program completes it.
+            os.rename(staging, data_dir / f"{DECIDED}{outside.now()}")
             sync(data_dir)
             kept = complete(data_dir)
     return Restored(verified, waiting, kept)
+
+
+def _there(data_dir: Path) -> list[str]:
+    return [name for name in REPLACED_FILES if os.path.lexists(data_dir / name)]
 
 
 @contextmanager
@@ -82,22 +84,12 @@ def _errors(data_dir: Path) -> Iterator[None]:
     """Turn a full disk into NotRestored."""
     try:
         yield
-    except DiskFault as error:
-        if not isinstance(error, DiskFull) and not failed_writing(error):
+    except (*DiskFault, OSError) as error:
+        no_room = isinstance(error, OSError) and error.errno in NO_SPACE_ERRNOS
+        if not no_room and not isinstance(error, DiskFull) and not failed_writing(error):
             raise
-        raise NotRestored(_no_room(data_dir)) from None
-    except OSError as error:
-        if error.errno not in NO_SPACE_ERRNOS:
-            raise
-        raise NotRestored(_no_room(data_dir)) from None
-
-
-def _no_room(data_dir: Path) -> str:
-    return f"no space left for it, or no quota: make room where {data_dir} lies, then restore it again"
-
-
-def _there(data_dir: Path) -> list[str]:
-    return [name for name in REPLACED_FILES if os.path.lexists(data_dir / name)]
+        text = f"no space left for it, or no quota: make room where {data_dir} lies, then restore it again"
+        raise NotRestored(text) from None
 
 
 async def _stage(
@@ -143,5 +135,5 @@ def _keep(data_dir: Path, there: list[str], kept: Path) -> None:
                 raise
             shutil.copy2(data_dir / name, kept / name)
             sync(kept / name)
-    for directory in (kept, kept.parent):
-        sync(directory)
+    sync(kept)
+    sync(kept.parent)

@@ -36,9 +36,8 @@ def settle(data_dir: Path) -> None:
         with only_server(data_dir):
             complete(data_dir)
     if not (data_dir / DATABASE).exists() and any(data_dir.glob(f"{STAGING}*")):
-        raise RestoreInterrupted(
-            f"a restore into {data_dir} was interrupted: run `appliance restore --force` with the backup again"
-        )
+        what = f"a restore into {data_dir} was interrupted"
+        raise RestoreInterrupted(f"{what}: run `appliance restore --force` with the backup again")
 
 
 def complete(data_dir: Path) -> Path | None:

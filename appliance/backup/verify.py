@@ -29,31 +29,19 @@ class Verified:
 def verify(path: Path, on: archive.FractionDone) -> Verified:
     """Read every byte; raises archive.BrokenBackup unless all of it can be restored."""
     with path.open("rb") as file:
-        length = max(1, path.stat().st_size)
-        done = 0
-
-        def more(count: int) -> None:
-            nonlocal done
-            done += count
-            on(READING * done / length)
-
-        opened = archive.read(file, more)
+        opened = archive.read(file, archive.share(on, 0.0, READING, path.stat().st_size))
     try:
         contents = examine_inside(path, archive.BEGIN, opened.size)
     except (Damaged, NewerDatabase) as error:
         raise archive.BrokenBackup(str(error)) from error
-    _check_key(opened.key, contents)
-    on(1.0)
-    return Verified(opened.manifest, opened.key, opened.size, contents)
-
-
-def _check_key(key: bytes, contents: Contents) -> None:
     for each in contents.dkim_keys:
         with _naming(f"the signing keys of {each.domain}"):
-            open_signing_key(key, each.account_id, each.domain, each.selector, each.private_key)
+            open_signing_key(opened.key, each.account_id, each.domain, each.selector, each.private_key)
     for secret in contents.webhook_secrets:
         with _naming(f"the webhook secret of {secret.account}"):
-            open_webhook_secret(key, secret.webhook_id, secret.sealed)
+            open_webhook_secret(opened.key, secret.webhook_id, secret.sealed)
+    on(1.0)
+    return Verified(opened.manifest, opened.key, opened.size, contents)
 
 
 @contextmanager
@@ -62,6 +50,5 @@ def _naming(what: str) -> Iterator[None]:
     try:
         yield
     except UnsealError:
-        raise archive.BrokenBackup(
-            f"the key in it does not open {what}: the key file was replaced before it was made"
-        ) from None
+        text = f"the key in it does not open {what}: the key file was replaced before it was made"
+        raise archive.BrokenBackup(text) from None

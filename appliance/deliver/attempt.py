@@ -107,7 +107,7 @@ class Deliverer:
         self.warmup.use_only(active.permit, 0 if envelope is None else len(envelope.recipients))
         if envelope is None:
             return []
-        self.store.queue_control.attempt_begins([recipient.id for recipient in envelope.recipients])
+        self.store.under_delivery.begin([recipient.id for recipient in envelope.recipients])
         outcomes: list[Outcome] | None = None
         try:
             with active.scope:
@@ -148,12 +148,12 @@ class Deliverer:
 
     def _still_wanted(self, routed: Routed) -> Envelope | None:
         """The envelope without what was cancelled while it waited for its slot; a pool may have been held for days."""
-        envelope, control = routed.envelope, self.store.queue_control
-        if trio.current_time() < routed.since + LONG_WAIT and not control.was_cancelled(envelope.message_id):
+        envelope, under_delivery = routed.envelope, self.store.under_delivery
+        if trio.current_time() < routed.since + LONG_WAIT and not under_delivery.was_cancelled(envelope.message_id):
             return envelope
-        if control.is_being_cancelled(envelope.message_id):
+        if under_delivery.is_being_cancelled(envelope.message_id):
             return None  # if the cancellation fails, it is still due, and found by the next poll
-        waiting = control.waiting(envelope.message_id)
+        waiting = self.store.queue_control.waiting(envelope.message_id)
         left = tuple(recipient for recipient in envelope.recipients if recipient.id in waiting)
         return envelope._replace(recipients=left) if left else None
 

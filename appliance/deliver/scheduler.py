@@ -396,7 +396,7 @@ class Scheduler:
         """Let an envelope wait as if no attempt had started."""
         active.slot.limiter.recorded()
         envelope = active.ready.routed.envelope
-        self.store.queue_control.attempt_recorded(recipient.id for recipient in envelope.recipients)
+        self.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
         self.warmup.use_only(active.permit, 0)
         waited = bool(self._pending.queues)
         self._pending.put_back(active.ready)
@@ -416,7 +416,7 @@ class Scheduler:
             self._start_pool(result.limiter.pool)
         if not on_disk:
             return
-        self.store.queue_control.attempt_recorded(recipient.id for recipient in result.envelope.recipients)
+        self.store.under_delivery.end(recipient.id for recipient in result.envelope.recipients)
         observe(result.outcomes)
         self.due_mail.release(result.envelope)
         for again in (outcome.next_attempt_at for outcome in result.outcomes):

@@ -1,7 +1,6 @@
 """Explains in plain words the state of a recipient, its reason, and when it is tried next. Pure: no I/O, no state."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
@@ -24,14 +23,12 @@ def clock(at: int, now: int) -> str:
 def span(microseconds: int) -> str:
     """A length of time in its largest two units."""
     seconds = max(0, round(microseconds / SECOND))
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    minutes, hours = seconds // 60, seconds // 3600
     if seconds < 60:
         return f"{seconds} s"
     if minutes < 60:
         return f"{minutes} min"
-    if hours < 24:
-        return f"{hours} h {minutes % 60} min"
-    return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 # ---- a recipient
@@ -46,11 +43,10 @@ def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: 
 
 
 def _delivered(tried: TriedRecipient, now: int) -> str:
-    recipient = tried.recipient
-    at = "" if recipient.delivered_at is None else f" at {clock(recipient.delivered_at, now)}"
-    if not tried.attempts:
-        return f"delivered{at}"
-    return f"delivered{at} to {server(tried.attempts[-1])}, on attempt {len(tried.attempts)}"
+    delivered_at = tried.recipient.delivered_at
+    at = "" if delivered_at is None else f" at {clock(delivered_at, now)}"
+    where = f" to {server(tried.attempts[-1])}, on attempt {len(tried.attempts)}" if tried.attempts else ""
+    return f"delivered{at}{where}"
 
 
 def _bounced(tried: TriedRecipient, now: int) -> str:
@@ -59,7 +55,8 @@ def _bounced(tried: TriedRecipient, now: int) -> str:
         return f"bounced: never asked a server: {recipient.last_smtp_response}"
     last = tried.attempts[-1]
     at = clock(recipient.bounced_at or last.finished_at, now)
-    return f"bounced at {at} on attempt {len(tried.attempts)}: {_said(last)}{_reason(last)}"
+    _, _, reason = (last.decision or "").partition(": ")
+    return f"bounced at {at} on attempt {len(tried.attempts)}: {_said(last)}{f' ({reason})' if reason else ''}"
 
 
 def _failed(tried: TriedRecipient, now: int) -> str:
@@ -71,8 +68,6 @@ def _failed(tried: TriedRecipient, now: int) -> str:
 
 
 _FINAL = {RecipientStatus.DELIVERED: _delivered, RecipientStatus.BOUNCED: _bounced, RecipientStatus.FAILED: _failed}
-
-
 _AWAITED = {
     "connection": "a connection",
     "greeting": "its greeting",
@@ -112,24 +107,15 @@ def _held(pool: PoolView, now: int) -> str | None:
         return f"all mail is paused: {pool.pause.reason}{hint}"
     if pool.hold is None:
         return None
-    reason = pool.hold.reason if pool.for_operator else public_reason(pool.hold)
-    return f"pool {pool.name} is held: {reason}{_next_probe(pool.hold, now)}"
+    held = f"pool {pool.name} is held: {pool.hold.reason if pool.for_operator else public_reason(pool.hold)}"
+    if pool.hold.probe_at is None:
+        return held
+    return f"{held}; next probe {f'at {clock(pool.hold.probe_at, now)}' if pool.hold.probe_at > now else 'now'}"
 
 
 def public_reason(hold: PoolHold) -> str:
     """Why a pool is held, for customers: without the quoted reply, which may be to another account's mail."""
     return hold.reason.partition(QUOTED_REPLY)[0]
-
-
-def hold_reason(hold: PoolHold, now: int) -> str:
-    """Why a pool is held, and when the next probe is."""
-    return f"{hold.reason}{_next_probe(hold, now)}"
-
-
-def _next_probe(hold: PoolHold, now: int) -> str:
-    if hold.probe_at is None:
-        return ""
-    return f"; next probe {f'at {clock(hold.probe_at, now)}' if hold.probe_at > now else 'now'}"
 
 
 def _why(pool: PoolView, now: int) -> str:
@@ -180,11 +166,6 @@ def _said(attempt: Attempt) -> str:
     return f"{attempt.mx_host} said {text}" if attempt.mx_host and attempt.smtp_code is not None else text
 
 
-def _reason(attempt: Attempt) -> str:
-    _, _, reason = (attempt.decision or "").partition(": ")
-    return f" ({reason})" if reason else ""
-
-
 def _count(attempts: int) -> str:
     return "1 attempt" if attempts == 1 else f"{attempts} attempts"
 
@@ -218,8 +199,7 @@ def attempt_line(number: int, attempt: Attempt, now: int) -> str:
     return f"{head}: {attempt.smtp_response or 'no answer'}{decided}"
 
 
-@dataclass(frozen=True, slots=True)
-class DialogueLine:
+class DialogueLine(msgspec.Struct, frozen=True, array_like=True):
     """One line of an SMTP session: by the client (`C`), the server (`S`), or a remark (`*`)."""
 
     milliseconds: int
@@ -229,5 +209,4 @@ class DialogueLine:
 
 def dialogue(attempt: Attempt) -> Iterable[DialogueLine]:
     """The SMTP session of an attempt, as far as it was stored."""
-    lines = msgspec.json.decode(attempt.dialogue or "[]", type=list[tuple[int, str, str]])
-    return [DialogueLine(*line) for line in lines]
+    return msgspec.json.decode(attempt.dialogue or "[]", type=list[DialogueLine])

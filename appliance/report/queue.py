@@ -65,7 +65,6 @@ class WarmingAddress(Struct):
 
 
 def warming(warmups: Iterable[WarmupStatus]) -> list[WarmingAddress]:
-    """Warm-ups as they are shown."""
     return [
         WarmingAddress(each.pool, each.source, each.day, each.days, each.per_hour, each.used, _time(each.next_at))
         for each in warmups
@@ -73,7 +72,6 @@ def warming(warmups: Iterable[WarmupStatus]) -> list[WarmingAddress]:
 
 
 def pause_of(hold: PoolHold | None) -> PauseReport | None:
-    """The hold of all mail as it is shown."""
     return None if hold is None else PauseReport(rfc3339(hold.held_at), hold.reason)
 
 
@@ -101,19 +99,13 @@ def _amounts(mail: WaitingMail) -> tuple[int, int, str, str | None]:
 def _pool(
     name: str | None, amounts: tuple[int, int, str | None, str | None], hold: PoolHold | None, state: PoolState | None
 ) -> WaitingPool:
-    return WaitingPool(
-        name,
-        *amounts,
-        state.in_use if state else None,
-        state.allowed if state else None,
-        rfc3339(hold.held_at) if hold else None,
-        hold.reason if hold else None,
-        _time(hold.probe_at) if hold else None,
-        _time(state.slowed_until) if state else None,
-        state.slowed_by if state else None,
-        len(state.slowed_accounts) if state else 0,
-        [],
-    )
+    in_use, allowed = (state.in_use, state.allowed) if state else (None, None)
+    held: tuple[str | None, str | None, str | None] = (None, None, None)
+    if hold is not None:
+        held = (rfc3339(hold.held_at), hold.reason, _time(hold.probe_at))
+    slowed_until, slowed_by = (_time(state.slowed_until), state.slowed_by) if state else (None, None)
+    slowed_accounts = len(state.slowed_accounts) if state else 0
+    return WaitingPool(name, *amounts, in_use, allowed, *held, slowed_until, slowed_by, slowed_accounts, [])
 
 
 def _time(at: int | None) -> str | None:

@@ -6,7 +6,6 @@ delivery) are verbs here, too.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -16,16 +15,15 @@ from appliance.outside import Outside
 from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
-from appliance.store.background_reader import Scanner
 from appliance.store.body_parts import BodyParts
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine, GroupCommit, Inline
 from appliance.store.faults import OnFault, StorageFault
 from appliance.store.file_watch import CopyWaits, FilesMoved, refuse_waiting_copy
+from appliance.store.in_flight import UnderDelivery
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
-from appliance.store.message_record import MessageRecords
-from appliance.store.messages import Messages
+from appliance.store.messages import MessageRecords, Messages
 from appliance.store.migrate import NewerDatabase
 from appliance.store.new_mail import NewMail
 from appliance.store.pools import PoolStates, WarmupStates
@@ -38,52 +36,45 @@ from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
 from appliance.store.upgrade import UpgradeRefused, bring_up_to_date
-from appliance.store.webhook_posts import NewPosts, WebhookHistory, WebhookPosts
+from appliance.store.webhook_posts import WebhookHistory, WebhookPosts
 from appliance.store.webhooks import WebhookStore
 
-__all__ = [
-    "CopyWaits",
-    "FilesMoved",
-    "KeyTaken",
-    "NewerDatabase",
-    "StorageFault",
-    "Store",
-    "UpgradeRefused",
-    "open_store",
-]
+__all__ = ["CopyWaits", "FilesMoved", "KeyTaken", "NewerDatabase", "StorageFault", "UpgradeRefused"]
 
 FILE_NAME = "appliance.db"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    accounts: Accounts
-    sessions: Sessions
-    access: Access
-    domains: Domains
-    templates: Templates
-    messages: Messages
-    mail_log: MailLog
-    statistics: Statistics
-    queue: Queue
-    queue_control: QueueControl
-    records: MessageRecords
-    lanes: Lanes
-    pools: PoolStates
-    warmups: WarmupStates
-    dkim_keys: DkimKeys
-    suppressions: Suppressions
-    webhooks: WebhookStore
-    webhook_posts: WebhookPosts
-    webhook_history: WebhookHistory
-    deletion: Deletion
-    body_parts: BodyParts
-    ledger_folding: LedgerFolding
-    space: Space
-    first_start: FirstStart
-    engine: Engine
-    new_mail: NewMail  # for delivery
-    new_simulated_mail: Wake  # for its simulation
+    def __init__(self, engine: Engine, outside: Outside, path: Path) -> None:
+        self.engine = engine
+        self.accounts = Accounts(engine, outside)
+        self.first_start = FirstStart(engine, outside)
+        self.sessions = Sessions(engine, outside)
+        self.access = Access(engine, outside)
+        self.domains = Domains(engine, outside)
+        self.dkim_keys = DkimKeys(engine, outside)
+        self.templates = Templates(engine, outside)
+        self.suppressions = Suppressions(engine, outside)
+        self.webhooks = WebhookStore(engine, outside)
+        self.webhook_posts = WebhookPosts(engine, outside)
+        self.webhook_history = WebhookHistory(engine, outside, self.webhook_posts)
+        self.body_parts = BodyParts(engine, outside)
+        self.new_mail = NewMail()  # for delivery
+        self.new_simulated_mail = Wake()  # for its simulation
+        hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)
+        self.messages = Messages(engine, outside, self.body_parts, *hand_over)
+        self.mail_log = MailLog(engine, outside)
+        self.records = MessageRecords(engine, outside)
+        self.statistics = Statistics(engine, outside)
+        self.queue = Queue(engine, outside, self.webhook_posts)
+        self.lanes = Lanes(engine, outside)
+        self.under_delivery = UnderDelivery()
+        self.queue_control = QueueControl(engine, outside, self.webhook_posts, self.under_delivery)
+        self.warmups = WarmupStates(engine, outside)
+        self.pools = PoolStates(engine, outside, self.warmups)
+        self.deletion = Deletion(engine, outside)
+        self.ledger_folding = LedgerFolding(engine, outside)
+        self.space = Space(engine, path)
 
     async def check_writable(self) -> None:
         """Raise unless the writer can take the lock and commit right now."""
@@ -92,11 +83,7 @@ class Store:
 
 @asynccontextmanager
 async def open_store(
-    data_dir: Path,
-    outside: Outside,
-    *,
-    inline: bool = False,
-    on_failure: OnFault | None = None,
+    data_dir: Path, outside: Outside, *, inline: bool = False, on_failure: OnFault | None = None
 ) -> AsyncIterator[Store]:
     """Open the database, migrated to this version; close it when everything inside has ended.
 
@@ -106,55 +93,13 @@ async def open_store(
     path = data_dir / FILE_NAME
     refuse_waiting_copy(path)
     bring_up_to_date(path, outside.now(), is_server=not inline)
-    writer = Inline(path) if inline else GroupCommit(path, on_failure or _raise)
-    engine, new_posts, scanner = Engine(path, writer), NewPosts(), Scanner(path, inline=inline)
-    warmups = WarmupStates(engine, outside)
-    space = Space(engine, path)
-    parts = BodyParts(engine)
-    new_mail, new_simulated_mail = NewMail(), Wake()
-    messages = Messages(
-        engine,
-        outside,
-        scanner,
-        parts,
-        new_posts=new_posts,
-        new_mail=new_mail,
-        new_simulated_mail=new_simulated_mail,
-    )
+    engine = Engine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
+    store = Store(engine, outside, path)
     try:
-        yield Store(
-            accounts=Accounts(engine, outside),
-            sessions=Sessions(engine, outside),
-            access=Access(engine, outside),
-            domains=Domains(engine, outside),
-            templates=Templates(engine, outside),
-            messages=messages,
-            mail_log=MailLog(engine, scanner),
-            statistics=Statistics(engine, scanner, outside),
-            queue=Queue(engine, outside, new_posts),
-            queue_control=QueueControl(engine, outside, new_posts, scanner),
-            records=MessageRecords(engine, scanner),
-            lanes=Lanes(engine, outside),
-            pools=PoolStates(engine, outside, scanner, warmups),
-            warmups=warmups,
-            dkim_keys=DkimKeys(engine, outside),
-            suppressions=Suppressions(engine, outside),
-            webhooks=WebhookStore(engine, outside),
-            webhook_posts=WebhookPosts(engine, outside, new_posts),
-            webhook_history=WebhookHistory(engine, outside, new_posts, scanner),
-            deletion=Deletion(engine, scanner, outside),
-            body_parts=parts,
-            ledger_folding=LedgerFolding(engine, scanner),
-            space=space,
-            first_start=FirstStart(engine, outside),
-            engine=engine,
-            new_mail=new_mail,
-            new_simulated_mail=new_simulated_mail,
-        )
+        yield store
     finally:
         with trio.CancelScope(shield=True):
-            scanner.close()
-            space.close()
+            store.space.close()
             await engine.close()
 
 

@@ -4,9 +4,9 @@ Of a secret only its SHA-256 is stored. An owner may have so many credentials; t
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
 
 import apsw
 import pybase64
@@ -14,56 +14,39 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
-from appliance.store.engine import Engine
-from appliance.store.sql import NEWEST, first, rows, run
+from appliance.store.engine import StorePart
+from appliance.store.sql import NEWEST, Bindings, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
-_ADD_DOMAIN = """
-INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
-ON CONFLICT (account_id, name) DO UPDATE SET
-    usable = CASE WHEN removed_at IS NULL THEN max(usable, excluded.usable) ELSE excluded.usable END,
-    created_at = CASE WHEN removed_at IS NULL THEN created_at ELSE excluded.created_at END,
-    verified_at = CASE WHEN removed_at IS NULL THEN verified_at END,
-    removed_at = NULL
-"""
-_DOMAINS = """
-SELECT name, usable, created_at, verified_at FROM domains
-WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name
-"""
-_USABLE = "SELECT name FROM domains WHERE account_id = :account_id AND usable = 1"
-_ADD_CREDENTIAL = """
-INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
-VALUES (:username, :account_id, :sha256, :name, :now)
-"""
-_CREDENTIALS = """
-SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials WHERE account_id = :account_id
-"""
-_REVOKE_CREDENTIAL = """
-UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
-WHERE account_id = :account_id AND username = :username RETURNING username
-"""
-_ADD_KEY = """
-INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at)
-VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now)
-"""
-_KEYS = """
-SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at
-FROM api_keys k JOIN accounts a ON a.id = k.account_id
-"""
-_REVOKE_KEY = """
-UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
-WHERE (id = :key OR key_sha256 = :sha256) AND (:account_id IS NULL OR account_id = :account_id) RETURNING id
-"""
-_CALLER_BY_CREDENTIAL = """
-SELECT s.account_id, s.password_sha256, a.suspended FROM smtp_credentials s JOIN accounts a ON a.id = s.account_id
-WHERE s.username = :username AND s.revoked_at IS NULL
-"""
-_CALLER_BY_KEY = """
-SELECT k.account_id, k.id, k.scope, k.test, a.suspended FROM api_keys k JOIN accounts a ON a.id = k.account_id
-WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL
-"""
-_CALLER_BY_ACCOUNT = "SELECT suspended FROM accounts WHERE id = :account_id"
+_ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
+    ON CONFLICT (account_id, name) DO UPDATE SET
+        usable = CASE WHEN removed_at IS NULL THEN max(usable, excluded.usable) ELSE excluded.usable END,
+        created_at = CASE WHEN removed_at IS NULL THEN created_at ELSE excluded.created_at END,
+        verified_at = CASE WHEN removed_at IS NULL THEN verified_at END,
+        removed_at = NULL"""
+_DOMAINS = """SELECT name, usable, created_at, verified_at FROM domains
+    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
+_ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
+    VALUES (:username, :account_id, :sha256, :name, :now)"""
+_CREDENTIALS = """SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials
+    WHERE account_id = :account_id"""
+_REVOKE_CREDENTIAL = """UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
+    WHERE account_id = :account_id AND username = :username RETURNING username"""
+_ADD_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at)
+    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now)"""
+_KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at
+    FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
+_REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
+    WHERE (id = :key OR key_sha256 = :sha256) AND (:account_id IS NULL OR account_id = :account_id) RETURNING id"""
+# Of the account and its usable domains, in the same statement: so it is of one moment. Our own words (S608).
+_SENDER = """a.id, a.suspended,
+    (SELECT group_concat(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1)"""
+_CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
+    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
+_CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test FROM api_keys k
+    JOIN accounts a ON a.id = k.account_id WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL"""  # noqa: S608
+_CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"  # noqa: S608
 # How a caller's idempotency scope begins, and where its last use is written down.
 _USED = {
     "smtp": "UPDATE smtp_credentials SET last_used_at = :at WHERE username = :name",
@@ -71,41 +54,22 @@ _USED = {
 }
 
 _WORKING = "SELECT count(*) FROM {table} WHERE account_id = :account_id AND revoked_at IS NULL"
-_FORGET = """
-DELETE FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL AND {name} NOT IN
-    (SELECT {name} FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL
-    ORDER BY revoked_at DESC, {name} DESC LIMIT :revoked)
-"""
+_FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL AND {name} NOT IN
+        (SELECT {name} FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL
+        ORDER BY revoked_at DESC, {name} DESC LIMIT :revoked)"""
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialLimits:
-    """How many of either kind an owner may have at once, and how many revoked ones are kept to be shown.
+    """How many of either kind an owner may have."""
 
-    Without the second, a program that makes and revokes all day would fill the lists without end.
-    """
-
-    working: int = 100
-    revoked: int = 1_000
+    working: int = 100  # at once
+    revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
 
 
-class _SecretTable(NamedTuple):
-    table: str
-    name: str  # the column that names one
-    words: str  # for people
-
-    def make_room(self, c: apsw.Connection, account_id: str, limits: CredentialLimits) -> None:
-        """Refuse one too many, in the transaction that would write it; delete those revoked longest ago."""
-        wanted = {"account_id": account_id, "revoked": limits.revoked}
-        ((working,),) = rows(c, _WORKING.format(table=self.table), wanted)
-        if working >= limits.working:
-            text = f"An account may have {limits.working} {self.words} at once. Revoke one first."
-            raise Refused(Code.CONFLICT, text)
-        run(c, _FORGET.format(table=self.table, name=self.name), wanted)
-
-
-_CREDENTIAL_TABLE = _SecretTable("smtp_credentials", "username", "SMTP credentials")
-_KEY_TABLE = _SecretTable("api_keys", "id", "API keys")
+# Table, column that names a row, and the word for people.
+_CREDENTIAL_TABLE = ("smtp_credentials", "username", "SMTP credentials")
+_KEY_TABLE = ("api_keys", "id", "API keys")
 
 
 def sha256(secret: str) -> bytes:
@@ -132,17 +96,8 @@ def add_key(
     c: apsw.Connection, outside: Outside, account_id: str, scope: Scope, *, test: bool, name: str = ""
 ) -> tuple[str, str]:
     key_id, key = outside.identifier("key"), _new_secret(outside, "ma_test_" if test else "ma_live_")
-    row = {
-        "id": key_id,
-        "account_id": account_id,
-        "sha256": sha256(key),
-        "hint": key[-4:],
-        "scope": scope.value,
-        "test": int(test),
-        "name": name,
-        "now": outside.now(),
-    }
-    run(c, _ADD_KEY, row)
+    row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": outside.now()}
+    run(c, _ADD_KEY, row | {"scope": scope.value, "test": int(test), "name": name})
     return key_id, key
 
 
@@ -154,10 +109,19 @@ def _new_secret(outside: Outside, prefix: str) -> str:
             return secret
 
 
+def _make_room(
+    c: apsw.Connection, account_id: str, limits: CredentialLimits, table: str, name: str, words: str
+) -> None:
+    """Refuse one too many, in the transaction that would write it; delete those revoked longest ago."""
+    wanted = {"account_id": account_id, "revoked": limits.revoked}
+    ((working,),) = rows(c, _WORKING.format(table=table), wanted)
+    if working >= limits.working:
+        raise Refused(Code.CONFLICT, f"An account may have {limits.working} {words} at once. Revoke one first.")
+    run(c, _FORGET.format(table=table, name=name), wanted)
+
+
 @dataclass(frozen=True, slots=True)
-class Access:
-    engine: Engine
-    outside: Outside
+class Access(StorePart):
     limits: CredentialLimits = CredentialLimits()
 
     # ---- domains
@@ -167,7 +131,7 @@ class Access:
         await self.engine.write(lambda c: add_domain(c, self.outside, account_id, name, usable=usable))
 
     def domains(self, account_id: str) -> list[Domain]:
-        found = self.engine.read(lambda c: rows(c, _DOMAINS, {"account_id": account_id}))
+        found = self.engine.rows(_DOMAINS, {"account_id": account_id})
         return [Domain(name, bool(usable), *times) for name, usable, *times in found]
 
     # ---- SMTP credentials
@@ -177,7 +141,7 @@ class Access:
 
         def work(c: apsw.Connection) -> tuple[str, str]:
             if by_owner:
-                _CREDENTIAL_TABLE.make_room(c, account_id, self.limits)
+                _make_room(c, account_id, self.limits, *_CREDENTIAL_TABLE)
             return add_credential(c, self.outside, account_id, name)
 
         return await self.engine.write(work)
@@ -194,12 +158,12 @@ class Access:
         (found,) = self._credentials("AND username = :username", {"account_id": account_id, "username": username})
         return found
 
-    def _credentials(self, which: str, wanted: Mapping[str, Any]) -> list[SmtpCredential]:
-        return self.engine.read(lambda c: [SmtpCredential(*row) for row in rows(c, _CREDENTIALS + which, wanted)])
+    def _credentials(self, which: str, wanted: Bindings) -> list[SmtpCredential]:
+        return self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", wanted)
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         row = {"account_id": account_id, "username": username, "now": self.outside.now()}
-        if not await self.engine.write(lambda c: rows(c, _REVOKE_CREDENTIAL, row)):
+        if not await self.engine.change(_REVOKE_CREDENTIAL, row):
             raise Refused(Code.NOT_FOUND, f"this account has no SMTP credential {username!r}")
 
     # ---- API keys
@@ -211,7 +175,7 @@ class Access:
 
         def work(c: apsw.Connection) -> tuple[str, str]:
             if by_owner:
-                _KEY_TABLE.make_room(c, account_id, self.limits)
+                _make_room(c, account_id, self.limits, *_KEY_TABLE)
             return add_key(c, self.outside, account_id, scope, test=test, name=name)
 
         return await self.engine.write(work)
@@ -223,24 +187,22 @@ class Access:
     def newest_keys(self, account_id: str, before: str | None, most: int) -> list[ApiKey]:
         """Up to `most` API keys of an account, the newest first, from the one before `before` on."""
         wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
-        which = "WHERE k.account_id = :account_id AND k.id < :before ORDER BY k.id DESC LIMIT :most"
-        return self._keys(which, wanted)
+        return self._keys("WHERE k.account_id = :account_id AND k.id < :before ORDER BY k.id DESC LIMIT :most", wanted)
 
     def key(self, key_id: str) -> ApiKey:
         (found,) = self._keys("WHERE k.id = :id", {"id": key_id})
         return found
 
-    def _keys(self, which: str, wanted: Mapping[str, Any]) -> list[ApiKey]:
+    def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in self.engine.read(lambda c: rows(c, _KEYS + which, wanted))
+            for key_id, account, hint, scope, test, *rest in self.engine.rows(f"{_KEYS} {which}", wanted)
         ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
         """Stop an API key, named by its id or by itself, from working; its id."""
         row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.outside.now()}
-        revoked: list[Any] = await self.engine.write(lambda c: rows(c, _REVOKE_KEY, row))
-        if not revoked:
+        if not (revoked := await self.engine.change(_REVOKE_KEY, row)):
             raise Refused(Code.NOT_FOUND, "there is no such API key")
         return str(revoked[0][0])
 
@@ -248,54 +210,42 @@ class Access:
 
     async def record_uses(self, uses: Mapping[str, int]) -> None:
         """Write down when callers, by their idempotency scope, came last."""
-        await self.engine.write(lambda c: _record_uses(c, uses))
+
+        def work(c: apsw.Connection) -> None:
+            for scope, at in uses.items():
+                kind, _, name = scope.partition(":")
+                if (update := _USED.get(kind)) is not None:
+                    run(c, update, {"name": name, "at": at})
+
+        await self.engine.write(work)
 
     def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
         """Who an SMTP username stands for, with the SHA-256 its password must have."""
-        return self.engine.snapshot(lambda c: _caller_by_credential(c, username))
+        for *sender, password_sha256 in self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
+            return _caller(CredentialKind.SMTP, f"smtp:{username}", *sender), bytes(password_sha256)
+        return None
 
     def caller_by_key(self, key: str) -> Caller | None:
         """Who an API key stands for. Looking it up by its hash is the constant-time comparison."""
-        return self.engine.snapshot(lambda c: _caller_by_key(c, key))
+        for *sender, key_id, scope, test in self.engine.rows(_CALLER_BY_KEY, {"sha256": sha256(key)}):
+            may_read = scope == Scope.FULL
+            return _caller(CredentialKind.KEY, f"key:{key_id}", *sender, may_read=may_read, test=bool(test))
+        return None
 
     def caller_by_account(self, account_id: str) -> Caller | None:
-        return self.engine.snapshot(lambda c: _caller_by_account(c, account_id))
-
-
-def _record_uses(c: apsw.Connection, uses: Mapping[str, int]) -> None:
-    for scope, at in uses.items():
-        kind, _, name = scope.partition(":")
-        if (update := _USED.get(kind)) is not None:
-            run(c, update, {"name": name, "at": at})
-
-
-def _caller_by_credential(c: apsw.Connection, username: str) -> tuple[Caller, bytes] | None:
-    row = first(c, _CALLER_BY_CREDENTIAL, {"username": username})
-    if row is None:
-        return None
-    account_id, password_sha256, suspended = row
-    scope = f"smtp:{username}"
-    return _caller(c, account_id, CredentialKind.SMTP, scope, True, False, suspended), bytes(password_sha256)
-
-
-def _caller_by_key(c: apsw.Connection, key: str) -> Caller | None:
-    row = first(c, _CALLER_BY_KEY, {"sha256": sha256(key)})
-    if row is None:
-        return None
-    account_id, key_id, scope, test, suspended = row
-    may_read = scope == Scope.FULL
-    return _caller(c, account_id, CredentialKind.KEY, f"key:{key_id}", may_read, bool(test), suspended)
-
-
-def _caller_by_account(c: apsw.Connection, account_id: str) -> Caller | None:
-    row = first(c, _CALLER_BY_ACCOUNT, {"account_id": account_id})
-    if row is None:
-        return None
-    return _caller(c, account_id, CredentialKind.TOKEN, f"account:{account_id}", True, False, row[0])
+        made = partial(_caller, CredentialKind.TOKEN, f"account:{account_id}")
+        return self.engine.one(made, _CALLER_BY_ACCOUNT, {"account_id": account_id})
 
 
 def _caller(
-    c: apsw.Connection, account_id: str, kind: CredentialKind, scope: str, may_read: bool, test: bool, suspended: int
+    kind: CredentialKind,
+    scope: str,
+    account_id: str,
+    suspended: int,
+    domains: str | None,
+    *,
+    may_read: bool = True,
+    test: bool = False,
 ) -> Caller:
-    names: Iterable[tuple[str]] = rows(c, _USABLE, {"account_id": account_id})
-    return Caller(account_id, kind, scope, may_read, test, bool(suspended), frozenset(name for (name,) in names))
+    names = frozenset((domains or "").split())
+    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names)

@@ -21,7 +21,7 @@ import trio
 
 from appliance.errors import Refused
 from appliance.model.mail import NewMessage
-from appliance.store.engine import Engine
+from appliance.store.engine import StorePart
 from appliance.store.sql import Many, Row, Slice, changed, rows, run, timed
 
 INLINE = 512 * 1024  # bytes of a message that is stored whole
@@ -37,22 +37,14 @@ _INSERT = "INSERT INTO message_body_parts (message_id, number, content) VALUES (
 _SIZE = "SELECT coalesce(sum(length(content)), 0) FROM message_body_parts WHERE message_id = :id"
 _CONTENTS = "SELECT content FROM message_body_parts WHERE message_id = :id ORDER BY number"
 _UNLIST = "DELETE FROM loose_parts WHERE message_id = :id"
-_LOOSEN = Many(
-    """
-INSERT INTO loose_parts (message_id)
-SELECT message_id FROM message_bodies WHERE message_id IN ({rows}) AND parts_size > 0
-""",
-    "?",
-)
+_LOOSEN = Many("""INSERT INTO loose_parts (message_id)
+    SELECT message_id FROM message_bodies WHERE message_id IN ({?}) AND parts_size > 0""")
 _LOOSE = "SELECT message_id FROM loose_parts ORDER BY message_id LIMIT :most"
-_DELETE = """
-DELETE FROM message_body_parts WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
-    AND number IN (SELECT number FROM message_body_parts WHERE message_id = :id ORDER BY number DESC LIMIT :most)
-"""
-_DELETE_LOOSE = """
-DELETE FROM loose_parts WHERE message_id = :id
-    AND NOT EXISTS (SELECT 1 FROM message_body_parts WHERE message_id = :id)
-"""
+_DELETE = """DELETE FROM message_body_parts
+    WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
+        AND number IN (SELECT number FROM message_body_parts WHERE message_id = :id ORDER BY number DESC LIMIT :most)"""
+_DELETE_LOOSE = """DELETE FROM loose_parts WHERE message_id = :id
+        AND NOT EXISTS (SELECT 1 FROM message_body_parts WHERE message_id = :id)"""
 
 
 class PartsMissing(Exception):
@@ -99,8 +91,7 @@ def whole(c: apsw.Connection, message_id: str, head: bytes, parts_size: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class BodyParts:
-    engine: Engine
+class BodyParts(StorePart):
     _in_hand: set[str] = field(default_factory=set)  # messages that are being accepted
 
     @asynccontextmanager
@@ -128,8 +119,8 @@ class BodyParts:
 
     async def clear(self, budget: int) -> Slice:
         """Delete loose parts of one message, about so many pages of them."""
-        found = self.engine.read(lambda c: rows(c, _LOOSE, {"most": len(self._in_hand) + 1}))
-        message_id = next((found_id for (found_id,) in found if found_id not in self._in_hand), None)
+        found = self.engine.all(str, _LOOSE, {"most": len(self._in_hand) + 1})
+        message_id = next((each for each in found if each not in self._in_hand), None)
         if message_id is None:
             return Slice(0, 0.0, more=False)
         deleted, seconds = await self._delete(message_id, max(1, budget * PAGE_BYTES // PART))
@@ -137,14 +128,11 @@ class BodyParts:
 
     async def _delete(self, message_id: str, most: int) -> tuple[int, float]:
         wanted = {"id": message_id, "most": most}
-
-        def delete(c: apsw.Connection) -> int:
-            return changed(c, _DELETE, wanted) + changed(c, _DELETE_LOOSE, {"id": message_id})
-
-        return await self.engine.write(timed(delete), bulk=True)
+        work = timed(lambda c: sum(changed(c, query, wanted) for query in (_DELETE, _DELETE_LOOSE)))
+        return await self.engine.write(work, bulk=True)
 
 
 def _insert(c: apsw.Connection, part: dict[str, object]) -> None:
     if part["number"] == 1:
-        run(c, _LIST, {"id": part["id"]})
+        run(c, _LIST, part)
     run(c, _INSERT, part)

@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
@@ -32,8 +32,14 @@ Progress = Callable[[int, int], None]  # pages done, of so many
 
 def copy_inside(path: Path, target: Path, begin: int, on_progress: Progress) -> None:
     """Copy the database of `path` into `target`, from its byte `begin` on; not synced."""
-    with new_inside(target, begin) as copy:
-        _copy(path, copy, on_progress)
+    with new_inside(target, begin) as copy, closing(open_reader(path)) as source:
+        source.execute("BEGIN")
+        source.execute(_HOLD_THE_MOMENT).fetchall()
+        with copy.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step(COPY_STEP)
+                on_progress(backup.page_count - backup.remaining, backup.page_count)
+        source.execute("COMMIT")
 
 
 def copy_beside(path: Path, target: Path) -> None:
@@ -44,11 +50,8 @@ def copy_beside(path: Path, target: Path) -> None:
 
 def checkpoint_beside(path: Path) -> None:
     """Copy the pages in the log into the database, beside its writer."""
-    connection = open_writer(path)
-    try:
+    with closing(open_writer(path)) as connection:
         checkpoint(connection)
-    finally:
-        connection.close()
 
 
 def checkpoint(connection: apsw.Connection) -> None:
@@ -62,20 +65,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _copy(path: Path, copy: apsw.Connection, on_progress: Progress) -> None:
-    source = open_reader(path)
-    try:
-        source.execute("BEGIN")
-        source.execute(_HOLD_THE_MOMENT).fetchall()
-        with copy.backup("main", source, "main") as backup:
-            while not backup.done:
-                backup.step(COPY_STEP)
-                on_progress(backup.page_count - backup.remaining, backup.page_count)
-        source.execute("COMMIT")
-    finally:
-        source.close()
 
 
 # ---- checkpoints beside the writer

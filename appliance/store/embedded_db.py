@@ -1,7 +1,7 @@
 """Opens databases that lie inside another file, from some byte of it on: so a backup needs no second copy."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -70,10 +70,7 @@ def open_inside(path: Path, begin: int, size: int) -> Iterator[apsw.Connection]:
 def _opened(name: str, begin: int, size: int | None, flags: int) -> Iterator[apsw.Connection]:
     system = _Inside(begin, size)
     try:
-        connection = apsw.Connection(name, flags=flags, vfs=_VFS)
-        try:
+        with closing(apsw.Connection(name, flags=flags, vfs=_VFS)) as connection:
             yield connection
-        finally:
-            connection.close()
     finally:
         system.unregister()

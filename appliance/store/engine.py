@@ -15,28 +15,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import outcome
 import trio
 
-from appliance.store.batch import (
-    ALONE,
-    NO_RESULT,
-    Job,
-    Step,
-    commit,
-    perform,
-    run_batch,
-    try_begin,
-)
+from appliance.outside import Outside
+from appliance.store.background_reader import Scanner
+from appliance.store.batch import ALONE, NO_RESULT, Job, Step, commit, perform, run_batch, try_begin
 from appliance.store.connection import ReservedIndex, open_reader, open_writer
 from appliance.store.copying import Checkpoints
 from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy, heard_by
 from appliance.store.file_watch import CHECK_FILES_EVERY, FileWatch
+from appliance.store.sql import Bindings, Row, one, rows
 from appliance.telemetry.metrics import COMMIT_BATCH, COMMIT_SECONDS
 
 T = TypeVar("T")
@@ -46,31 +41,6 @@ Work = Callable[[apsw.Connection], T]
 JointWork = Callable[[apsw.Connection, Sequence[Item]], Sequence[T | Exception]]
 
 JOBS_PER_COMMIT = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
-
-
-class Writer(Protocol):
-    """What runs writing functions: group commit, or one commit each."""
-
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
-        """Run one function as a transaction; return once it is on disk."""
-        ...
-
-    async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        """Let `work` write one item in a transaction, perhaps with others; return once it is on disk."""
-        ...
-
-    async def close(self) -> None:
-        """Finish what waits and close the connection."""
-        ...
-
-
-def statement(sql: str, bindings: dict[str, Any]) -> Work[None]:
-    """A function of one statement that returns nothing."""
-
-    def work(connection: apsw.Connection) -> None:
-        connection.execute(sql, bindings)
-
-    return work
 
 
 def _not_any_more(_: object) -> trio.lowlevel.Abort:
@@ -97,34 +67,25 @@ class GroupCommit:
         self._index = ReservedIndex(path)
         self._files = FileWatch(path)
         self._hearing = ExitStack()
-        self._hearing.enter_context(heard_by(self._heard))
+        self._hearing.enter_context(heard_by(lambda fault: self._trio.run_sync_soon(self._fail, fault)))
         self._for_thread: queue.SimpleQueue[tuple[Step, list[Job]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="store-writer")
         self._thread.start()
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
-        """Run `work` as part of the next commit. Cancellation counts only before that: commit or nothing."""
-        waiting = self._bulk if bulk else self._urgent if urgent else self._ordinary
-        result: T = await self._hand_over(work, ALONE, waiting, large=large or bulk)
-        return result
+    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
+        """Run `work`, with its item if it has one, as part of the next commit.
 
-    async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        """Let `work` write this item, and the others that wait for it, as part of the next commit."""
-        result: T = await self._hand_over(work, item, self._urgent if urgent else self._ordinary, large=large)
-        return result
-
-    async def _hand_over(self, work: Callable[..., Any], item: Any, waiting: deque[Job], *, large: bool) -> Any:
+        Cancellation counts only before that: commit or nothing.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise busy()
-        waiting.append(Job(work, item, large, trio.lowlevel.current_task()))
+        waiting = self._bulk if bulk else self._urgent if urgent else self._ordinary
+        waiting.append(Job(work, item, large or bulk, trio.lowlevel.current_task()))
         if self._idle:
             self._idle = False
             self._soon()
         return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
-
-    def _heard(self, fault: StorageFault) -> None:
-        self._trio.run_sync_soon(self._fail, fault)
 
     def _fail(self, fault: StorageFault) -> None:
         """Refuse further writes; only the first fault is reported, for the others follow from it."""
@@ -139,14 +100,11 @@ class GroupCommit:
             if not self._idle:
                 await self._became_idle.park()
             self._for_thread.put(None)
-            await trio.to_thread.run_sync(self._close_threads)
+            await trio.to_thread.run_sync(self._thread.join)
+            await trio.to_thread.run_sync(self._checkpoints.close)
         self._hearing.close()
         self._connection.close()
         self._index.close()
-
-    def _close_threads(self) -> None:
-        self._thread.join()
-        self._checkpoints.close()
 
     # ---- on the event loop
 
@@ -164,17 +122,14 @@ class GroupCommit:
         elif any(job.large for job in jobs) or not try_begin(self._connection):
             self._for_thread.put((run_batch, jobs))
         else:
-            self._perform(jobs)
-
-    def _perform(self, jobs: list[Job]) -> None:
-        try:
-            perform(self._connection, jobs)
-        except Exception as error:  # it could not even be rolled back; and no caller would catch this
-            failure = CommitUnknown(f"the disk failed during a transaction: {error}")
-            failure.__cause__ = error
-            self._answer(jobs, failure)
-        else:
-            self._for_thread.put((commit, jobs))
+            try:
+                perform(self._connection, jobs)
+            except Exception as error:  # it could not even be rolled back; and no caller would catch this
+                failure = CommitUnknown(f"the disk failed during a transaction: {error}")
+                failure.__cause__ = error
+                self._answer(jobs, failure)
+            else:
+                self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[Job]:
         """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated.
@@ -251,15 +206,7 @@ class Inline:
     def __init__(self, path: Path) -> None:
         self._connection = open_writer(path)
 
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
-        result: T = await self._commit(work, ALONE, large)
-        return result
-
-    async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        result: T = await self._commit(work, item, large)
-        return result
-
-    async def _commit(self, work: Callable[..., Any], item: Any, large: bool) -> Any:
+    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
         await trio.lowlevel.checkpoint()
         job = Job(work, item, large, trio.lowlevel.current_task())
         run_batch(self._connection, [job])
@@ -270,24 +217,41 @@ class Inline:
 
 
 class Engine:
-    def __init__(self, path: Path, writer: Writer) -> None:
+    def __init__(self, path: Path, writer: GroupCommit | Inline) -> None:
         self._writer = writer
         self._reader = open_reader(path)
+        self.scanner = Scanner(path, inline=isinstance(writer, Inline))
 
     async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
         """Run `work` as one durable transaction; it may be run twice, so it must have no effect but on the database.
 
         `large` work is done off the event loop; `bulk` work too, in a commit of its own, and takes turns with others.
         """
-        return await self._writer.write(work, urgent=urgent, large=large, bulk=bulk)
+        result: T = await self._writer.write(work, ALONE, urgent=urgent, large=large, bulk=bulk)
+        return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         """The same for one of many items that the same `work` writes: it is given all that wait, at once."""
-        return await self._writer.write_item(work, item, urgent=urgent, large=large)
+        result: T = await self._writer.write(work, item, urgent=urgent, large=large, bulk=False)
+        return result
+
+    async def change(self, sql: str, bindings: Bindings) -> list[Row]:
+        """Run one statement as a durable transaction; the rows it returned."""
+        return await self.write(lambda c: rows(c, sql, bindings))
 
     def read(self, work: Work[T]) -> T:
         """Run `work` on the reader, on this thread: for look-ups by index, which cost less than a thread hop."""
         return work(self._reader)
+
+    def rows(self, sql: str, bindings: Bindings) -> list[Row]:
+        return rows(self._reader, sql, bindings)
+
+    def one(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
+        """What `kind` makes of the first row that a statement finds; None where it finds none."""
+        return one(self._reader, kind, sql, bindings)
+
+    def all(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> list[T]:
+        return [kind(*row) for row in rows(self._reader, sql, bindings)]
 
     def snapshot(self, work: Work[T]) -> T:
         """Like `read`, with all of its statements seeing one state."""
@@ -298,6 +262,15 @@ class Engine:
             self._reader.execute("COMMIT")
 
     async def close(self) -> None:
-        """Close both connections, the writer's work finished first."""
+        """Close the connections, the writer's after its work."""
+        self.scanner.close()
         self._reader.close()
         await self._writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    """Verbs over the tables of one subject, each a single transaction."""
+
+    engine: Engine
+    outside: Outside

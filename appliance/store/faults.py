@@ -48,16 +48,9 @@ DiskFull = apsw.FullError
 DiskFault = (apsw.FullError, apsw.IOError, apsw.CantOpenError)
 
 # Full, locked, failing or damaged, or no memory: no request is at fault, and none of it is on disk.
-_STORAGE_ERRORS = (
-    MemoryError,
-    apsw.NoMemError,
-    apsw.BusyError,
-    apsw.FullError,
-    apsw.IOError,
-    apsw.LockedError,
-    apsw.CorruptError,
-    apsw.NotADBError,
-)
+_WITHOUT_MEMORY = (MemoryError, apsw.NoMemError)
+_BUSY_OR_FAILING = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError)
+_STORAGE_ERRORS = _WITHOUT_MEMORY + _BUSY_OR_FAILING
 
 
 def translated(error: Exception) -> Exception:
@@ -70,9 +63,8 @@ def translated(error: Exception) -> Exception:
 
 
 def busy() -> Refused:
-    return Refused(
-        Code.TEMPORARY_FAILURE, "The storage cannot take writes right now. Retry with the same key.", retry_after=2
-    )
+    text = "The storage cannot take writes right now. Retry with the same key."
+    return Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
 
 
 def failed_writing(error: Exception) -> bool:
@@ -86,10 +78,8 @@ def found_no_room(connection: apsw.Connection, error: apsw.Error) -> bool:
     SQLite calls only ENOSPC "full"; a quota that is used up is an I/O error of a write to it. Either way the frame that
     would have made the commit valid is not in the log.
     """
-    if isinstance(error, apsw.FullError):
-        return True
-    is_write = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE
-    return is_write and connection.system_errno in NO_SPACE_ERRNOS
+    is_full = isinstance(error, apsw.FullError)
+    return is_full or (failed_writing(error) and connection.system_errno in NO_SPACE_ERRNOS)
 
 
 OnFault = Callable[[StorageFault], None]
@@ -108,18 +98,15 @@ def heard_by(on_fault: OnFault) -> Iterator[None]:
 
 
 def _hear(code: int, text: str) -> None:
-    fault = _fault(code, text)
-    if fault is not None:
-        for on_fault in list(_listeners):
-            on_fault(fault)
-
-
-def _fault(code: int, text: str) -> StorageFault | None:
+    fault: StorageFault
     if code in UNSYNCED:
-        return Unsynced(f"the database could not be synced: {_PLACE_IN_SQLITE.sub('', text)} failed")
-    if code & 0xFF in DAMAGED:
-        return PagesDamaged(f"the database is damaged: {text}")
-    return None
+        fault = Unsynced(f"the database could not be synced: {_PLACE_IN_SQLITE.sub('', text)} failed")
+    elif code & 0xFF in DAMAGED:
+        fault = PagesDamaged(f"the database is damaged: {text}")
+    else:
+        return
+    for on_fault in list(_listeners):
+        on_fault(fault)
 
 
 apsw.config(apsw.SQLITE_CONFIG_LOG, _hear)  # for the whole process, and only possible before SQLite is first used

@@ -23,7 +23,7 @@ CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of it
 CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting
 RESCUED = ".rescued"  # what is behind a database's name when a copy of it had to be saved
 
-Identity = tuple[int, int]  # device and inode
+Identity = tuple[int, ...]  # device and inode
 
 
 class FilesMoved(StorageFault):
@@ -49,7 +49,7 @@ class FileWatch:
     def __init__(self, path: Path) -> None:
         self._path, self._directory = path, str(path.parent)
         self._opened = self._names()
-        self._changed_at = _changed_at(self._directory)
+        self._changed_at = _facts(self._directory, "st_ino", "st_mtime_ns")
         self._next_check = 0.0  # at the directory, by the monotonic clock
         self._checked_at = time.monotonic()  # at the files
 
@@ -59,7 +59,7 @@ class FileWatch:
         if now < self._next_check:
             return True
         self._next_check = now + CHECK_DIRECTORY_EVERY
-        changed_at = _changed_at(self._directory)
+        changed_at = _facts(self._directory, "st_ino", "st_mtime_ns")
         if changed_at == self._changed_at and now < self._checked_at + CHECK_FILES_EVERY:
             return True
         self._changed_at, self._checked_at = changed_at, now
@@ -72,9 +72,8 @@ class FileWatch:
         now = self._names()
         if now.directory != self._opened.directory:
             _leave_alone(connection)  # all files are together, under another name
-            return FilesMoved(
-                f"{self._path.parent} was moved or replaced while the server ran: put it back, then start"
-            )
+            what = f"{self._path.parent} was moved or replaced"
+            return FilesMoved(f"{what} while the server ran: put it back, then start")
         what = self._missing(now)
         if now.database == self._opened.database and now.log == self._opened.log:
             _leave_alone(connection)  # the log is in its place, and a restart makes a new index from it
@@ -109,7 +108,7 @@ class FileWatch:
 
     def _names(self) -> _Names:
         files = (self._path.parent, self._path, f"{self._path}-wal", f"{self._path}-shm")
-        return _Names(*(_identity(file) for file in files))
+        return _Names(*(_facts(file, "st_dev", "st_ino") for file in files))
 
 
 def refuse_waiting_copy(path: Path) -> None:
@@ -125,20 +124,13 @@ def _advice(path: Path) -> str:
     return f"`rm -f {path}-wal {path}-shm && mv {path}{RESCUED} {path}` puts it back"
 
 
-def _identity(path: str | Path) -> Identity | None:
+def _facts(path: str | Path, *names: str) -> tuple[int, ...] | None:
+    """These facts about a file, by their names in `os.stat`; None without such a file."""
     try:
         facts = os.stat(path)
     except OSError:
         return None
-    return facts.st_dev, facts.st_ino
-
-
-def _changed_at(directory: str) -> tuple[int, int] | None:
-    try:
-        facts = os.stat(directory)
-    except OSError:
-        return None
-    return facts.st_ino, facts.st_mtime_ns
+    return tuple(getattr(facts, name) for name in names)
 
 
 def _size(path: Path) -> int:

@@ -31,9 +31,11 @@ class UnderDelivery:
         return message_id in self._cancelling
 
     def begin(self, recipients: Iterable[str]) -> None:
+        """These recipients cannot be cancelled from now on."""
         self._recipients.update(recipients)
 
     def end(self, recipients: Iterable[str]) -> None:
+        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
         self._recipients.difference_update(recipients)
 
     # ---- for cancelling

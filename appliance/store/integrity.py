@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,18 +24,12 @@ _TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration
 _SCHEMA = "SELECT max(number) FROM migrations"
 _COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM messages)"
 # Those that sign. Others may be sealed under a key file that was lost since, and are never opened again.
-_DKIM_KEYS = """
-SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
-JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1
-"""
-
-
+_DKIM_KEYS = """SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
+    JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1"""
 _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones
-_INCOMPLETE = """
-SELECT b.message_id FROM message_bodies b WHERE b.parts_size <>
-    (SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p WHERE p.message_id = b.message_id)
-    AND NOT EXISTS (SELECT 1 FROM loose_parts l WHERE l.message_id = b.message_id) LIMIT 1
-"""
+_INCOMPLETE = """SELECT b.message_id FROM message_bodies b WHERE b.parts_size <>
+        (SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p WHERE p.message_id = b.message_id)
+    AND NOT EXISTS (SELECT 1 FROM loose_parts l WHERE l.message_id = b.message_id) LIMIT 1"""
 KEYS_SINCE, WEBHOOKS_SINCE, PARTS_SINCE = 2, 3, 9  # the steps that brought them
 
 
@@ -66,18 +60,22 @@ class Contents:
 def examine_inside(path: Path, begin: int, size: int) -> Contents:
     """The contents of the database in these bytes of a file; raises Damaged, or NewerDatabase."""
     with _as_damaged(), open_inside(path, begin, size) as connection:
-        return _examine(connection)
+        check(connection)
+        schema = schema_of(connection)
+        if schema == 0:
+            raise Damaged("this is no database of the appliance")
+        if schema > newest_known():
+            raise NewerDatabase(schema, newest_known())
+        if schema >= PARTS_SINCE and (lacking := first(connection, _INCOMPLETE, {})):
+            raise Damaged(f"the database is damaged: parts of the message {lacking[0]} are missing")
+        ((accounts, messages),) = rows(connection, _COUNTS, {})
+        return Contents(schema, accounts, messages, *_sealed(connection, schema))
 
 
 def has_secrets(path: Path) -> bool:
     """Whether a database, which may be in use, holds anything that only its key file opens."""
-    connection = open_reader(path)
-    try:
-        with _as_damaged():
-            keys, secrets = _sealed(connection, schema_of(connection))
-            return bool(keys or secrets)
-    finally:
-        connection.close()
+    with closing(open_reader(path)) as connection, _as_damaged():
+        return any(_sealed(connection, schema_of(connection)))
 
 
 def schema_inside(path: Path, begin: int, size: int) -> int:
@@ -97,12 +95,9 @@ def quick_check(path: Path, seconds: float, steps: int = CHECK_STEPS) -> QuickCh
     """Check a database that may be in use, for this long at most."""
     schema, damage, finished = 0, "", True
     try:
-        connection = open_reader(path)
-        try:
+        with closing(open_reader(path)) as connection:
             schema = schema_of(connection)
             damage, finished = _find_damage(connection, seconds, steps)
-        finally:
-            connection.close()
     except apsw.Error as error:
         damage = f"cannot be read: {error}"
     return QuickCheck(schema, damage, finished)
@@ -144,21 +139,7 @@ def schema_of(connection: apsw.Connection) -> int:
     """The number of the last step that a database has taken; 0 for a new one."""
     if first(connection, _TABLE, {}) is None:
         return 0
-    row = first(connection, _SCHEMA, {})
-    return 0 if row is None or row[0] is None else int(row[0])
-
-
-def _examine(connection: apsw.Connection) -> Contents:
-    check(connection)
-    schema = schema_of(connection)
-    if schema == 0:
-        raise Damaged("this is no database of the appliance")
-    if schema > newest_known():
-        raise NewerDatabase(schema, newest_known())
-    if schema >= PARTS_SINCE and (lacking := first(connection, _INCOMPLETE, {})):
-        raise Damaged(f"the database is damaged: parts of the message {lacking[0]} are missing")
-    ((accounts, messages),) = rows(connection, _COUNTS, {})
-    return Contents(schema, accounts, messages, *_sealed(connection, schema))
+    return int(rows(connection, _SCHEMA, {})[0][0] or 0)
 
 
 def _sealed(connection: apsw.Connection, schema: int) -> tuple[tuple[SealedKey, ...], tuple[StoredSecret, ...]]:

@@ -5,7 +5,7 @@ a day becomes one line, with the sum of them and the balance after the last. Gra
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -13,8 +13,7 @@ import apsw
 
 from appliance.model.mail import LedgerKind
 from appliance.outside import identifier_from
-from appliance.store.background_reader import Scanner
-from appliance.store.engine import Engine
+from appliance.store.engine import StorePart
 from appliance.store.sql import Row, Slice, changed, first, gathered, rows, run, timed
 from appliance.store.stored_bytes import add, of_template
 from appliance.times import DAY, HOUR
@@ -25,43 +24,30 @@ LINES_READ = 1_000  # of a ledger, likewise
 _FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after those of the last account
 
 _NEXT_ACCOUNT = "SELECT min(id) FROM accounts WHERE id > :after"
-FIND_LINES = """
-SELECT l.id, l.kind, l.amount, l.balance, l.created_at, l.message_id,
+FIND_LINES = """SELECT l.id, l.kind, l.amount, l.balance, l.created_at, l.message_id,
     EXISTS (SELECT 1 FROM messages m WHERE m.account_id = l.account_id AND m.id = l.message_id) AS kept
-FROM credit_ledger l WHERE l.account_id = :account_id AND l.id > :after AND l.id < :limit ORDER BY l.id LIMIT :most
-"""
+FROM credit_ledger l WHERE l.account_id = :account_id AND l.id > :after AND l.id < :limit ORDER BY l.id LIMIT :most"""
 _LINE = "id, kind, amount, balance, created_at, message_id, kept"
 _DROP_LINES = "DELETE FROM credit_ledger WHERE account_id = :account_id AND id BETWEEN :first AND :last"
-_FOLDED = """
-INSERT INTO credit_ledger (account_id, id, kind, amount, balance, created_at)
-VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)
-"""
-ANY_OLD = """
-SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
-    OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
-    OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)
-"""
-_OLD_DAYS = """
-DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
-    (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)
-"""
-_OLD_HOURS = """
-DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
-    (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
-    ORDER BY hour LIMIT :most)
-"""
+_FOLDED = """INSERT INTO credit_ledger (account_id, id, kind, amount, balance, created_at)
+    VALUES (:account_id, :last, :kind, :amount, :balance, :created_at)"""
+ANY_OLD = """SELECT EXISTS (SELECT 1 FROM daily_volume WHERE account_id = :account_id AND day < :day)
+        OR EXISTS (SELECT 1 FROM hourly_counts WHERE account_id = :account_id AND hour < :hour)
+        OR EXISTS (SELECT 1 FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before)"""
+_OLD_DAYS = """DELETE FROM daily_volume WHERE account_id = :account_id AND day IN
+        (SELECT day FROM daily_volume WHERE account_id = :account_id AND day < :day ORDER BY day LIMIT :most)"""
+_OLD_HOURS = """DELETE FROM hourly_counts WHERE account_id = :account_id AND (hour, kind, bucket) IN
+        (SELECT hour, kind, bucket FROM hourly_counts WHERE account_id = :account_id AND hour < :hour
+        ORDER BY hour LIMIT :most)"""
 # A template's row goes last; by then no message is left that names a version of it. Versions are deleted with their
 # template: these were deleted by a release that kept them.
-_OLD_VERSIONS = """
-DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
-    (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
-    WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
-RETURNING subject, text_body, html_body
-"""
-_OLD_TEMPLATES = """
-DELETE FROM templates WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
-    (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)
-"""
+_OLD_VERSIONS = """DELETE FROM template_versions WHERE account_id = :account_id AND (alias, version) IN
+        (SELECT v.alias, v.version FROM templates t CROSS JOIN template_versions v USING (account_id, alias)
+        WHERE t.account_id = :account_id AND t.deleted = 1 AND t.updated_at < :before LIMIT :most)
+    RETURNING subject, text_body, html_body"""
+_OLD_TEMPLATES = """DELETE FROM templates
+    WHERE account_id = :account_id AND deleted = 1 AND updated_at < :before AND NOT EXISTS
+        (SELECT 1 FROM template_versions v WHERE v.account_id = :account_id AND v.alias = templates.alias)"""
 _STEPS = (_OLD_DAYS, _OLD_HOURS, _OLD_TEMPLATES)
 
 
@@ -75,56 +61,42 @@ class Fold:
     amount: int
     balance: int
     created_at: int
-
-    @property
-    def kind(self) -> LedgerKind:
-        """What to call the sum of what was reserved and of what came back."""
-        return LedgerKind.RESERVE if self.amount <= 0 else LedgerKind.RELEASE
+    kind: LedgerKind  # what to call the sum of what was reserved and of what came back
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    account_id: str
-    folds: list[Fold]
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerFolding:
-    engine: Engine
-    scanner: Scanner
-
+class LedgerFolding(StorePart):
     async def fold_old(self, after: str, before: int, now: int, budget: int) -> Slice:
         """Fold and delete some of what is from before a time. The place to go on is an account and a ledger line."""
         limits = {"before": before, "day": before // DAY, "hour": (now - STATISTICS_KEPT) // HOUR}
-        found = await self.scanner.read(lambda c: _find(c, after, limits, max(2, min(LINES_READ, budget))))
-        if isinstance(found, str):
-            return Slice(0, 0.0, not found.endswith(f" {_LAST}"), found)
-        wanted = {"account_id": found.account_id, "most": budget, **limits}
-        deleted, seconds = await self.engine.write(timed(lambda c: _fold(c, found.folds, wanted)), large=True)
-        return Slice(deleted, seconds, True, found.after)
+        most = max(2, min(LINES_READ, budget))
+        folds, after = await self.engine.scanner.read(lambda c: _find(c, after, limits, most))
+        if folds is None:
+            return Slice(0, 0.0, not after.endswith(f" {_LAST}"), after)
+        wanted = {"account_id": after.partition(" ")[0], "most": budget, **limits}
+        deleted, seconds = await self.engine.write(timed(lambda c: _fold(c, folds, wanted)), large=True)
+        return Slice(deleted, seconds, True, after)
 
 
-def _find(c: apsw.Connection, after: str, limits: dict[str, int], most: int) -> _Found | str:
-    """What to do next; or nothing, and where to go on."""
+def _find(c: apsw.Connection, after: str, limits: dict[str, int], most: int) -> tuple[list[Fold] | None, str]:
+    """What to fold next, where []: something else to delete, None: nothing was found; and where to go on."""
     account_id, _, line = after.partition(" ")
     for _ in range(ACCOUNTS_READ):
         if line in ("", _END, _LAST):
             ((following,),) = rows(c, _NEXT_ACCOUNT, {"after": account_id})
             if following is None:
-                return f"{account_id} {_LAST}"
+                return None, f"{account_id} {_LAST}"
             account_id, line = following, _FIRST
         wanted: dict[str, Any] = {"account_id": account_id, **limits}
         if first(c, ANY_OLD, wanted) == (1,):
-            return _Found(account_id, [], f"{account_id} {line}")
+            return [], f"{account_id} {line}"
         wanted |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
         looked = gathered(c, FIND_LINES, _LINE, wanted)
         folds, line = fold(looked), looked[-1][0] if len(looked) == most else _END
         if folds:
             # What follows may belong to the last of these.
             again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), wanted["after"])
-            return _Found(account_id, folds, f"{account_id} {line if line == _END else again}")
-    return f"{account_id} {line}"
+            return folds, f"{account_id} {line if line == _END else again}"
+    return None, f"{account_id} {line}"
 
 
 def fold(lines: Sequence[Row]) -> list[Fold]:
@@ -135,7 +107,8 @@ def fold(lines: Sequence[Row]) -> list[Fold]:
         if foldable and (len(run_of_lines) > 1 or run_of_lines[0][5] is not None):
             last_id, _, _, balance, created_at, *_ = run_of_lines[-1]
             amount = sum(line[2] for line in run_of_lines)
-            folds.append(Fold(run_of_lines[0][0], last_id, len(run_of_lines), amount, balance, created_at))
+            kind = LedgerKind.RESERVE if amount <= 0 else LedgerKind.RELEASE
+            folds.append(Fold(run_of_lines[0][0], last_id, len(run_of_lines), amount, balance, created_at, kind))
     return folds
 
 
@@ -151,7 +124,7 @@ def _fold(c: apsw.Connection, folds: Sequence[Fold], wanted: dict[str, Any]) -> 
             add(c, wanted["account_id"], -sum(of_template(*parts) for parts in versions))
         return len(versions) + sum(changed(c, step, wanted) for step in _STEPS)
     for each in folds:
-        row = {"account_id": wanted["account_id"], "first": each.first, "last": each.last, "kind": each.kind.value}
+        row = {"account_id": wanted["account_id"], **asdict(each), "kind": each.kind.value}
         run(c, _DROP_LINES, row)
-        run(c, _FOLDED, row | {"amount": each.amount, "balance": each.balance, "created_at": each.created_at})
+        run(c, _FOLDED, row)
     return sum(each.lines for each in folds)

@@ -17,8 +17,7 @@ import msgspec
 
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageStatus, Source
-from appliance.store.background_reader import Scanner
-from appliance.store.engine import Engine
+from appliance.store.engine import StorePart
 from appliance.store.messages import read_mime
 from appliance.store.sql import NEWEST, first, gathered, rows
 
@@ -29,36 +28,27 @@ FEW_WAITING = 20_000  # recipients that may be sorted to find which messages sti
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
 # bounded by what is read, not by what is found.
-_SEARCH = """
-SELECT id FROM (
-    SELECT account_id, id, status, source, sender, tags FROM messages {among}
-        AND account_id = :account_id AND id < :before
-    ORDER BY id DESC LIMIT :block
-) m WHERE {condition} ORDER BY id DESC LIMIT :most
-"""
-_BLOCK_END = """
-SELECT id FROM messages {among} AND account_id = :account_id AND id < :before ORDER BY id DESC LIMIT 1 OFFSET :block
-"""
+_SEARCH = """SELECT id FROM (
+        SELECT account_id, id, status, source, sender, tags FROM messages {among}
+            AND account_id = :account_id AND id < :before
+        ORDER BY id DESC LIMIT :block
+    ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
+_BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND id < :before
+    ORDER BY id DESC LIMIT 1 OFFSET :block"""
 # All of a page in one step: a hundred messages with their recipients by a statement each take three times as long, and
 # a thread takes the interpreter lock at every row.
-_LISTED = """
-SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'sender', m.sender,
-    'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count, 'created_at', m.created_at,
-    'recipients', json((
-        SELECT json_group_array(json_object('email', address, 'status', status)) FROM (
-            SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients)))))
-FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
-"""
-_WAITING = """
-SELECT message_id FROM recipients
-WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most
-"""
+_LISTED = """SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'sender', m.sender,
+        'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count, 'created_at', m.created_at,
+        'recipients', json((
+            SELECT json_group_array(json_object('email', address, 'status', status)) FROM (
+                SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients)))))
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
+_WAITING = """SELECT message_id FROM recipients
+    WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most"""
 _MESSAGE = "SELECT id FROM messages m WHERE account_id = :account_id AND id = :id AND {condition}"
-_FACTS = """
-SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
-    EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
-FROM messages m WHERE m.account_id = :account_id AND m.id = :id
-"""
+_FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
+        EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
+    FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.
@@ -75,18 +65,18 @@ _TO_ADDRESS = f"{_TO_DOMAIN[:-1]} AND lower(substr(r.address, 1, length(:local) 
 
 # Among which messages to search: all, or those of an index of rare ones, which SQLite has to be told to use.
 _ALL = "WHERE TRUE"
-_FAILED = "INDEXED BY messages_failed WHERE status = 'failed'"
-_PARTIAL = "INDEXED BY messages_partial WHERE status = 'partial'"
 _TESTS = "INDEXED BY messages_test WHERE source = 'test'"
+_RARE: dict[MessageStatus | None, str] = {
+    MessageStatus.FAILED: "INDEXED BY messages_failed WHERE status = 'failed'",
+    MessageStatus.PARTIAL: "INDEXED BY messages_partial WHERE status = 'partial'",
+}
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
 _messages = msgspec.json.Decoder(list[ListedMessage])
 
 
 @dataclass(frozen=True, slots=True)
-class MailLog:
-    engine: Engine
-    scanner: Scanner
+class MailLog(StorePart):
     clock: Callable[[], float] = time.monotonic
     block: int = MESSAGES_SEARCHED
     few_waiting: int = FEW_WAITING
@@ -99,11 +89,11 @@ class MailLog:
         if wanted == MailFilter() and not off_loop:
             return self.engine.snapshot(lambda c: search.run(c, inf, self.clock))
         seconds = inf if wanted == MailFilter() else SEARCH_TIME
-        return await self.scanner.read(lambda c: search.run(c, self.clock() + seconds, self.clock), account_id)
+        return await self.engine.scanner.read(lambda c: search.run(c, self.clock() + seconds, self.clock), account_id)
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
         """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""
-        return await self.scanner.read(lambda c: read_mime(c, message_id), account_id)
+        return await self.engine.scanner.read(lambda c: read_mime(c, message_id), account_id)
 
     def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
         row = self.engine.read(lambda c: first(c, _FACTS, {"account_id": account_id, "id": message_id}))
@@ -124,7 +114,7 @@ class _Search:
         self._most = most
         self._bindings: dict[str, Any] = {"account_id": account_id, "before": before}
         self._condition = " AND ".join(self._conditions()) or "TRUE"
-        self._among = self._searched()
+        self._among = _TESTS if wanted.source is Source.TEST else _RARE.get(wanted.status, _ALL)
 
     def _conditions(self) -> list[str]:
         wanted, conditions = self._wanted, []
@@ -144,22 +134,16 @@ class _Search:
             self._bindings["local"], _, self._bindings["recipient"] = wanted.recipient.rpartition("@")
         return conditions
 
-    def _searched(self) -> str:
-        if self._wanted.source is Source.TEST:
-            return _TESTS
-        if self._wanted.status is MessageStatus.FAILED:
-            return _FAILED
-        return _PARTIAL if self._wanted.status is MessageStatus.PARTIAL else _ALL
-
     def run(self, c: apsw.Connection, until: float, clock: Callable[[], float]) -> MailPage:
         """Search until there is a page full, nothing left, or no time."""
         if self._wanted.status is MessageStatus.QUEUED and (waiting := self._waiting(c)) is not None:
             return self._of_these(c, waiting)
         found: list[str] = []
-        unfiltered = self._wanted == MailFilter()
-        block = self._most + 1 if unfiltered else self._block_size
+        block = self._most + 1 if self._wanted == MailFilter() else self._block_size
         while True:
-            found += self._block(c, block, self._most + 1 - len(found))
+            wanted = {**self._bindings, "block": block, "most": self._most + 1 - len(found)}
+            ids = gathered(c, _SEARCH.format(among=self._among, condition=self._condition), "id", wanted)
+            found += [message_id for (message_id,) in reversed(ids)]
             if len(found) > self._most:
                 return self._shown(c, found[: self._most], found[self._most - 1])
             end = first(c, _BLOCK_END.format(among=self._among), {**self._bindings, "block": block - 1})
@@ -169,17 +153,11 @@ class _Search:
             if clock() >= until:
                 return self._shown(c, found, end[0])
 
-    def _block(self, c: apsw.Connection, block: int, most: int) -> list[str]:
-        query = _SEARCH.format(among=self._among, condition=self._condition)
-        found = gathered(c, query, "id", {**self._bindings, "block": block, "most": most})
-        return [message_id for (message_id,) in reversed(found)]
-
     def _waiting(self, c: apsw.Connection) -> list[str] | None:
         """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
         ids: set[str] = set()
         for simulated in (0, 1):
-            wanted = {**self._bindings, "simulated": simulated, "most": self._few_waiting}
-            found = rows(c, _WAITING, wanted)
+            found = rows(c, _WAITING, {**self._bindings, "simulated": simulated, "most": self._few_waiting})
             if len(found) == self._few_waiting:
                 return None
             ids.update(message_id for (message_id,) in found)

@@ -1,52 +1,48 @@
-"""Accepts messages into the store, hands them to delivery, and reads them back.
+"""Accepts messages into the store, hands them to delivery, and reads them back with every attempt at each recipient.
 
 Invariant: a message is handed over only after its commit.
 """
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import apsw
 
 from appliance.concurrency.wake import Wake
 from appliance.model.mail import (
+    Attempt,
     Billing,
     Message,
+    MessageRecord,
     MessageStatus,
     NewMessage,
+    OutgoingSession,
     Recipient,
     RecipientStatus,
     RememberedSend,
     Source,
+    TriedRecipient,
 )
-from appliance.outside import Outside, identifier_time
+from appliance.outside import identifier_time
 from appliance.store.accepting import accept, refusal_now
-from appliance.store.background_reader import Scanner
 from appliance.store.body_parts import INLINE, BodyParts, whole
-from appliance.store.engine import Engine
+from appliance.store.engine import StorePart
 from appliance.store.new_mail import NewMail
-from appliance.store.sql import Row, first, rows
-from appliance.store.webhook_posts import NewPosts
+from appliance.store.sql import first, one, rows
+from appliance.store.webhook_posts import WebhookPosts
 
-_REMEMBERED = """
-SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
-JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
-JOIN message_bodies b ON b.message_id = k.message_id
-WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now
-"""
-_MESSAGE = """
-SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
-FROM messages WHERE id = :id AND account_id = :account_id
-"""
-_RECIPIENTS = """
-SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response, delivered_at, bounced_at
-FROM recipients WHERE message_id = :id ORDER BY id
-"""
-_TO_SEND = """
-SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
-FROM message_bodies WHERE message_id = :id
-"""
+_REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
+    JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
+    JOIN message_bodies b ON b.message_id = k.message_id
+    WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now"""
+_MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
+    FROM messages WHERE id = :id AND account_id = :account_id"""
+_RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
+    delivered_at, bounced_at FROM recipients WHERE message_id = :id ORDER BY id"""
+_TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
+    FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 
@@ -63,13 +59,9 @@ class ToSend(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    engine: Engine
-    outside: Outside
-    scanner: Scanner
+class Messages(StorePart):
     parts: BodyParts
-    _: KW_ONLY
-    new_posts: NewPosts
+    posts: WebhookPosts
     new_mail: NewMail  # for delivery
     new_simulated_mail: Wake  # for its simulation
 
@@ -85,7 +77,7 @@ class Messages:
         else:
             charged = await self._write_and_offer(new)
         if charged is None:
-            self.new_posts.add([new.account_id])  # its webhook may have to hear of those
+            self.posts.add_new([new.account_id])  # its webhook may have to hear of those
         return charged
 
     async def _write_and_offer(self, new: NewMessage) -> int | None:
@@ -104,8 +96,7 @@ class Messages:
         return await self.engine.write_item(self._accept, new, large=len(new.mime) > WRITTEN_ON_LOOP)
 
     async def _write_in_parts(self, new: NewMessage) -> int | None:
-        refusal = self.engine.snapshot(lambda c: refusal_now(c, new))
-        if refusal is not None:
+        if (refusal := self.engine.snapshot(lambda c: refusal_now(c, new))) is not None:
             try:
                 raise refusal
             finally:
@@ -118,8 +109,7 @@ class Messages:
 
     def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
         wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.outside.now()}
-        row = self.engine.read(lambda c: first(c, _REMEMBERED, wanted))
-        return None if row is None else RememberedSend(*row)
+        return self.engine.one(RememberedSend, _REMEMBERED, wanted)
 
     def read(self, account_id: str, message_id: str) -> Message | None:
         """A message of this account; another account's is as absent as one that never was."""
@@ -127,12 +117,12 @@ class Messages:
 
     def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (found,) = self.engine.read(lambda c: rows(c, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP}))
-        return ToSend(*found)
+        (found,) = self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
+        return found
 
     async def content(self, message_id: str) -> bytes:
         """The bytes of a message that is not final yet, read off the event loop."""
-        found = await self.scanner.read(lambda c: read_mime(c, message_id))
+        found = await self.engine.scanner.read(lambda c: read_mime(c, message_id))
         if found is None:
             raise LookupError(f"there are no bytes of {message_id}")
         return found
@@ -142,7 +132,7 @@ class Messages:
         return self.engine.snapshot(lambda c: read_mime(c, message_id))
 
     def newest_at(self) -> int | None:
-        ((newest,),) = self.engine.read(lambda c: rows(c, _NEWEST, {}))
+        ((newest,),) = self.engine.rows(_NEWEST, {})
         return None if newest is None else identifier_time(newest)
 
 
@@ -151,8 +141,7 @@ class Messages:
 
 def read_mime(c: apsw.Connection, message_id: str) -> bytes | None:
     """A message's bytes, while they are kept, as a step of a reading that sees one state."""
-    row = first(c, _MIME, {"id": message_id})
-    return None if row is None else whole(c, message_id, *row)
+    return one(c, partial(whole, c, message_id), _MIME, {"id": message_id})
 
 
 def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Message | None:
@@ -161,20 +150,52 @@ def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Messag
     if row is None:
         return None
     found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(entry) for entry in rows(c, _RECIPIENTS, {"id": message_id}))
-    return Message(
-        found,
-        MessageStatus(status),
-        Source(source),
-        sender,
-        subject,
-        Billing(billing),
-        recipient_count,
-        reserved,
-        created_at,
-        recipients,
+    recipients = tuple(
+        Recipient(recipient_id, address, RecipientStatus(state), Billing(credit), *rest)
+        for recipient_id, address, state, credit, *rest in rows(c, _RECIPIENTS, {"id": message_id})
     )
+    head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
+    return Message(*head, recipient_count, reserved, created_at, recipients)
 
 
-def _recipient(row: Row) -> Recipient:
-    return Recipient(row[0], row[1], RecipientStatus(row[2]), Billing(row[3]), *row[4:])
+# ---- all that is known of one message: its recipients, and every attempt at each
+
+# Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
+_ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
+    WHERE r.message_id = :message_id LIMIT 1"""
+_WAYS = "SELECT id, domain, simulated, next_attempt_at FROM recipients WHERE message_id = :message_id"
+_ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
+    WHERE recipient_id = :recipient_id ORDER BY number"""  # noqa: S608 - the names of our own columns
+
+_SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
+    WHERE recipient_id = :recipient_id"""
+
+
+class MessageRecords(StorePart):
+    def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
+        """Everything about a message of any account, or of this one only; None when there is none."""
+        return self.engine.snapshot(lambda c: _record(c, message_id, account_id))
+
+    async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
+        """The same, read on a thread: the dialogues of many attempts may be megabytes."""
+        return await self.engine.scanner.read(lambda c: _record(c, message_id, account_id), account_id)
+
+
+def _record(c: apsw.Connection, message_id: str, account_id: str | None) -> MessageRecord | None:
+    row = first(c, _ACCOUNT, {"message_id": message_id})
+    if row is None or account_id not in (None, row[0]):
+        return None
+    if (message := read_message(c, row[0], message_id)) is None:
+        return None
+    ways = {recipient_id: way for recipient_id, *way in rows(c, _WAYS, {"message_id": message_id})}
+    recipients = tuple(_tried(c, recipient, *ways[recipient.id]) for recipient in message.recipients)
+    return MessageRecord(row[1], message, recipients, row[0])
+
+
+def _tried(
+    c: apsw.Connection, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None
+) -> TriedRecipient:
+    wanted = {"recipient_id": recipient.id}
+    attempts = tuple(Attempt(*row) for row in rows(c, _ATTEMPTS, wanted))
+    session = None if next_attempt_at is None else one(c, OutgoingSession, _SESSION, wanted)
+    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session)

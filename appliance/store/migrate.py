@@ -53,13 +53,13 @@ def migrate(connection: apsw.Connection, now: int, before: Callable[[int], None]
 
     `before` is told the schema of a database that was in use and has steps to take; if it raises, none is taken.
     """
-    known = migrations()
+    known, newest = migrations(), newest_known()
     connection.execute("BEGIN IMMEDIATE")
-    with_rollback = True
     try:
         connection.execute(_RECORD_TABLE)
         applied = {number for (number,) in connection.execute("SELECT number FROM migrations")}
-        _refuse_newer(applied, known)
+        if applied and max(applied) > newest:
+            raise NewerDatabase(max(applied), newest)
         missing = [step for step in known if step.number not in applied]
         if before is not None and applied and missing:
             before(max(applied))
@@ -67,13 +67,6 @@ def migrate(connection: apsw.Connection, now: int, before: Callable[[int], None]
             connection.execute(step.sql)
             connection.execute(_RECORD, {"number": step.number, "name": step.name, "applied_at": now})
         connection.execute("COMMIT")
-        with_rollback = False
     finally:
-        if with_rollback and connection.in_transaction:
+        if connection.in_transaction:
             connection.execute("ROLLBACK")
-
-
-def _refuse_newer(applied: set[int], known: list[Migration]) -> None:
-    newest = max((step.number for step in known), default=0)
-    if applied and max(applied) > newest:
-        raise NewerDatabase(max(applied), newest)

@@ -80,23 +80,9 @@ class NewMail:
 
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     """The recipients of a new message, as the store would give them out."""
-    message = fresh.message
-    count = len(message.recipients)
+    message, charged = fresh
+    message_id, account_id, envelope_from = message.id, message.account_id, message.envelope_from
+    rest = (0, None, None, envelope_from, message.subject, len(message.recipients), charged, message.sender)
     return [
-        DueRecipient(
-            recipient.id,
-            message.id,
-            message.account_id,
-            recipient.address,
-            recipient.domain,
-            0,
-            None,
-            None,
-            message.envelope_from,
-            message.subject,
-            count,
-            fresh.charged,
-            message.sender,
-        )
-        for recipient in message.recipients
+        DueRecipient(each.id, message_id, account_id, each.address, each.domain, *rest) for each in message.recipients
     ]

@@ -11,10 +11,8 @@ from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
-from appliance.outside import Outside
-from appliance.store.background_reader import Scanner
-from appliance.store.engine import Engine
-from appliance.store.sql import Many, first, rows, run
+from appliance.store.engine import StorePart
+from appliance.store.sql import Bindings, Many, first, run
 from appliance.times import DAY
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
@@ -22,80 +20,50 @@ EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; n
 _HOLDS = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds ORDER BY pool"
 _PAUSE = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds WHERE pool = :pool"
 # A hold keeps its reason, but becomes the operator's when the operator wants it, too.
-_HOLD = """
-INSERT INTO pool_holds (pool, reason, held_at, probe_at) VALUES (:pool, :reason, :now, :probe_at)
-ON CONFLICT (pool) DO UPDATE SET probe_at = NULL WHERE excluded.probe_at IS NULL
-"""
-_PROBED = """
-UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
-WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL
-"""
+_HOLD = """INSERT INTO pool_holds (pool, reason, held_at, probe_at) VALUES (:pool, :reason, :now, :probe_at)
+    ON CONFLICT (pool) DO UPDATE SET probe_at = NULL WHERE excluded.probe_at IS NULL"""
+_PROBED = """UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
+    WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL"""
 _RELEASE = "DELETE FROM pool_holds WHERE pool = :pool RETURNING pool"
 _RELEASE_AUTOMATIC = "DELETE FROM pool_holds WHERE pool = :pool AND probe_at IS NOT NULL RETURNING pool"
-_NAMES = """
-SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNION SELECT pool FROM pool_holds WHERE pool <> '*'
-UNION SELECT pool FROM warmups ORDER BY 1
-"""
-_STATES = """
-SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts FROM pool_states ORDER BY pool
-"""
-_SAY = """
-INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts)
-VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)
-"""
-_FORGET = "DELETE FROM pool_states"
-_SAY_SESSION = """
-INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
-VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)
-"""
-_FORGET_SESSIONS = "DELETE FROM smtp_sessions"
+_NAMES = """SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNION SELECT pool FROM pool_holds
+    WHERE pool <> '*' UNION SELECT pool FROM warmups ORDER BY 1"""
+_STATES = """SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts FROM pool_states
+    ORDER BY pool"""
+_SAY = """INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts)
+    VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)"""
+_SAY_SESSION = """INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
+    VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)"""
 _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
-_LEARN = """
-INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
-ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at
-"""
-_ANY_IS_WAITING = """
-SELECT 1 FROM recipients WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT 1
-"""
-_IS_WAITING = """
-SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
-    SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
-        AND r.next_attempt_at IS NOT NULL
-) LIMIT 1
-"""
+_LEARN = """INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
+    ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at"""
+_ANY_IS_WAITING = """SELECT 1 FROM recipients
+    WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT 1"""
+_IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
+        SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
+            AND r.next_attempt_at IS NOT NULL
+    ) LIMIT 1"""
 
 TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
 LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain
 
-_OF = """
-SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups WHERE pool = :pool AND source = :source
-"""
-_AT = """
-SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
-WHERE pool = :pool AND hour_at >= :since ORDER BY source
-"""
-_LATE = """
-SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
-WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most
-"""
-_KEEP = Many(
-    """
-INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at) VALUES {rows}
-ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,
-    hour_at = excluded.hour_at, used = excluded.used, rested_at = excluded.rested_at
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?)",
-)
+_slowed = msgspec.json.Decoder(list[tuple[Any, ...]])
+
+_OF = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+    WHERE pool = :pool AND source = :source"""
+_AT = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+    WHERE pool = :pool AND hour_at >= :since ORDER BY source"""
+_LATE = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
+    WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most"""
+_KEEP = Many("""INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?)}
+    ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,
+        hour_at = excluded.hour_at, used = excluded.used, rested_at = excluded.rested_at""")
 
 
-@dataclass(frozen=True, slots=True)
-class WarmupStates:
-    engine: Engine
-    outside: Outside
-
+class WarmupStates(StorePart):
     def of(self, pool: str, source: str) -> WarmupPace | None:
-        row = self.engine.read(lambda c: first(c, _OF, {"pool": pool, "source": source}))
-        return None if row is None else WarmupPace(*row)
+        return self.engine.one(WarmupPace, _OF, {"pool": pool, "source": source})
 
     async def keep(self, paces: Iterable[WarmupPace]) -> None:
         values = [astuple(pace) for pace in paces]
@@ -109,53 +77,50 @@ class WarmupStates:
     def told_of(self, settings: WarmupSettings, pool: str) -> list[WarmupStatus]:
         return self._told(settings, _AT, {"pool": pool})
 
-    def _told(self, settings: WarmupSettings, sql: str, bindings: dict[str, Any]) -> list[WarmupStatus]:
+    def _told(self, settings: WarmupSettings, sql: str, bindings: Bindings) -> list[WarmupStatus]:
         if not settings.enabled:
             return []
         now = self.outside.now()
-        found = self.engine.read(lambda c: rows(c, sql, bindings | {"since": now - TOLD_FOR}))
-        return list(statuses(settings, (WarmupPace(*row) for row in found), now))
+        paces = self.engine.all(WarmupPace, sql, {**bindings, "since": now - TOLD_FOR})
+        return list(statuses(settings, paces, now))
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStates:
-    engine: Engine
-    outside: Outside
-    scanner: Scanner
+class PoolStates(StorePart):
     warmups: WarmupStates
 
     def holds(self) -> dict[str, PoolHold]:
-        found = [PoolHold(*row) for row in self.engine.read(lambda c: rows(c, _HOLDS, {}))]
-        return {hold.pool: hold for hold in found}
+        return {hold.pool: hold for hold in self.engine.all(PoolHold, _HOLDS, {})}
 
     def paused(self) -> PoolHold | None:
-        row = self.engine.read(lambda c: first(c, _PAUSE, {"pool": EVERY}))
-        return None if row is None else PoolHold(*row)
+        return self.engine.one(PoolHold, _PAUSE, {"pool": EVERY})
 
     async def hold(self, pool: str, reason: str, probe_at: int | None = None) -> None:
         """Hold a pool's mail until it is released; with `probe_at`, until a probe from then on is delivered.
 
         A hold that is there keeps its reason.
         """
-        row = {"pool": pool, "reason": reason, "now": self.outside.now(), "probe_at": probe_at}
-        await self.engine.write(lambda c: run(c, _HOLD, row))
+        now = self.outside.now()
+        await self.engine.change(_HOLD, {"pool": pool, "reason": reason, "now": now, "probe_at": probe_at})
 
     async def probed(self, hold: PoolHold) -> None:
         """A probe was not delivered: note when the next goes, if this hold is still there and no operator's."""
         row = {"pool": hold.pool, "held_at": hold.held_at, "probe_at": hold.probe_at, "probes": hold.probes}
-        await self.engine.write(lambda c: run(c, _PROBED, row))
+        await self.engine.change(_PROBED, row)
 
     async def release(self, pool: str, *, automatic: bool = False) -> bool:
         """Let a pool's mail go again; whether it was held. `automatic`: only if no operator held it."""
-        query = _RELEASE_AUTOMATIC if automatic else _RELEASE
-        return bool(await self.engine.write(lambda c: rows(c, query, {"pool": pool})))
+        return bool(await self.engine.change(_RELEASE_AUTOMATIC if automatic else _RELEASE, {"pool": pool}))
 
     def names(self) -> list[str]:
-        return [str(name) for (name,) in self.engine.read(lambda c: rows(c, _NAMES, {}))]
+        return self.engine.all(str, _NAMES, {})
 
     def states(self) -> list[PoolState]:
-        found = self.engine.read(lambda c: rows(c, _STATES, {}))
-        return [replace(PoolState(*row), slowed_accounts=_slowed_accounts(told)) for *row, told in found]
+        states = []
+        for *row, told in self.engine.rows(_STATES, {}):
+            slowed = tuple(SlowedAccount(*each) for each in _slowed.decode(told or "[]"))
+            states.append(replace(PoolState(*row), slowed_accounts=slowed))
+        return states
 
     async def say(
         self, states: Iterable[PoolState], destinations: dict[str, str], sessions: Iterable[OutgoingSession] = ()
@@ -164,12 +129,12 @@ class PoolStates:
         now = self.outside.now()
 
         def work(c: apsw.Connection) -> None:
-            run(c, _FORGET, {})
+            run(c, "DELETE FROM pool_states", {})
             for state in states:
                 accounts = [astuple(each) for each in state.slowed_accounts]
                 told = msgspec.json.encode(accounts).decode() if accounts else None
                 run(c, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": told})
-            run(c, _FORGET_SESSIONS, {})
+            run(c, "DELETE FROM smtp_sessions", {})
             for session in sessions:
                 run(c, _SAY_SESSION, asdict(session))
             for domain, pool in destinations.items():
@@ -182,44 +147,27 @@ class PoolStates:
         holds, states = self.holds(), {state.pool: state for state in self.states()}
         names = {domain: self.destination(domain) for domain in domains}
         paces = {name: tuple(self.warmups.told_of(warmup, name)) for name in set(names.values()) if name is not None}
-        return {
-            domain: PoolView(
-                name,
-                holds.get(name or ""),
-                state := states.get(name or ""),
-                holds.get(EVERY),
-                paces.get(name or "", ()),
-                slowed=_wait_of(account_id, state),
-            )
-            for domain, name in names.items()
-        }
+
+        def view(name: str | None) -> PoolView:
+            hold, state, pace = holds.get(name or ""), states.get(name or ""), paces.get(name or "", ())
+            slowed = [each for each in (state.slowed_accounts if state else ()) if each.account_id == account_id]
+            return PoolView(name, hold, state, holds.get(EVERY), pace, slowed=slowed[0] if slowed else None)
+
+        return {domain: view(name) for domain, name in names.items()}
 
     async def holding(self, account_id: str) -> list[PoolHold]:
         """The holds that keep mail of this account back; a pause of all mail is one of them."""
         holds = self.holds()
         if not holds:
             return []
-        waiting = await self.scanner.read(
-            lambda c: [pool for pool in holds if _is_waiting(c, account_id, pool)], account_id
+
+        def is_waiting(c: apsw.Connection, pool: str) -> bool:
+            query = _ANY_IS_WAITING if pool == EVERY else _IS_WAITING
+            return first(c, query, {"account_id": account_id, "pool": pool}) is not None
+
+        return await self.engine.scanner.read(
+            lambda c: [hold for pool, hold in holds.items() if is_waiting(c, pool)], account_id
         )
-        return [holds[pool] for pool in waiting]
 
     def destination(self, domain: str) -> str | None:
-        row = self.engine.read(lambda c: first(c, _DESTINATION, {"domain": domain}))
-        return None if row is None else str(row[0])
-
-
-def _slowed_accounts(text: str | None) -> tuple[SlowedAccount, ...]:
-    told = msgspec.json.decode(text or "[]", type=list[tuple[Any, ...]])
-    return tuple(SlowedAccount(*each) for each in told)
-
-
-def _wait_of(account_id: str, state: PoolState | None) -> SlowedAccount | None:
-    waiting = () if state is None else state.slowed_accounts
-    return next((each for each in waiting if each.account_id == account_id), None)
-
-
-def _is_waiting(c: apsw.Connection, account_id: str, pool: str) -> bool:
-    if pool == EVERY:
-        return first(c, _ANY_IS_WAITING, {"account_id": account_id}) is not None
-    return first(c, _IS_WAITING, {"account_id": account_id, "pool": pool}) is not None
+        return self.engine.one(str, _DESTINATION, {"domain": domain})

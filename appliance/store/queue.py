@@ -13,73 +13,49 @@ from dataclasses import dataclass
 from itertools import chain
 
 import apsw
+from msgspec.structs import astuple
 
 from appliance.model.events import EVENT_TYPES, envelope
 from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, Outcome, RecipientStatus
 from appliance.outside import Outside
-from appliance.store.accounts import ledger_line, write_ledger
-from appliance.store.engine import Engine
+from appliance.store.accounts import write_ledger
+from appliance.store.engine import StorePart
 from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import suppress
-from appliance.store.webhook_posts import NewPosts, post_events
+from appliance.store.webhook_posts import WebhookPosts, post_events
 
 # What every query for due mail selects; each adds its own WHERE.
-SELECT_DUE = """
-SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code, r.last_smtp_response,
-    m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
-FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-"""
-_DUE = (
-    SELECT_DUE
-    + """
-WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now ORDER BY r.next_attempt_at LIMIT :most
-"""
-)
-_NEXT_DUE = """
-SELECT min(next_attempt_at) FROM recipients WHERE simulated = :simulated AND next_attempt_at > :now
-"""
-_INSERT_ATTEMPTS = Many(
-    """
-INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code, smtp_response, pool, mx_host,
-    mx_address, tls, decision, dialogue)
-VALUES {rows}
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-)
-_UPDATE_RECIPIENTS = Many(
-    """
+SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
+        r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
+    FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now
+    ORDER BY r.next_attempt_at LIMIT :most"""
+_NEXT_DUE = "SELECT min(next_attempt_at) FROM recipients WHERE simulated = :simulated AND next_attempt_at > :now"
+# Its columns from the third on are the fields of an Attempt.
+_INSERT_ATTEMPTS = Many("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
+        smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)}""")
+_UPDATE_RECIPIENTS = Many("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    next_attempt_at) AS (VALUES {rows})
+    next_attempt_at) AS (VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
     bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
 RETURNING message_id, id
-""",
-    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-)
+""")
 _NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-_INSERT_EVENTS = Many(
-    "INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at) VALUES {rows}",
-    "(?, ?, ?, ?, ?, ?, ?)",
-)
-_RETURN_CREDIT = """
-UPDATE accounts SET credits = credits + 1 WHERE id = :account_id AND credits IS NOT NULL RETURNING credits
-"""
-_RECIPIENT_COUNTS = """
-SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
-WHERE message_id = :id GROUP BY status
-"""
-_UPDATE_MESSAGES = Many(
-    """
-WITH new (account_id, id, status, billing) AS (VALUES {rows})
-UPDATE messages SET status = new.status, billing_status = new.billing
-FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id
-""",
-    "(?, ?, ?, ?)",
-)
+_INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+    VALUES {(?, ?, ?, ?, ?, ?, ?)}""")
+_RETURN_CREDIT = """UPDATE accounts SET credits = credits + 1 WHERE id = :account_id AND credits IS NOT NULL
+    RETURNING credits"""
+_RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
+    WHERE message_id = :id GROUP BY status"""
+_UPDATE_MESSAGES = Many("""WITH new (account_id, id, status, billing) AS (VALUES {(?, ?, ?, ?)})
+    UPDATE messages SET status = new.status, billing_status = new.billing
+    FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
 
 # What a result means for the recipient's credit; a deferral leaves it reserved.
 BILLING = {
@@ -110,15 +86,13 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    engine: Engine
-    outside: Outside
-    new_posts: NewPosts
+class Queue(StorePart):
+    posts: WebhookPosts
 
     def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
         """Recipients whose time has come (at `since` or later), the longest waiting first."""
         wanted = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
-        return self.engine.read(lambda c: [due_recipient(row) for row in rows(c, _DUE, wanted)])
+        return self.engine.all(DueRecipient, _DUE, wanted)
 
     def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """When the first recipient is due after `after`, or after now.
@@ -126,21 +100,16 @@ class Queue:
         What becomes due between two reads must not be missed by both: ask for it before a poll, or with its time.
         """
         wanted = {"simulated": int(simulated), "now": self.outside.now() if after is None else after}
-        row = self.engine.read(lambda c: first(c, _NEXT_DUE, wanted))
-        return None if row is None else row[0]
+        due_at: int | None = self.engine.rows(_NEXT_DUE, wanted)[0][0]
+        return due_at
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
         """Write results ahead of other writes: what a server has taken must not be sent twice."""
         if accounts := await self.engine.write_item(self._record, outcomes, urgent=True):
-            self.new_posts.add(accounts)
+            self.posts.add_new(accounts)
 
     def _record(self, c: apsw.Connection, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
         return [record(c, self.outside, chain.from_iterable(several))] * len(several)
-
-
-def due_recipient(row: Row) -> DueRecipient:
-    """A recipient out of the columns every query for due mail selects."""
-    return DueRecipient(*row)
 
 
 def record(c: apsw.Connection, outside: Outside, outcomes: Iterable[Outcome]) -> set[str]:
@@ -172,7 +141,12 @@ def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
 def _record_together(c: apsw.Connection, outside: Outside, outcomes: Sequence[Outcome]) -> set[str]:
     waited = set(_UPDATE_RECIPIENTS.run(c, [_recipient_row(result) for result in outcomes]))
     changed = [result for result in outcomes if (result.recipient.message_id, result.recipient.id) in waited]
-    _INSERT_ATTEMPTS.run(c, [row for result in changed for row in _attempt_rows(result)])
+    attempts = [
+        (result.recipient.id, number, *astuple(attempt))
+        for result in changed
+        for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1)
+    ]
+    _INSERT_ATTEMPTS.run(c, attempts)
     events = [_event_row(outside, result) for result in changed if result.status in EVENT_TYPES]
     _INSERT_EVENTS.run(c, events)
     for result in changed:
@@ -191,40 +165,12 @@ def _last_words(result: Outcome) -> tuple[int | None, str | None]:
 
 
 def _recipient_row(result: Outcome) -> Row:
-    recipient, status = result.recipient, result.status
-    return (
-        recipient.message_id,
-        recipient.id,
-        recipient.attempt_count,
-        status.value,
-        billing_of(result).value,
-        recipient.attempt_count + len(result.attempts),
-        *_last_words(result),
-        result.at if status is RecipientStatus.DELIVERED else None,
-        result.at if status is RecipientStatus.BOUNCED else None,
-        result.next_attempt_at,
-    )
-
-
-def _attempt_rows(result: Outcome) -> list[Row]:
-    recipient_id, before = result.recipient.id, result.recipient.attempt_count
-    return [
-        (
-            recipient_id,
-            number,
-            attempt.started_at,
-            attempt.finished_at,
-            attempt.smtp_code,
-            attempt.smtp_response,
-            attempt.pool,
-            attempt.mx_host,
-            attempt.mx_address,
-            attempt.tls,
-            attempt.decision,
-            attempt.dialogue,
-        )
-        for number, attempt in enumerate(result.attempts, before + 1)
-    ]
+    recipient, status, before = result.recipient, result.status, result.recipient.attempt_count
+    row = recipient.message_id, recipient.id, before, status.value, billing_of(result).value
+    delivered_at = result.at if status is RecipientStatus.DELIVERED else None
+    bounced_at = result.at if status is RecipientStatus.BOUNCED else None
+    last_words = _last_words(result)
+    return *row, before + len(result.attempts), *last_words, delivered_at, bounced_at, result.next_attempt_at
 
 
 def _event_row(outside: Outside, result: Outcome) -> Row:
@@ -242,15 +188,8 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
         smtp_code=code,
         smtp_response=response,
     )
-    return (
-        event_id,
-        recipient.account_id,
-        recipient.message_id,
-        recipient.id,
-        EVENT_TYPES[result.status],
-        body,
-        result.at,
-    )
+    of = recipient.account_id, recipient.message_id, recipient.id
+    return event_id, *of, EVENT_TYPES[result.status], body, result.at
 
 
 def _write_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
@@ -261,18 +200,12 @@ def _write_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
     if result.signature is not None:
         run(c, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
     if billing_of(result) is Billing.RELEASED and recipient.charged:
-        _return_credit(c, outside, recipient)
+        account_id, message_id = recipient.account_id, recipient.message_id
+        if (row := first(c, _RETURN_CREDIT, {"account_id": account_id})) is not None:
+            write_ledger(c, outside, [(account_id, LedgerKind.RELEASE, 1, row[0], message_id, recipient.id)])
     if result.suppress is not None:
         entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}
         suppress(c, entry | {"reason": result.suppress.reason})
-
-
-def _return_credit(c: apsw.Connection, outside: Outside, recipient: DueRecipient) -> None:
-    row = first(c, _RETURN_CREDIT, {"account_id": recipient.account_id})
-    if row is not None:
-        account_id, message_id = recipient.account_id, recipient.message_id
-        line = ledger_line(outside, account_id, LedgerKind.RELEASE, 1, row[0], message_id, recipient.id)
-        write_ledger(c, outside, [line])
 
 
 def _message_rows(c: apsw.Connection, last: Outcome) -> list[Row]:
@@ -313,29 +246,19 @@ WITH RECURSIVE waiting (domain) AS (
 )
 SELECT domain FROM waiting WHERE domain IS NOT NULL
 """
-_LANE = (
-    SELECT_DUE
-    + """
-WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain AND r.next_attempt_at <= :now
-ORDER BY r.next_attempt_at LIMIT :most
-"""
-)
+_LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
+    AND r.next_attempt_at <= :now ORDER BY r.next_attempt_at LIMIT :most"""
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    engine: Engine
-    outside: Outside
-
+class Lanes(StorePart):
     def accounts(self) -> list[str]:
-        return [account_id for (account_id,) in self.engine.read(lambda c: rows(c, _ACCOUNTS, {}))]
+        return self.engine.all(str, _ACCOUNTS, {})
 
     def domains(self, account_id: str, after: str, most: int) -> list[str]:
         """Domains this account has mail waiting for, in order, from the one after `after`."""
-        wanted = {"account_id": account_id, "after": after, "most": most}
-        return [domain for (domain,) in self.engine.read(lambda c: rows(c, _DOMAINS, wanted))]
+        return self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
 
     def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
         """The due recipients of one lane, the longest waiting first."""
         wanted = {"account_id": account_id, "domain": domain, "now": self.outside.now(), "most": most}
-        return [due_recipient(row) for row in self.engine.read(lambda c: rows(c, _LANE, wanted))]
+        return self.engine.all(DueRecipient, _LANE, wanted)

@@ -5,33 +5,31 @@ order; and what changes many rows does so in slices, between which a running ser
 """
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
-from appliance.outside import Outside, identifier_from, identifier_time
-from appliance.store.background_reader import Scanner
+from appliance.outside import identifier_from, identifier_time
 from appliance.store.connection import open_reader
-from appliance.store.engine import Engine
+from appliance.store.engine import StorePart
 from appliance.store.in_flight import UnderDelivery
-from appliance.store.queue import SELECT_DUE, due_recipient, record
+from appliance.store.queue import SELECT_DUE, record
 from appliance.store.space import usage
-from appliance.store.sql import Row, first, rows, run
-from appliance.store.webhook_posts import NewPosts
+from appliance.store.sql import Row, changed, one, rows, run
+from appliance.store.webhook_posts import WebhookPosts
 
 MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds
 LANES_READ = 1_000  # looked for at a time
 CANCELLED_TOGETHER = 50  # messages in one transaction
 SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its recipients are given
 
-_VERSION = "PRAGMA data_version"
 _WAITING = "SELECT id FROM recipients WHERE message_id = :message_id AND next_attempt_at IS NOT NULL"
 
 # All of it out of the index: the oldest message is the least id, because ids sort by time.
@@ -57,90 +55,57 @@ UNION ALL
 SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHERE place <= :domains
 """
 
-_TOTALS = """
-SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
-FROM recipients WHERE next_attempt_at IS NOT NULL
-"""
-_WAITING_MESSAGES = """
-SELECT DISTINCT message_id FROM recipients
-WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before LIMIT :most
-"""
+_TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
+    FROM recipients WHERE next_attempt_at IS NOT NULL"""
+_WAITING_MESSAGES = """SELECT DISTINCT message_id FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before LIMIT :most"""
 
-# Lanes (see lanes.py) with mail that is not due yet, from the one after the last that was seen.
-_LANES = """
-SELECT account_id, domain FROM recipients
-WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
-GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most
-"""
+# Lanes (see queue.py) with mail that is not due yet, from the one after the last that was seen.
+_LANES = """SELECT account_id, domain FROM recipients
+    WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
+    GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most"""
 _ANY = "TRUE"
 _TO_DOMAIN = "domain = :wanted"
 _THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :wanted)"
-_LATER = """
-SELECT message_id, id FROM recipients
-WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
-    AND (:address IS NULL OR lower(address) = lower(:address))
-ORDER BY next_attempt_at LIMIT :most
-"""
-_MAKE_DUE = """
-UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now
-"""
-_MAKE_MESSAGE_DUE = """
-UPDATE recipients SET next_attempt_at = :now WHERE message_id = :message_id AND next_attempt_at > :now
-"""
+_LATER = """SELECT message_id, id FROM recipients
+    WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
+        AND (:address IS NULL OR lower(address) = lower(:address))
+    ORDER BY next_attempt_at LIMIT :most"""
+_MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
+    WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now"""
+_MAKE_MESSAGE_DUE = """UPDATE recipients SET next_attempt_at = :now
+    WHERE message_id = :message_id AND next_attempt_at > :now"""
 _BEYOND = "SELECT 1 FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT 1"
-_BRING_FORWARD = """
-UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
-    (SELECT message_id, id FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT :most)
-RETURNING 1
-"""
+_BRING_FORWARD = """UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
+        (SELECT message_id, id FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT :most)
+    RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
-_STILL_WAITING = SELECT_DUE + "WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL ORDER BY r.id"
+_STILL_WAITING = SELECT_DUE + " WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL ORDER BY r.id"
 
 
 @dataclass(frozen=True, slots=True)
-class QueueControl:
-    engine: Engine
-    outside: Outside
-    new_posts: NewPosts
-    scanner: Scanner
+class QueueControl(StorePart):
+    posts: WebhookPosts
+    under_delivery: UnderDelivery
     made_due_together: int = MADE_DUE_TOGETHER
     lanes_read: int = LANES_READ
-    _under_delivery: UnderDelivery = field(default_factory=UnderDelivery)
 
     # ---- for the running server
 
-    def attempt_begins(self, recipients: Iterable[str]) -> None:
-        """These recipients cannot be cancelled from now on."""
-        self._under_delivery.begin(recipients)
-
-    def attempt_recorded(self, recipients: Iterable[str]) -> None:
-        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
-        self._under_delivery.end(recipients)
-
-    def was_cancelled(self, message_id: str) -> bool:
-        """Whether a message was cancelled lately, so that what is known of it may be out of date."""
-        return self._under_delivery.was_cancelled(message_id)
-
-    def is_being_cancelled(self, message_id: str) -> bool:
-        """Whether that is being decided now: then no attempt at it may begin."""
-        return self._under_delivery.is_being_cancelled(message_id)
-
     def version(self) -> int:
         """A number that changes when anything is written, also by another process."""
-        ((version,),) = self.engine.read(lambda c: rows(c, _VERSION, {}))
-        return int(version)
+        return int(self.engine.rows("PRAGMA data_version", {})[0][0])
 
     def waiting(self, message_id: str) -> frozenset[str]:
-        found = self.engine.read(lambda c: rows(c, _WAITING, {"message_id": message_id}))
-        return frozenset(recipient_id for (recipient_id,) in found)
+        return frozenset(self.engine.all(str, _WAITING, {"message_id": message_id}))
 
     async def bring_forward(self, beyond: int, *, simulated: bool = False) -> int:
         """Make due what waits for a time beyond this one; how many recipients that were."""
         total, wanted = 0, {"simulated": int(simulated), "beyond": beyond}
-        while self.engine.read(lambda c: first(c, _BEYOND, wanted)) is not None:
+        while self.engine.one(int, _BEYOND, wanted):
             change = wanted | {"now": self.outside.now(), "most": self.made_due_together}
-            total += len(await self.engine.write(partial(rows, sql=_BRING_FORWARD, bindings=change)))
+            total += len(await self.engine.change(_BRING_FORWARD, change))
         return total
 
     # ---- how much waits
@@ -151,11 +116,11 @@ class QueueControl:
 
     async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
         """The same, while the event loop goes on: over a million recipients it takes its time."""
-        return await self.scanner.read(lambda c: _summary(c, self.outside.now(), pools, domains))
+        return await self.engine.scanner.read(lambda c: _summary(c, self.outside.now(), pools, domains))
 
     def totals(self) -> AllWaiting:
         """How much waits in all; it reads as many entries of an index as there are."""
-        ((waiting, deferred, oldest),) = self.engine.read(lambda c: rows(c, _TOTALS, {"now": self.outside.now()}))
+        ((waiting, deferred, oldest),) = self.engine.rows(_TOTALS, {"now": self.outside.now()})
         return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
 
     # ---- try it now: no attempt is used, and what is due already stays where it is
@@ -173,26 +138,30 @@ class QueueControl:
         return await self._retry(_TO_DOMAIN, domain, address)
 
     async def retry_message(self, message_id: str) -> int:
-        return await self.engine.write(lambda c: _retry_message(c, message_id, self.outside.now()))
+        def work(c: apsw.Connection) -> int:
+            _must_exist(c, message_id)
+            return changed(c, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.outside.now()})
+
+        return await self.engine.write(work)
 
     async def retry_recipient(self, recipient_id: str) -> int:
-        return await self.engine.write(lambda c: _retry_recipient(c, recipient_id, self.outside.now()))
+        def work(c: apsw.Connection) -> int:
+            if (message_id := _message_of(c, recipient_id)) is None:
+                raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
+            return changed(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.outside.now()})
+
+        return await self.engine.write(work)
 
     async def _retry(self, condition: str, wanted: str | None = None, address: str | None = None) -> int:
-        total, now = 0, self.outside.now()
-        after = _Lane("", "")
-        while lanes := self._lanes(condition, {"wanted": wanted, "now": now}, after):
-            after, done = lanes[-1], 0
-            while done < len(lanes):
-                count, passed = await self.engine.write(_make_due(lanes[done:], address, now, self.made_due_together))
-                total, done = total + count, done + passed
+        now, total, after = self.outside.now(), 0, ("", "")
+        query, bindings = _LANES.format(condition=condition), {"wanted": wanted, "now": now, "most": self.lanes_read}
+        while lanes := self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
+            after = lanes[-1]
+            while lanes:
+                work = partial(_make_due, lanes=lanes, address=address, now=now, most=self.made_due_together)
+                count, passed = await self.engine.write(work)
+                total, lanes = total + count, lanes[passed:]
         return total
-
-    def _lanes(self, condition: str, bindings: dict[str, Any], after: "_Lane") -> "list[_Lane]":
-        bindings |= {"account_id": after.account_id, "domain": after.domain, "most": self.lanes_read}
-        return [
-            _Lane(*row) for row in self.engine.read(lambda c: rows(c, _LANES.format(condition=condition), bindings))
-        ]
 
     # ---- give it up
 
@@ -201,9 +170,9 @@ class QueueControl:
 
         Only if it is a message of that account, when one is named; and none that this process is delivering just now.
         """
-        with self._under_delivery.cancelling(message_id):
+        with self.under_delivery.cancelling(message_id):
             count, accounts = await self.engine.write(lambda c: self._cancel(c, message_id, reason, account_id))
-        self.new_posts.add(accounts)
+        self.posts.add_new(accounts)
         return count
 
     async def cancel_older(self, before: int, reason: str) -> int:
@@ -214,19 +183,20 @@ class QueueControl:
             work = partial(self._cancel_some, wanted=wanted, reason=reason)
             while (done := await self.engine.write(work))[0]:
                 total += done[0]
-                self.new_posts.add(done[1])
+                self.posts.add_new(done[1])
         return total
 
     def _cancel(self, c: apsw.Connection, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
         _must_exist(c, message_id, account_id)
-        waiting = [due_recipient(row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
+        waiting = [DueRecipient(*row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
         if not waiting:
             raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
-        left = [recipient for recipient in waiting if recipient.id not in self._under_delivery]
+        left = [recipient for recipient in waiting if recipient.id not in self.under_delivery]
         if not left:
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
-        cancelled = [_cancelled(recipient, reason, self.outside.now()) for recipient in left]
+        now, note = self.outside.now(), f"cancelled: {reason}"
+        cancelled = [Outcome(each, RecipientStatus.FAILED, (), now, note=note, releases=True) for each in left]
         return len(left), record(c, self.outside, cancelled)
 
     def _cancel_some(self, c: apsw.Connection, wanted: dict[str, Any], reason: str) -> tuple[int, set[str]]:
@@ -238,60 +208,35 @@ class QueueControl:
 
 
 def _summary(c: apsw.Connection, now: int, pools: int, domains: int) -> list[WaitingMail]:
-    wanted = {"now": now, "pools": pools, "domains": domains}
-    found = [_waiting_mail(row) for row in rows(c, _SUMMARY, wanted)]
+    found = [_waiting_mail(*row) for row in rows(c, _SUMMARY, {"now": now, "pools": pools, "domains": domains})]
     size = {mail.pool: mail.due + mail.deferred for mail in found if mail.domain is None}
-    return sorted(found, key=lambda mail: (-size[mail.pool], mail.pool or "", *_within_pool(mail)))
+
+    def order(mail: WaitingMail) -> tuple[int, str, int, str]:
+        """No domain of a pool has more than all of it, so the pool comes first."""
+        return -size[mail.pool], mail.pool or "", -(mail.due + mail.deferred), mail.domain or ""
+
+    return sorted(found, key=order)
 
 
-def _within_pool(mail: WaitingMail) -> tuple[bool, int, str]:
-    return mail.domain is not None, -(mail.due + mail.deferred), mail.domain or ""
+def _waiting_mail(
+    pool: str, domain: str, waiting: int, deferred: int, oldest: str, next_attempt_at: int | None
+) -> WaitingMail:
+    oldest_at = identifier_time(oldest)
+    return WaitingMail(pool or None, domain or None, waiting - deferred, deferred, oldest_at, next_attempt_at)
 
 
-def _waiting_mail(row: Row) -> WaitingMail:
-    pool, domain, waiting, deferred, oldest, next_attempt_at = row
-    return WaitingMail(
-        pool or None, domain or None, waiting - deferred, deferred, identifier_time(oldest), next_attempt_at
-    )
-
-
-class _Lane(NamedTuple):
-    account_id: str
-    domain: str
-
-
-def _make_due(
-    lanes: list[_Lane], address: str | None, now: int, most: int
-) -> Callable[[apsw.Connection], tuple[int, int]]:
-    """A function that makes one slice due; it returns how many recipients, and how many lanes have no more."""
-
-    def work(c: apsw.Connection) -> tuple[int, int]:
-        count = 0
-        for passed, lane in enumerate(lanes):
-            wanted = {**lane._asdict(), "address": address, "now": now, "most": most - count}
-            found = rows(c, _LATER, wanted)
-            for message_id, recipient_id in found:
-                run(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
-            count += len(found)
-            if count == most:
-                return count, passed
-        return count, len(lanes)
-
-    return work
-
-
-def _retry_message(c: apsw.Connection, message_id: str, now: int) -> int:
-    _must_exist(c, message_id)
-    run(c, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": now})
-    return c.changes()
-
-
-def _retry_recipient(c: apsw.Connection, recipient_id: str, now: int) -> int:
-    message_id = _message_of(c, recipient_id)
-    if message_id is None:
-        raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
-    run(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
-    return c.changes()
+def _make_due(c: apsw.Connection, lanes: list[Row], address: str | None, now: int, most: int) -> tuple[int, int]:
+    """Make one slice due; how many recipients, and how many lanes have no more."""
+    count = 0
+    for passed, (account_id, domain) in enumerate(lanes):
+        wanted = {"account_id": account_id, "domain": domain, "address": address, "now": now, "most": most - count}
+        found = rows(c, _LATER, wanted)
+        for message_id, recipient_id in found:
+            run(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
+        count += len(found)
+        if count == most:
+            return count, passed
+    return count, len(lanes)
 
 
 def _message_of(c: apsw.Connection, recipient_id: str) -> str | None:
@@ -301,19 +246,14 @@ def _message_of(c: apsw.Connection, recipient_id: str) -> str | None:
     except ValueError:
         return None
     earliest = identifier_from("msg", max(0, given_at - SAME_TIME))
-    bounds = {"earliest": earliest, "latest": identifier_from("msg", given_at + SAME_TIME), "id": recipient_id}
-    row = first(c, _MESSAGE_OF, bounds)
-    return None if row is None else str(row[0])
+    latest = identifier_from("msg", given_at + SAME_TIME)
+    return one(c, str, _MESSAGE_OF, {"earliest": earliest, "latest": latest, "id": recipient_id})
 
 
 def _must_exist(c: apsw.Connection, message_id: str, account_id: str | None = None) -> None:
-    row = first(c, _ANY_RECIPIENT, {"message_id": message_id})
-    if row is None or account_id not in (None, row[0]):
+    owner = one(c, str, _ANY_RECIPIENT, {"message_id": message_id})
+    if owner is None or account_id not in (None, owner):
         raise Refused(Code.NOT_FOUND, f"there is no message {message_id!r}")
-
-
-def _cancelled(recipient: DueRecipient, reason: str, now: int) -> Outcome:
-    return Outcome(recipient, RecipientStatus.FAILED, (), now, note=f"cancelled: {reason}", releases=True)
 
 
 # ---- how deep the queue is
@@ -321,43 +261,33 @@ def _cancelled(recipient: DueRecipient, reason: str, now: int) -> Outcome:
 DEPTH_SECONDS = 1.0  # seconds; a million recipients take a tenth of that
 DEPTH_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
 
-_DEPTH = """
-SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
-FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL
-"""
+_DEPTH = """SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
+    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL"""
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many recipients wait, how long the first of those due has waited (seconds), and which pools are held.
-
-    Also how many bytes of the database file are free, since the file is open anyway.
-    """
+    """How many recipients wait, and for what; and how much of the database file is free, since it is open anyway."""
 
     due: int
     deferred: int
-    overdue: float
-    held: tuple[str, ...]
+    overdue: float  # seconds that the first of those due has waited
+    held: tuple[str, ...]  # pools
     free_bytes: int = 0
 
 
 def read_depth(path: Path, now: int, *, seconds: float = DEPTH_SECONDS, steps: int = DEPTH_STEPS) -> Depth | None:
     """The queue as it is now; None when that could not be found out in time, or at all."""
     try:
-        connection = open_reader(path)
+        with closing(open_reader(path)) as connection:
+            deadline = time.monotonic() + seconds
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
+            found = [rows(connection, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
+            held = tuple(str(pool) for (pool,) in rows(connection, _HELD, {}))
+            used = usage(connection)
     except apsw.Error:
         return None
-    try:
-        deadline = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
-        found = [rows(connection, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
-        held = tuple(str(pool) for (pool,) in rows(connection, _HELD, {}))
-        used = usage(connection)
-    except apsw.Error:
-        return None
-    finally:
-        connection.close()
     due, waiting = sum(row[0] for row in found), sum(row[1] for row in found)
     first = min((row[2] for row in found if row[2] is not None), default=now)
     return Depth(due, waiting - due, max(0, now - first) / 1_000_000, held, used.free_pages * used.page_size)

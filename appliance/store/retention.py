@@ -10,14 +10,14 @@ other way, and the writer checks again.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import apsw
 
-from appliance.outside import Outside, identifier_from
-from appliance.store.background_reader import Scanner
+from appliance.outside import identifier_from
 from appliance.store.body_parts import PAGE_BYTES, loosen
-from appliance.store.engine import Engine
-from appliance.store.sql import Many, Row, Slice, changed, gathered, rows, timed
+from appliance.store.engine import StorePart
+from appliance.store.sql import Many, Row, Slice, changed, gathered, timed
 from appliance.store.statistics import counted_all_before
 from appliance.store.stored_bytes import bodies, give_back, of_record
 from appliance.times import HOUR, MINUTE
@@ -27,66 +27,44 @@ WEIGHT = 4  # of the smallest message, with its recipient and an attempt
 RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
 
 # When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
+# Here and below only our own words are put into SQL (S608).
 _FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,
     (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), 0)) END"""
-FIND_BODIES = f"""
-SELECT b.message_id, length(b.mime) AS size,
-    (SELECT {_FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
-FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most
-"""  # noqa: S608 - our own words, as below
-FIND_MAIL = f"""
-SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {_FINAL_AT} AS final_at, r.account_id
-FROM recipients r WHERE r.message_id > :after AND r.message_id < :limit
-GROUP BY r.message_id ORDER BY r.message_id LIMIT :most
-"""  # noqa: S608
-FIND_EVENTS = """
-SELECT e.id, EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS kept
-FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most
-"""
+FIND_BODIES = f"""SELECT b.message_id, length(b.mime) AS size,
+        (SELECT {_FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
+    FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most"""  # noqa: S608
+FIND_MAIL = f"""SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {_FINAL_AT} AS final_at, r.account_id
+    FROM recipients r WHERE r.message_id > :after AND r.message_id < :limit
+    GROUP BY r.message_id ORDER BY r.message_id LIMIT :most"""  # noqa: S608
+FIND_EVENTS = """SELECT e.id,
+        EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS kept
+    FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most"""
 
-_UNDELIVERED = Many(
-    "SELECT DISTINCT message_id FROM recipients WHERE message_id IN ({rows}) AND next_attempt_at IS NOT NULL", "?"
-)
-_EMPTY_BODIES = Many(
-    "UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({rows})", "?"
-)
-_DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({rows})", "?")
-_DELETE_ATTEMPTS = Many(
-    "DELETE FROM attempts WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({rows}))", "?"
-)
-_DELETE_RECIPIENTS = Many("DELETE FROM recipients WHERE message_id IN ({rows}) AND next_attempt_at IS NULL", "?")
-_DELETE_MESSAGES = Many(
-    """
-DELETE FROM messages WHERE (account_id, id) IN (VALUES {rows}) AND status <> 'queued'
-RETURNING account_id, recipient_count
-""",
-    "(?, ?)",
-)
-_DELETE_EVENTS = Many("DELETE FROM events WHERE id IN ({rows})", "?")
+_UNDELIVERED = Many("""SELECT DISTINCT message_id FROM recipients
+    WHERE message_id IN ({?}) AND next_attempt_at IS NOT NULL""")
+_EMPTY_BODIES = Many("UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({?})")
+_DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({?})")
+_DELETE_ATTEMPTS = Many("""DELETE FROM attempts
+    WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({?}))""")
+_DELETE_RECIPIENTS = Many("DELETE FROM recipients WHERE message_id IN ({?}) AND next_attempt_at IS NULL")
+_DELETE_MESSAGES = Many("""DELETE FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)}) AND status <> 'queued'
+    RETURNING account_id, recipient_count""")
+_DELETE_EVENTS = Many("DELETE FROM events WHERE id IN ({?})")
 
-_EXPIRED_KEYS = """
-DELETE FROM idempotency_keys WHERE (scope, key) IN
-    (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
-"""
-_EXPIRED_SESSIONS = """
-DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)
-"""
+_EXPIRED_KEYS = """DELETE FROM idempotency_keys WHERE (scope, key) IN
+        (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
+_EXPIRED_SESSIONS = """DELETE FROM sessions WHERE id IN
+        (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
 # A delivery that still waits for its next attempt is never too old.
-_OLD_DELIVERIES = """
-DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
-    (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
-    ORDER BY created_at LIMIT :most)
-"""
+_OLD_DELIVERIES = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
+        (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
+        ORDER BY created_at LIMIT :most)"""
 # A deleted webhook's row goes last, once nothing is left that is found by it.
-_LOGS_OF_DELETED = """
-DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
-    (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
-    WHERE w.account_id IS NULL LIMIT :most)
-"""
-_DELETED = """
-DELETE FROM webhooks WHERE account_id IS NULL
-    AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.webhook_id = webhooks.id)
-"""
+_LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
+        (SELECT d.webhook_id, d.id FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
+        WHERE w.account_id IS NULL LIMIT :most)"""
+_DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
+        AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.webhook_id = webhooks.id)"""
 
 _ANY = (
     "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",
@@ -100,28 +78,19 @@ Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and w
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(StorePart):
     """Deletes what is old of all accounts. Of large messages the parts stay, loose, for `BodyParts.clear`."""
 
-    engine: Engine
-    scanner: Scanner
-    outside: Outside
     rows_scanned: int = ROWS_SCANNED
 
     async def expired(self, webhook_logs: int, most: int) -> Slice:
-        """Delete expired idempotency keys and sessions, and webhook logs older than `webhook_logs` microseconds.
-
-        At most `most` rows of each kind.
-        """
+        """Delete `most` of each: expired keys and sessions, webhook logs older than `webhook_logs` microseconds."""
         now = self.outside.now()
         wanted = {"now": now, "log_since": now - webhook_logs, "most": most}
-
-        def delete(c: apsw.Connection) -> int:
-            return sum(changed(c, query, wanted) for query in _STEPS)
-
-        if not self.engine.read(lambda c: any(rows(c, query, wanted)[0][0] for query in _ANY)):
+        if not any(self.engine.rows(query, wanted)[0][0] for query in _ANY):
             return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
-        deleted, seconds = await self.engine.write(timed(delete), large=True)
+        work = timed(lambda c: sum(changed(c, query, wanted) for query in _STEPS))
+        deleted, seconds = await self.engine.write(work, large=True)
         return Slice(deleted, seconds, more=deleted > 0)
 
     def is_counted(self, before: int) -> bool:
@@ -130,69 +99,61 @@ class Deletion:
 
     async def bodies(self, after: str, final_before: int, now: int, budget: int) -> Slice:
         """Delete what messages say that were final by then; while a request may be repeated its receipt stays."""
-        limit = identifier_from("msg", final_before)
+        wanted = {"after": after, "limit": identifier_from("msg", final_before), "most": min(self.rows_scanned, budget)}
         receipts_from = identifier_from("msg", max(0, now - RECEIPT))
 
-        def find(c: apsw.Connection) -> Found:
-            most = min(self.rows_scanned, budget)
-            scanned = gathered(
-                c, FIND_BODIES, "message_id, size, final_at", {"after": after, "limit": limit, "most": most}
-            )
-            old = [
-                (
-                    message_id,
-                    1 + size // PAGE_BYTES,
-                    is_final(final_at, final_before) and (size or message_id < receipts_from),
-                )
-                for message_id, size, final_at in scanned
-            ]
-            return within(budget, old, after, more=len(scanned) == most)
+        def judge(message_id: str, size: int, final_at: int | None) -> Row:
+            may_go = is_final(final_at, final_before) and (size or message_id < receipts_from)
+            return message_id, 1 + size // PAGE_BYTES, may_go
 
         def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
-            final = _final(c, [message_id for (message_id, *_) in found])
+            final = _final(c, found)
             young = [row for row in final if row[0] >= receipts_from]
             old = [row for row in final if row[0] < receipts_from]
             give_back(c, bodies(c, young, receipts=False) + bodies(c, old, receipts=True))
             loosen(c, final)
             return _EMPTY_BODIES.count(c, young) + _DELETE_BODIES.count(c, old)
 
-        return await self._slice(find, delete)
+        return await self._slice(FIND_BODIES, "message_id, size, final_at", wanted, budget, judge, delete)
 
     async def mail(self, after: str, final_before: int, budget: int) -> Slice:
         """Delete messages that were final by then, with their recipients, attempts and bytes; see `is_counted`."""
-        limit = identifier_from("msg", final_before)
+        most = max(1, min(self.rows_scanned, budget // WEIGHT))
+        wanted = {"after": after, "limit": identifier_from("msg", final_before), "most": most}
 
-        def find(c: apsw.Connection) -> Found:
-            most = max(1, min(self.rows_scanned, budget // WEIGHT))
-            scanned = gathered(
-                c, FIND_MAIL, "message_id, weight, final_at, account_id", {"after": after, "limit": limit, "most": most}
-            )
-            old = [
-                (message_id, 2 + weight, is_final(final_at, final_before), account_id)
-                for message_id, weight, final_at, account_id in scanned
-            ]
-            return within(budget, old, after, more=len(scanned) == most)
+        def judge(message_id: str, weight: int, final_at: int | None, account_id: str) -> Row:
+            return message_id, 2 + weight, is_final(final_at, final_before), account_id
 
-        return await self._slice(find, _delete_mail)
+        columns = "message_id, weight, final_at, account_id"
+        return await self._slice(FIND_MAIL, columns, wanted, budget, judge, _delete_mail)
 
     async def events(self, after: str, before: int, budget: int) -> Slice:
-        limit = identifier_from("evt", before)
-
-        def find(c: apsw.Connection) -> Found:
-            most = min(self.rows_scanned, budget)
-            scanned = gathered(c, FIND_EVENTS, "id, kept", {"after": after, "limit": limit, "most": most})
-            gone = [(event_id, 1, not kept) for event_id, kept in scanned]
-            return within(budget, gone, after, more=len(scanned) == most)
+        wanted = {"after": after, "limit": identifier_from("evt", before), "most": min(self.rows_scanned, budget)}
 
         def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
             return _DELETE_EVENTS.count(c, [(event_id,) for (event_id, *_) in found])
 
-        return await self._slice(find, delete)
+        return await self._slice(
+            FIND_EVENTS, "id, kept", wanted, budget, lambda event_id, kept: (event_id, 1, not kept), delete
+        )
 
     async def _slice(
-        self, find: Callable[[apsw.Connection], Found], delete: Callable[[apsw.Connection, Sequence[Row]], int]
+        self,
+        query: str,
+        columns: str,
+        wanted: dict[str, Any],
+        budget: int,
+        judge: Callable[..., Row],
+        delete: Callable[[apsw.Connection, Sequence[Row]], int],
     ) -> Slice:
-        found, after, more = await self.scanner.read(find)
+        """Delete some of what a query finds; `judge` makes of its columns an id, a weight, and whether it may go."""
+
+        def find(c: apsw.Connection) -> Found:
+            scanned = gathered(c, query, columns, wanted)
+            more = len(scanned) == wanted["most"]
+            return within(budget, (judge(*row) for row in scanned), wanted["after"], more=more)
+
+        found, after, more = await self.engine.scanner.read(find)
         if not found:
             return Slice(0, 0.0, more, after)
         deleted, seconds = await self.engine.write(timed(lambda c: delete(c, found)), large=True)
@@ -220,15 +181,15 @@ def is_final(final_at: int | None, before: int) -> bool:
     return final_at is not None and final_at < before
 
 
-def _final(c: apsw.Connection, messages: Sequence[str]) -> list[Row]:
-    """Those of these messages that are final, asked in the transaction that deletes."""
-    wanted = [(message_id,) for message_id in messages]
+def _final(c: apsw.Connection, found: Sequence[Row]) -> list[Row]:
+    """The ids of those messages that are final, asked in the transaction that deletes."""
+    wanted = [(message_id,) for (message_id, *_) in found]
     undelivered = set(_UNDELIVERED.run(c, wanted))
     return [row for row in wanted if row not in undelivered]
 
 
 def _delete_mail(c: apsw.Connection, found: Sequence[Row]) -> int:
-    final = _final(c, [message_id for (message_id, *_) in found])
+    final = _final(c, found)
     account_of = {message_id: account_id for message_id, _, _, account_id in found}
     freed = bodies(c, final, receipts=True)
     loosen(c, final)

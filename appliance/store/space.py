@@ -19,12 +19,8 @@ FREE_SHARE = 0.2  # of the file that may be free, and
 FREE_BYTES = 64 * 1024 * 1024  # as much as this in any case, without anything being done about it
 LEFT_SHARE = 0.05  # of the file that stays free for what comes, once something is done
 
-_FREE = "PRAGMA freelist_count"
-_ALL = "PRAGMA page_count"
-_PAGE_SIZE = "PRAGMA page_size"
-_MODE = "PRAGMA auto_vacuum"
+_USAGE = ("PRAGMA page_size", "PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA auto_vacuum")
 _INCREMENTAL = 2
-_GIVE_BACK = "PRAGMA incremental_vacuum({pages:d})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class Usage:
 
 
 def usage(c: apsw.Connection) -> Usage:
-    size, pages, free, mode = (int(rows(c, query, {})[0][0]) for query in (_PAGE_SIZE, _ALL, _FREE, _MODE))
+    size, pages, free, mode = (int(rows(c, query, {})[0][0]) for query in _USAGE)
     return Usage(size, pages, free, mode == _INCREMENTAL)
 
 
@@ -63,7 +59,7 @@ class Space:
 
         def work(c: apsw.Connection) -> int:
             before = usage(c).pages
-            rows(c, _GIVE_BACK.format(pages=pages), {})
+            rows(c, f"PRAGMA incremental_vacuum({pages:d})", {})
             return before - usage(c).pages
 
         given, seconds = await self._engine.write(timed(work), large=True)

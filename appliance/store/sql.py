@@ -1,16 +1,19 @@
 """Runs single statements and times short transactions: typed rows out, nothing left half-read."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
+Bindings = Mapping[str, Any]
 
 _gathered = msgspec.json.Decoder(list[tuple[Any, ...]])
 
@@ -23,21 +26,21 @@ _LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) fo
 
 
 class Many:
-    """A statement over several rows of values: far cheaper than a statement each.
+    """A statement over several rows of values, of which its text has one in braces: far cheaper than one each."""
 
-    Its text says `{rows}` where they go, and `row` is how one of them is written.
-    """
-
-    __slots__ = ("_texts",)
-
-    def __init__(self, text: str, row: str) -> None:
-        self._texts = {length: text.format(rows=", ".join([row] * length)) for length in _LENGTHS}
+    def __init__(self, text: str) -> None:
+        before, row, after = re.split("[{}]", text)
+        self._texts = {length: before + ", ".join([row] * length) + after for length in _LENGTHS}
 
     def run(self, connection: apsw.Connection, values: Sequence[Row]) -> list[Row]:
         """Run it for all these rows, however many; what it returned for them."""
         found: list[Row] = []
-        for part in _parts(values):
-            found += connection.execute(self._texts[len(part)], tuple(chain.from_iterable(part))).fetchall()
+        done = 0
+        while left := len(values) - done:
+            length = _LONGEST[min(left, MOST_ROWS)]
+            flat = tuple(chain.from_iterable(values[done : done + length]))
+            found += connection.execute(self._texts[length], flat).fetchall()
+            done += length
         return found
 
     def count(self, connection: apsw.Connection, values: Sequence[Row]) -> int:
@@ -46,34 +49,32 @@ class Many:
         return connection.total_changes() - before
 
 
-def _parts(values: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    done = 0
-    while left := len(values) - done:
-        length = _LONGEST[min(left, MOST_ROWS)]
-        yield values[done : done + length]
-        done += length
-
-
-def run(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> None:
+def run(connection: apsw.Connection, sql: str, bindings: Bindings) -> None:
     connection.execute(sql, bindings)
 
 
-def changed(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> int:
+def changed(connection: apsw.Connection, sql: str, bindings: Bindings) -> int:
     connection.execute(sql, bindings)
     return connection.changes()
 
 
-def rows(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> list[Row]:
+def rows(connection: apsw.Connection, sql: str, bindings: Bindings) -> list[Row]:
     return connection.execute(sql, bindings).fetchall()
 
 
-def first(connection: apsw.Connection, sql: str, bindings: Mapping[str, Any]) -> Row | None:
+def first(connection: apsw.Connection, sql: str, bindings: Bindings) -> Row | None:
     """The first row, the statement run to its end: one that returns what it changed must not stay open."""
     found = connection.execute(sql, bindings).fetchall()
     return found[0] if found else None
 
 
-def gathered(connection: apsw.Connection, sql: str, columns: str, bindings: Mapping[str, Any]) -> list[Row]:
+def one(connection: apsw.Connection, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
+    """What `kind` makes of the first row; None where there is none."""
+    found = connection.execute(sql, bindings).fetchall()
+    return kind(*found[0]) if found else None
+
+
+def gathered(connection: apsw.Connection, sql: str, columns: str, bindings: Bindings) -> list[Row]:
     """These columns of all rows, sorted by the first, in one step: a thread takes the interpreter lock at every row."""
     ((found,),) = rows(connection, f"SELECT json_group_array(json_array({columns})) FROM ({sql})", bindings)  # noqa: S608
     return sorted(_gathered.decode(found), key=itemgetter(0))

@@ -7,14 +7,14 @@ only when no older one can still be on its way to the disk.
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
 from appliance.model.dashboard import AccountStatistics, WaitingInPool
-from appliance.outside import Outside, identifier_from
-from appliance.store.background_reader import Scanner
-from appliance.store.engine import Engine
-from appliance.store.sql import first, rows, run
+from appliance.outside import identifier_from
+from appliance.store.engine import StorePart
+from appliance.store.sql import one, rows, run
 from appliance.times import HOUR
 
 # From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
@@ -28,154 +28,118 @@ POOLS_SHOWN = 50  # shown of an account's queue
 # A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
 BUCKET_GROWTH = 1.1
 _MILLISECONDS = "(e.created_at - m.created_at) / 1000"
-_BUCKET = f"""
-CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
-ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END
-"""
+_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
+    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
 _FINAL = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
-_ADD = """
-ON CONFLICT (account_id, hour, kind, bucket) DO UPDATE SET recipients = recipients + excluded.recipients
-"""
+_ADD = "ON CONFLICT (account_id, hour, kind, bucket) DO UPDATE SET recipients = recipients + excluded.recipients"
 # CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
-_COUNT_SENT = f"""
-INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
-SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
-FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' GROUP BY 1, 2 {_ADD}
-"""  # noqa: S608 - our own words and numbers, as below
-_COUNT_FINAL = f"""
-INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
-SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
-FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}
-"""  # noqa: S608
-_SENT_SLICE = """
-SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
-ORDER BY message_id LIMIT 1 OFFSET :slice
-"""
+# Here and below only our own words and numbers are put into SQL (S608).
+_COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
+    SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
+    FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
+    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' GROUP BY 1, 2 {_ADD}"""  # noqa: S608
+_COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
+    SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
+    FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}"""  # noqa: S608
+_SENT_SLICE = """SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
+    ORDER BY message_id LIMIT 1 OFFSET :slice"""
 _FINAL_SLICE = "SELECT id FROM events WHERE id > :after AND id < :limit ORDER BY id LIMIT 1 OFFSET :slice"
 _COUNTED = "SELECT id FROM counted_until WHERE kind = :kind"
-_SET_COUNTED = """
-INSERT INTO counted_until (kind, id) VALUES (:kind, :id) ON CONFLICT (kind) DO UPDATE SET id = excluded.id
-"""
-_COUNTS = """
-SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since GROUP BY 1, 2
-"""
-_TIMES = """
-SELECT bucket, sum(recipients) FROM hourly_counts
-WHERE account_id = :account_id AND hour >= :since AND kind = 'delivered' GROUP BY bucket
-"""
-_SENT_TAIL = f"""
-SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
-    SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
-    ORDER BY id LIMIT :most
-) WHERE source <> 'test' GROUP BY 1
-"""  # noqa: S608
-_FINAL_TAIL = f"""
-SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
-    SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
-) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3
-"""  # noqa: S608
-_WAITING = """
-SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
+_SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
+    ON CONFLICT (kind) DO UPDATE SET id = excluded.id"""
+_COUNTS = """SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since
+    GROUP BY 1, 2"""
+_TIMES = """SELECT bucket, sum(recipients) FROM hourly_counts
+    WHERE account_id = :account_id AND hour >= :since AND kind = 'delivered' GROUP BY bucket"""
+_SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
+        SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
+        ORDER BY id LIMIT :most
+    ) WHERE source <> 'test' GROUP BY 1"""  # noqa: S608
+_FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
+        SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
+    ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+    WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3"""  # noqa: S608
+_WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL GROUP BY domain
-) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most
-"""
+) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most"""
 
 
 def bucket_milliseconds(bucket: int) -> float:
     return float(BUCKET_GROWTH ** (bucket + 0.5)) if bucket else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Counting(NamedTuple):
     kind: str
     prefix: str  # of their ids
     lag: int
-    count: str
+    add: str
     slice: str
+    tail: str
+
+    def end_of_slice(self, c: apsw.Connection, until: int, count: int) -> str | None:
+        """The id before which so many stand that were written before a time and are not counted."""
+        wanted = {"after": _counted(c, self.kind), "limit": identifier_from(self.prefix, until), "slice": count}
+        return one(c, str, self.slice, wanted)
 
 
-_SENT = _Work("sent", "msg", MESSAGE_LAG, _COUNT_SENT, _SENT_SLICE)
-_RESULTS = _Work("final", "evt", EVENT_LAG, _COUNT_FINAL, _FINAL_SLICE)
+_COUNTINGS = (
+    _Counting("sent", "msg", MESSAGE_LAG, _COUNT_SENT, _SENT_SLICE, _SENT_TAIL),
+    _Counting("final", "evt", EVENT_LAG, _COUNT_FINAL, _FINAL_SLICE, _FINAL_TAIL),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    engine: Engine
-    scanner: Scanner
-    outside: Outside
+class Statistics(StorePart):
     rows_counted: int = ROWS_COUNTED  # in one transaction
 
     async def count(self) -> bool:
         """Count one slice of what is new; whether there is more to be counted at once."""
         now = self.outside.now()
-        if not self.engine.read(lambda c: _is_any_new(c, now)):
+
+        def work(c: apsw.Connection) -> bool:
+            more = [_count(c, each, now, self.rows_counted) for each in _COUNTINGS]
+            return any(more)
+
+        if self.engine.read(lambda c: all(each.end_of_slice(c, now - each.lag, 0) is None for each in _COUNTINGS)):
             return False  # and nothing is written: a server at rest leaves its disk alone
-        return await self.engine.write(lambda c: _count(c, now, self.rows_counted), large=True)
+        return await self.engine.write(work, large=True)
 
     async def of(self, account_id: str, since: int) -> AccountStatistics:
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
-        return await self.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()), account_id)
+        return await self.engine.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()), account_id)
 
 
 def counted_all_before(c: apsw.Connection, until: int) -> bool:
     """Whether everything that was written before a time has been counted, so that it may be deleted."""
-    for work in (_SENT, _RESULTS):
-        wanted = {"after": _counted(c, work.kind), "limit": identifier_from(work.prefix, until), "slice": 0}
-        if first(c, work.slice, wanted) is not None:
-            return False
-    return True
+    return all(each.end_of_slice(c, until, 0) is None for each in _COUNTINGS)
 
 
-def _is_any_new(c: apsw.Connection, now: int) -> bool:
-    return any(_slice_end(c, work, _counted(c, work.kind), now, 0) is not None for work in (_SENT, _RESULTS))
-
-
-def _slice_end(c: apsw.Connection, work: _Work, after: str, now: int, count: int) -> str | None:
-    """The id that so many that may be counted stand before; None when there are not that many."""
-    row = first(c, work.slice, {"after": after, "limit": _limit(work, now), "slice": count})
-    return None if row is None else str(row[0])
-
-
-def _limit(work: _Work, now: int) -> str:
-    return identifier_from(work.prefix, now - work.lag)
-
-
-def _count(c: apsw.Connection, now: int, most: int) -> bool:
-    more = [_count_kind(c, work, now, most) for work in (_SENT, _RESULTS)]
-    return any(more)
-
-
-def _count_kind(c: apsw.Connection, work: _Work, now: int, most: int) -> bool:
-    after, limit = _counted(c, work.kind), _limit(work, now)
+def _count(c: apsw.Connection, counting: _Counting, now: int, most: int) -> bool:
+    after, limit = _counted(c, counting.kind), identifier_from(counting.prefix, now - counting.lag)
     if limit <= after:
         return False  # a clock that went back
-    end = _slice_end(c, work, after, now, most)
-    until = end or limit
-    run(c, work.count, {"after": after, "until": until})
-    run(c, _SET_COUNTED, {"kind": work.kind, "id": until})
+    end = counting.end_of_slice(c, now - counting.lag, most)
+    run(c, counting.add, {"after": after, "until": end or limit})
+    run(c, _SET_COUNTED, {"kind": counting.kind, "id": end or limit})
     return end is not None
 
 
 def _counted(c: apsw.Connection, kind: str) -> str:
-    row = first(c, _COUNTED, {"kind": kind})
-    return "" if row is None else str(row[0])
+    return one(c, str, _COUNTED, {"kind": kind}) or ""
 
 
 def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> AccountStatistics:
     bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
     by_hour = Counter({(hour, kind): count for hour, kind, count in rows(c, _COUNTS, bindings)})
     by_bucket: Counter[int] = Counter(dict(rows(c, _TIMES, bindings)))
-    for work, tail in ((_SENT, _SENT_TAIL), (_RESULTS, _FINAL_TAIL)):
-        for hour, kind, bucket, count in rows(c, tail, bindings | {"after": _counted(c, work.kind)}):
+    for counting in _COUNTINGS:
+        for hour, kind, bucket, count in rows(c, counting.tail, bindings | {"after": _counted(c, counting.kind)}):
             if hour >= since // HOUR:
                 by_hour[hour, kind] += count
                 if kind == "delivered":
                     by_bucket[bucket] += count
     waiting = rows(c, _WAITING, bindings | {"most": POOLS_SHOWN})
-    return AccountStatistics(
-        by_hour, by_bucket, tuple(WaitingInPool(pool or None, n - later, later) for pool, n, later in waiting)
-    )
+    by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
+    return AccountStatistics(by_hour, by_bucket, by_pool)

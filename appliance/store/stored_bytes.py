@@ -25,14 +25,9 @@ QUOTA_RETRY_AFTER = 600  # seconds; room is made slowly, as old messages are del
 
 _ADD = "UPDATE accounts SET stored_bytes = stored_bytes + :count WHERE id = :account_id"
 _KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
-_BODIES = Many(
-    """
-SELECT (SELECT r.account_id FROM recipients r WHERE r.message_id = b.message_id LIMIT 1),
-    sum(length(b.mime) + b.parts_size), sum(coalesce(length(b.receipt), 0))
-FROM message_bodies b WHERE b.message_id IN ({rows}) GROUP BY 1
-""",
-    "?",
-)
+_BODIES = Many("""SELECT (SELECT r.account_id FROM recipients r WHERE r.message_id = b.message_id LIMIT 1),
+        sum(length(b.mime) + b.parts_size), sum(coalesce(length(b.receipt), 0))
+    FROM message_bodies b WHERE b.message_id IN ({?}) GROUP BY 1""")
 
 
 def of_record(recipients: int) -> int:

@@ -5,16 +5,14 @@ Of a deleted template only its alias and the number of its last version stay, un
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
-from appliance.outside import Outside
-from appliance.store.engine import Engine
-from appliance.store.sql import first, rows, run
+from appliance.store.engine import StorePart
+from appliance.store.sql import rows, run
 from appliance.store.stored_bytes import TEMPLATE_VERSION, add, check_room, of_template
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
@@ -23,52 +21,34 @@ TEMPLATES = 1_000  # of one account
 VERSIONS = 100  # kept of one template
 PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may end early for it
 
-_SAVE = """
-INSERT INTO templates (account_id, alias, version, created_at, updated_at) VALUES (:account_id, :alias, 1, :now, :now)
-ON CONFLICT (account_id, alias) DO UPDATE SET version = version + 1, deleted = 0, updated_at = excluded.updated_at,
-    created_at = CASE WHEN deleted = 1 THEN excluded.created_at ELSE created_at END
-RETURNING version, created_at
-"""
-_SAVE_VERSION = """
-INSERT INTO template_versions (account_id, alias, version, subject, text_body, html_body, created_at)
-VALUES (:account_id, :alias, :version, :subject, :text, :html, :now)
-"""
-_COUNT = """
-SELECT count(*), coalesce(max(alias = :alias), 0) FROM templates WHERE account_id = :account_id AND deleted = 0
-"""
-_FORGET = """
-DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
-RETURNING subject, text_body, html_body
-"""
-_TEMPLATES = """
-SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at
-FROM templates t JOIN template_versions v USING (account_id, alias, version)
-WHERE t.account_id = :account_id AND t.deleted = 0
-"""
-_VERSIONS = """
-SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
-FROM template_versions v JOIN templates t USING (account_id, alias)
-WHERE v.account_id = :account_id AND v.alias = :alias AND t.deleted = 0 AND v.version < :before
-ORDER BY v.version DESC LIMIT :most
-"""
-_DELETE = """
-UPDATE templates SET deleted = 1, updated_at = :now
-WHERE account_id = :account_id AND alias = :alias AND deleted = 0 RETURNING alias
-"""
+_SAVE = """INSERT INTO templates (account_id, alias, version, created_at, updated_at)
+    VALUES (:account_id, :alias, 1, :now, :now)
+    ON CONFLICT (account_id, alias) DO UPDATE SET version = version + 1, deleted = 0, updated_at = excluded.updated_at,
+        created_at = CASE WHEN deleted = 1 THEN excluded.created_at ELSE created_at END
+    RETURNING version, created_at"""
+_SAVE_VERSION = """INSERT INTO template_versions (account_id, alias, version, subject, text_body, html_body, created_at)
+    VALUES (:account_id, :alias, :version, :subject, :text, :html, :now)"""
+_COUNT = """SELECT count(*), coalesce(max(alias = :alias), 0) FROM templates
+    WHERE account_id = :account_id AND deleted = 0"""
+_FORGET = """DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
+    RETURNING subject, text_body, html_body"""
+_TEMPLATES = """SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at
+    FROM templates t JOIN template_versions v USING (account_id, alias, version)
+    WHERE t.account_id = :account_id AND t.deleted = 0"""
+_VERSIONS = """SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
+    FROM template_versions v JOIN templates t USING (account_id, alias)
+    WHERE v.account_id = :account_id AND v.alias = :alias AND t.deleted = 0 AND v.version < :before
+    ORDER BY v.version DESC LIMIT :most"""
+_DELETE = """UPDATE templates SET deleted = 1, updated_at = :now
+    WHERE account_id = :account_id AND alias = :alias AND deleted = 0 RETURNING alias"""
 # What `of_template` says of each version, without reading megabytes of them.
-_SIZE = f"""
-SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0) + coalesce(octet_length(text_body), 0)
-    + coalesce(octet_length(html_body), 0)), 0)
-FROM template_versions WHERE account_id = :account_id AND alias = :alias
-"""  # noqa: S608 - a number of our own
+_SIZE = f"""SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0)
+        + coalesce(octet_length(text_body), 0) + coalesce(octet_length(html_body), 0)), 0)
+    FROM template_versions WHERE account_id = :account_id AND alias = :alias"""  # noqa: S608 - a number of our own
 _DELETE_VERSIONS = "DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias"
 
 
-@dataclass(frozen=True, slots=True)
-class Templates:
-    engine: Engine
-    outside: Outside
-
+class Templates(StorePart):
     async def save(
         self,
         account_id: str,
@@ -85,13 +65,12 @@ class Templates:
 
     def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         wanted = {"account_id": account_id, "alias": alias}
-        row = self.engine.read(lambda c: first(c, _TEMPLATES + "AND t.alias = :alias", wanted))
-        return None if row is None else StoredTemplate(*row)
+        return self.engine.one(StoredTemplate, _TEMPLATES + " AND t.alias = :alias", wanted)
 
     def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
         """The templates of an account by alias, from the one after `after`; and whether there are more."""
         wanted = {"account_id": account_id, "after": after, "most": most + 1}
-        query = _TEMPLATES + "AND t.alias > :after ORDER BY t.alias LIMIT :most"
+        query = _TEMPLATES + " AND t.alias > :after ORDER BY t.alias LIMIT :most"
         return self.engine.read(lambda c: _page(c.execute(query, wanted), StoredTemplate, most))
 
     def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
@@ -102,8 +81,15 @@ class Templates:
     async def delete(self, account_id: str, alias: str) -> None:
         """Delete a template with its versions; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
-        if not await self.engine.write(lambda c: _delete(c, row), large=True):
-            raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+
+        def work(c: apsw.Connection) -> None:
+            if not rows(c, _DELETE, row):
+                raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+            ((size,),) = rows(c, _SIZE, row)
+            run(c, _DELETE_VERSIONS, row)
+            add(c, account_id, -size)
+
+        await self.engine.write(work, large=True)
 
 
 def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
@@ -125,8 +111,8 @@ def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[
 
 
 def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | None) -> StoredTemplate:
-    known = rows(c, _COUNT, row)
-    if not known[0][1] and known[0][0] >= TEMPLATES:
+    ((count, is_known),) = rows(c, _COUNT, row)
+    if not is_known and count >= TEMPLATES:
         raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")
     added = of_template(row["subject"], row["text"], row["html"])
     check_room(c, row["account_id"], added, may_store)
@@ -135,12 +121,3 @@ def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | No
     forgotten = rows(c, _FORGET, row | {"oldest": version - VERSIONS})
     add(c, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
     return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)
-
-
-def _delete(c: apsw.Connection, row: dict[str, Any]) -> bool:
-    if not rows(c, _DELETE, row):
-        return False
-    ((size,),) = rows(c, _SIZE, row)
-    run(c, _DELETE_VERSIONS, row)
-    add(c, row["account_id"], -size)
-    return True

@@ -7,7 +7,7 @@ leaves the database as it was.
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -42,7 +42,11 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
         def before(schema: int) -> None:
             nonlocal upgraded
             if not is_server:
-                _keep_servers_away(path, until_done)
+                try:
+                    until_done.enter_context(only_server(path.parent))
+                except AlreadyRunning:
+                    why = "it is of an earlier version, and a server of that version runs on it"
+                    raise UpgradeRefused(f"{why}: stop it, then start this one") from None
             rehearse(path, schema, now)
             upgraded = True
 
@@ -53,15 +57,6 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
         migrate(connection, now, before)
         if upgraded:
             _make_shrinkable(connection, path)
-
-
-def _keep_servers_away(path: Path, until_done: ExitStack) -> None:
-    try:
-        until_done.enter_context(only_server(path.parent))
-    except AlreadyRunning:
-        raise UpgradeRefused(
-            "it is of an earlier version, and a server of that version runs on it: stop it, then start this one"
-        ) from None
 
 
 def _make_shrinkable(connection: apsw.Connection, path: Path) -> None:
@@ -87,13 +82,18 @@ def rehearse(path: Path, schema: int, now: int) -> None:
     log.info("the database is upgraded; its old form is kept", schema=schema, kept=str(kept))
     with _gone_afterwards(path.with_name(f"{path.name}.unfinished")) as unfinished:
         copy_beside(path, unfinished)
-        _examined(unfinished, "before the upgrade")
+        with closing(open_writer(unfinished)) as connection:
+            _examine(connection, "before the upgrade")
         unfinished.replace(kept)
     with _gone_afterwards(path.with_name(f"{path.name}.rehearsal")) as rehearsal:
         copy_beside(path, rehearsal)
-        _take_steps(rehearsal, now)
-        _examined(rehearsal, "after the upgrade of a copy")
-        _compare_schema(rehearsal)
+        with closing(open_writer(rehearsal)) as connection:
+            try:
+                migrate(connection, now)
+            except apsw.Error as error:
+                raise UpgradeRefused(f"a copy of the database could not be upgraded: {error}") from error
+            _examine(connection, "after the upgrade of a copy")
+            _compare_schema(connection)
 
 
 def kept_file(path: Path, schema: int) -> Path:
@@ -110,35 +110,18 @@ def _check_space(path: Path) -> None:
         )
 
 
-def _take_steps(rehearsal: Path, now: int) -> None:
-    connection = open_writer(rehearsal)
-    try:
-        migrate(connection, now)
-    except apsw.Error as error:
-        raise UpgradeRefused(f"a copy of the database could not be upgraded: {error}") from error
-    finally:
-        connection.close()
-
-
-def _examined(copy: Path, when: str) -> None:
-    connection = open_writer(copy)
+def _examine(connection: apsw.Connection, when: str) -> None:
     try:
         check(connection)
     except Damaged as error:
         raise UpgradeRefused(f"{when}: {error}") from error
-    finally:
-        connection.close()
 
 
-def _compare_schema(rehearsal: Path) -> None:
+def _compare_schema(connection: apsw.Connection) -> None:
     """Raise UpgradeRefused unless the copy has what a new database would have; what it has besides does no harm."""
-    connection, new = open_writer(rehearsal), apsw.Connection(":memory:")
-    try:
+    with closing(apsw.Connection(":memory:")) as new:
         migrate(new, 0)
         found, wanted = _definitions(connection), _definitions(new)
-    finally:
-        connection.close()
-        new.close()
     if wrong := sorted(name for name, sql in wanted.items() if found.get(name) != sql):
         raise UpgradeRefused(
             f"it would not have this version's schema after the upgrade ({', '.join(wrong)}): an early version made "
@@ -149,12 +132,11 @@ def _compare_schema(rehearsal: Path) -> None:
 
 def _definitions(connection: apsw.Connection) -> dict[str, str]:
     """Tables and indexes by name, as they were defined, comments and white space aside."""
-    return {str(name): _bare(str(sql)) for name, sql in connection.execute(_SCHEMA)}
-
-
-def _bare(sql: str) -> str:
-    lines = " ".join(line.partition("--")[0] for line in sql.splitlines())
-    return " ".join(re.sub(r"([(),])", r" \1 ", lines).split())
+    bare = {}
+    for name, sql in connection.execute(_SCHEMA):
+        lines = " ".join(line.partition("--")[0] for line in str(sql).splitlines())
+        bare[str(name)] = " ".join(re.sub(r"([(),])", r" \1 ", lines).split())
+    return bare
 
 
 @contextmanager

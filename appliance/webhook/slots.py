@@ -13,7 +13,7 @@ from math import inf
 from appliance.webhook.receiver import ReceiverHealth, ReceiverQueue
 
 POST_SLOTS = 200  # posts in flight to all receivers together; and as many that are late
-PART = {ReceiverHealth.GOOD: 1, ReceiverHealth.UNKNOWN: 2, ReceiverHealth.TROUBLED: 4}  # one slot in so many
+SHARE_OF_SLOTS = {ReceiverHealth.GOOD: 1, ReceiverHealth.UNKNOWN: 2, ReceiverHealth.TROUBLED: 4}  # one slot in so many
 LATE_AFTER = 1.0  # seconds within which a post should be answered
 
 
@@ -95,5 +95,5 @@ class Slots:
 
     def _has_free(self, health: ReceiverHealth, count: int = 1) -> bool:
         """Whether so many slots are free for receivers of this health."""
-        limit = max(1, self.count // PART[health])
+        limit = max(1, self.count // SHARE_OF_SLOTS[health])
         return sum(self._in_use.values()) + count <= self.count and self._in_use[health] + count <= limit

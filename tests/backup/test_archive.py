@@ -80,7 +80,7 @@ def test_the_head_is_one_block_however_large_the_database(size: int) -> None:
     """Room for it is left before the size is known, so it must never need more."""
     head = archive.head("appliance.db", size, MTIME)
     assert len(head) == archive.BEGIN
-    assert archive._database_size(head) == size
+    assert archive._header(head).size == size
 
 
 def test_what_lies_about_its_size_is_refused_without_reading_it() -> None:

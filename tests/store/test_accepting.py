@@ -20,7 +20,7 @@ from appliance.store.connection import open_writer
 from appliance.store.engine import JOBS_PER_COMMIT, Engine, GroupCommit, Inline
 from appliance.store.messages import WRITTEN_ON_LOOP
 from appliance.store.migrate import migrate
-from appliance.store.queue import SELECT_DUE, due_recipient, record
+from appliance.store.queue import SELECT_DUE, record
 from tests.store.samples import CREDITS, HASH, Clock, Messages, outcome
 from tests.store.test_engine import Broken
 
@@ -371,7 +371,7 @@ def test_results_together_end_as_one_by_one(
         outside = Outside(now=clock)
         for new in news:
             accept(connection, outside, [new])
-        due: list[DueRecipient] = [due_recipient(row) for row in connection.execute(SELECT_DUE + "ORDER BY r.id")]
+        due: list[DueRecipient] = [DueRecipient(*row) for row in connection.execute(SELECT_DUE + " ORDER BY r.id")]
         outcomes = [
             outcome(due[which % len(due)], status, clock(), tries=tries, signature=signature)
             for which, status, tries, signature in results

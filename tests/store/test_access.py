@@ -251,7 +251,7 @@ def listed(store: Store, account: Account, kind: str) -> set[str]:
 @pytest.mark.parametrize("kind", ["credentials", "keys"])
 async def test_an_owner_may_have_so_many_at_once(store: Store, account: Account, kind: str) -> None:
     """Also when all are asked for in the same moment; the operator may always make one more."""
-    store = replace(store, access=replace(store.access, limits=CredentialLimits(working=3)))
+    store.access = replace(store.access, limits=CredentialLimits(working=3))
     made: list[str] = []
 
     async def make(*, by_owner: bool = True) -> None:
@@ -269,7 +269,7 @@ async def test_an_owner_may_have_so_many_at_once(store: Store, account: Account,
 @pytest.mark.parametrize("kind", ["credentials", "keys"])
 async def test_the_longest_revoked_are_forgotten(store: Store, account: Account, other: Account, kind: str) -> None:
     """So many revoked ones are shown beside those that work; another account's are left alone."""
-    store = replace(store, access=replace(store.access, limits=CredentialLimits(revoked=2)))
+    store.access = replace(store.access, limits=CredentialLimits(revoked=2))
 
     async def make(owner: Account) -> str:
         return (await new_secret(store, owner, kind, by_owner=True))[0]

@@ -7,9 +7,9 @@ import apsw
 import pytest
 
 from appliance.store.connection import INDEX_BYTES, ReservedIndex, open_reader, open_writer
-from appliance.store.engine import GroupCommit, statement
+from appliance.store.engine import Engine, GroupCommit
 from appliance.store.faults import StorageFault
-from appliance.store.sql import MOST_ROWS, Many
+from appliance.store.sql import MOST_ROWS, Many, run
 
 COLUMNS = 12
 
@@ -20,7 +20,7 @@ def test_what_a_write_binds_has_room(tmp_path: Path) -> None:
     for table in range(10):
         columns = ", ".join(f"c{number} TEXT" for number in range(COLUMNS))
         connection.execute(f"CREATE TABLE t{table} ({columns})")
-        insert = Many(f"INSERT INTO t{table} VALUES {{rows}}", f"({', '.join('?' * COLUMNS)})")
+        insert = Many(f"INSERT INTO t{table} VALUES {{({', '.join('?' * COLUMNS)})}}")
         for count in (*range(1, 9), MOST_ROWS):
             insert.run(connection, [("a text of some length",) * COLUMNS] * count)
     _, missed = connection.status(apsw.SQLITE_DBSTATUS_LOOKASIDE_MISS_FULL)
@@ -58,15 +58,15 @@ def path(tmp_path: Path) -> Path:
 async def test_the_server_has_it_from_the_start(path: Path) -> None:
     """What is written and read is as ever, and nothing stays open."""
     before, failures = descriptors(), list[StorageFault]()
-    writer = GroupCommit(path, failures.append)
+    engine = Engine(path, GroupCommit(path, failures.append))
     try:
         assert index_of(path).stat().st_size == INDEX_BYTES
-        await writer.write(statement("INSERT INTO notes VALUES ('first')", {}))
+        await engine.write(lambda c: run(c, "INSERT INTO notes VALUES ('first')", {}))
         reader = open_reader(path)
         assert reader.execute("SELECT text FROM notes").fetchall() == [("first",)]
         reader.close()
     finally:
-        await writer.close()
+        await engine.close()
     assert failures == []
     assert descriptors() == before
 

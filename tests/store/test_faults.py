@@ -10,8 +10,9 @@ import trio.testing
 
 from appliance.errors import Code, Refused
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.engine import GroupCommit, statement
+from appliance.store.engine import Engine, GroupCommit
 from appliance.store.faults import PagesDamaged, StorageFault, Unsynced, heard_by
+from appliance.store.sql import run
 
 UNSYNCED = "os_unix.c:44012: (5) full_fsync(/data/appliance.db-wal) - "
 
@@ -57,17 +58,18 @@ def test_damaged_pages_are_heard_of(tmp_path: Path) -> None:
 async def test_a_fault_that_is_heard_ends_all_writing(tmp_path: Path) -> None:
     """Also one that no commit of ours has met: it is told once, and later writes are refused."""
     failures: list[StorageFault] = []
-    writer = GroupCommit(tmp_path / "notes.db", failures.append)
+    path = tmp_path / "notes.db"
+    engine = Engine(path, GroupCommit(path, failures.append))
     try:
-        await writer.write(statement("CREATE TABLE notes (id INTEGER PRIMARY KEY)", {}))
+        await engine.write(lambda c: run(c, "CREATE TABLE notes (id INTEGER PRIMARY KEY)", {}))
         for _ in range(2):
             await trio.to_thread.run_sync(apsw.log, apsw.SQLITE_IOERR_FSYNC, UNSYNCED)
         await trio.testing.wait_all_tasks_blocked()
         assert [type(fault) for fault in failures] == [Unsynced]
         with pytest.raises(Refused) as refused:
-            await writer.write(statement("INSERT INTO notes VALUES (1)", {}))
+            await engine.write(lambda c: run(c, "INSERT INTO notes VALUES (1)", {}))
         assert refused.value.code is Code.TEMPORARY_FAILURE
     finally:
-        await writer.close()
+        await engine.close()
     apsw.log(apsw.SQLITE_IOERR_FSYNC, UNSYNCED)  # no listener any more
     assert len(failures) == 1

@@ -13,7 +13,8 @@ from tests.store.samples import Clock, Messages, record
 
 def small_blocks(store: Store) -> Store:
     """The store, searched in blocks of three messages."""
-    return replace(store, mail_log=replace(store.mail_log, block=3))
+    store.mail_log = replace(store.mail_log, block=3)
+    return store
 
 
 async def accept(store: Store, messages: Messages, count: int, to: str = "b@example.net") -> list[str]:
@@ -80,7 +81,7 @@ async def test_what_waits_is_found_either_way(
     store: Store, messages: Messages, account: Account, clock: Clock, few: int
 ) -> None:
     """By the index of waiting mail when that is little, by a search when it is much: the same messages."""
-    store = replace(store, mail_log=replace(store.mail_log, few_waiting=few))
+    store.mail_log = replace(store.mail_log, few_waiting=few)
     await accept(store, messages, 2)
     await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
     waiting = await accept(store, messages, 3)
@@ -91,7 +92,9 @@ async def test_what_waits_is_found_either_way(
 
 async def test_rare_ones_have_an_index(store: Store) -> None:
     """Searching what failed, or was a test, does not go through all messages."""
-    for among, index in ((mail_log._FAILED, "failed"), (mail_log._PARTIAL, "partial"), (mail_log._TESTS, "test")):
+    rare = {status.value: among for status, among in mail_log._RARE.items() if status is not None}
+    assert rare.keys() == {"failed", "partial"}
+    for index, among in {**rare, "test": mail_log._TESTS}.items():
         query = mail_log._BLOCK_END.format(among=among)
         wanted = {"account_id": "a", "before": "~", "block": 1}
         plan = store.engine.read(lambda c, q=query, w=wanted: c.execute(f"EXPLAIN QUERY PLAN {q}", w).fetchall())  # type: ignore[misc]

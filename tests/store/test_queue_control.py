@@ -269,7 +269,7 @@ async def test_what_is_on_its_way_is_not_cancelled(backend: Backend) -> None:
     message = await backend.deferred("a@one.example", "b@one.example")
     going, waiting = message.recipients
     control = backend.store.queue_control
-    control.attempt_begins([going.id])
+    backend.store.under_delivery.begin([going.id])
     assert await control.cancel(message.id, "enough") == 1
     assert control.waiting(message.id) == {going.id}
     with pytest.raises(Refused) as refused:
@@ -277,7 +277,7 @@ async def test_what_is_on_its_way_is_not_cancelled(backend: Backend) -> None:
     assert refused.value.code is Code.CONFLICT
     assert "being handed to a server" in refused.value.text
     assert backend.store.accounts.named("acme").credits == 99
-    control.attempt_recorded([going.id, waiting.id])
+    backend.store.under_delivery.end([going.id, waiting.id])
     assert await control.cancel(message.id, "enough") == 1
 
 
@@ -296,11 +296,11 @@ def test_no_attempt_begins_while_its_cancel_is_being_written() -> None:
 async def test_delivery_is_told_of_a_cancel(backend: Backend) -> None:
     """What delivery knows of a cancelled message may be out of date; nothing is being decided any more."""
     message = await backend.accept("a@one.example")
-    control = backend.store.queue_control
-    assert not control.was_cancelled(message.id)
-    await control.cancel(message.id, "enough")
-    assert control.was_cancelled(message.id)
-    assert not control.is_being_cancelled(message.id)
+    under_delivery = backend.store.under_delivery
+    assert not under_delivery.was_cancelled(message.id)
+    await backend.store.queue_control.cancel(message.id, "enough")
+    assert under_delivery.was_cancelled(message.id)
+    assert not under_delivery.is_being_cancelled(message.id)
 
 
 def test_only_so_many_cancels_are_remembered() -> None:
@@ -345,7 +345,7 @@ async def test_the_version_tells_of_other_processes(backend: Backend, tmp_path: 
 
 def test_a_summary_row_is_either_a_pool_or_a_domain() -> None:
     """The model says so by its empty fields."""
-    row = queue_control._waiting_mail(("", "new.example", 3, 1, "msg_" + "0" * 32, None))
+    row = queue_control._waiting_mail("", "new.example", 3, 1, "msg_" + "0" * 32, None)
     assert row == WaitingMail(None, "new.example", 2, 1, 0, None)
 
 

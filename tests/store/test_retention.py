@@ -235,7 +235,7 @@ async def test_a_slice_is_no_more_than_was_asked_for(store: Store, messages: Mes
 
 async def test_what_may_not_go_is_passed_over(store: Store, messages: Messages, clock: Clock) -> None:
     """Undelivered mail, however much of it is old, does not hide what comes after it."""
-    store = replace(store, deletion=replace(store.deletion, rows_scanned=2))
+    store.deletion = replace(store.deletion, rows_scanned=2)
     for _ in range(5):
         await store.messages.accept(messages.new("waits@example.net"))
     await store.queue.record(

@@ -5,7 +5,7 @@ import pytest
 
 from appliance.store.sql import MOST_ROWS, Many, changed, gathered
 
-INSERT = Many("INSERT INTO numbers (number, word) VALUES {rows} RETURNING number", "(?, 'the ' || ?)")
+INSERT = Many("INSERT INTO numbers (number, word) VALUES {(?, 'the ' || ?)} RETURNING number")
 
 
 def numbers() -> apsw.Connection:
@@ -29,7 +29,7 @@ def test_what_was_changed_is_counted() -> None:
     """Over all of the statements that many rows need, and not what was changed before."""
     connection = numbers()
     INSERT.run(connection, [(number, "") for number in range(40)])
-    delete = Many("DELETE FROM numbers WHERE number IN ({rows})", "?")
+    delete = Many("DELETE FROM numbers WHERE number IN ({?})")
     assert delete.count(connection, [(number,) for number in range(10, 60)]) == 30
     assert delete.count(connection, []) == 0
     assert changed(connection, "DELETE FROM numbers WHERE number < :most", {"most": 4}) == 4
