@@ -27,6 +27,7 @@ from appliance.store import Store
 from appliance.store.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import (
+    OUR_FAULT,
     SECURITY_HEADERS,
     Answer,
     Headers,
@@ -239,8 +240,7 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
     error = translated(error)  # a full or failing disk is not a bug
     if not isinstance(error, Refused):
         log.exception("request failed", request_id=request_id, method=method, path=path[:200])
-        text = "Something went wrong on our side. The log has the details."
-        return error_answer(Code.INTERNAL_ERROR, text, request_id)
+        return error_answer(Code.INTERNAL_ERROR, OUR_FAULT, request_id)
     if error.__cause__ is not None and error.status >= 500:
         log.error("request refused", request_id=request_id, cause=repr(error.__cause__))
     answer = refusal_answer(error, request_id)

@@ -86,7 +86,6 @@ MESSAGE_ID = parameter("id", "path", "The `id` of the send response.", {"type": 
 EMAIL_OPERATIONS = (
     Operation(
         "POST /emails",
-        "Accept a message for delivery.",
         (202, Receipt, "Accepted and on disk. A retry also has `Idempotent-Replayed` and `Original-Request-ID`."),
         (
             Code.INVALID_REQUEST,
@@ -107,13 +106,14 @@ EMAIL_OPERATIONS = (
         SEND,
         (_KEY,),
         ("Idempotent-Replayed", "Original-Request-ID"),
+        summary="Accept a message for delivery.",
     ),
     Operation(
         "GET /emails/{id}",
-        "Read a message and what became of each recipient.",
         (200, MessageObject, "The message."),
         (Code.UNAUTHORIZED, Code.NOT_FOUND),
         security=SEND,
         parameters=(MESSAGE_ID,),
+        summary="Read a message and what became of each recipient.",
     ),
 )

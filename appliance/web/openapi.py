@@ -21,13 +21,13 @@ from appliance.web.api.suppressions import SuppressionRoutes
 from appliance.web.api.templates import TemplateRoutes
 from appliance.web.api.webhook import WebhookRoutes
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
+from appliance.web.app import HealthRoutes, Routes
 from appliance.web.field_descriptions import describe_fields
-from appliance.web.health import HealthRoutes
 from appliance.web.operations import Json, Operation, operations_of
 
 REFERENCE = "#/components/schemas/{name}"
 
-ROUTES: tuple[type, ...] = (
+ROUTES: tuple[type[Routes], ...] = (
     LoginRoutes,
     SessionRoutes,
     AccountRoutes,
