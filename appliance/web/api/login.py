@@ -163,7 +163,7 @@ class LoginRoutes(Routes):
     async def _renew(self, cookie: str) -> Response:
         given = self.services.cookies.read(cookie)
         if given is None:  # the signature is wrong: a guess like any other
-            refused = await self.services.auth.wrong_guess(client_address())
+            refused = await self.services.auth.credentials.wrong_guess(client_address())
             ended = Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)
             return self._with_cookie(await refusal(ended), None)
         renewal = await self.store.sessions.renew(*given, client_address(), user_agent())
