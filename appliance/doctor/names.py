@@ -1,7 +1,8 @@
 """How other servers see this machine: its name and addresses in DNS, port 25, blocklists."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 
 import trio
@@ -133,49 +134,35 @@ async def check_port(resolver: Resolver, config: Config, outside: Outside) -> li
     relay = delivery.mode is DeliveryMode.RELAY
     port = delivery.relay_port if relay else delivery.mx_port
     if relay and delivery.relay_host:
-        return judge_port([await _probe_relay(resolver, config, outside)], port, relay=True)
+        # As delivery does: the operator named the relay, so its address may be a private one.
+        under_tls = delivery.relay_tls is RelayTls.IMPLICIT
+        probe = await _probe(resolver, outside, delivery.relay_host, port, lambda _: None, under_tls=under_tls)
+        return judge_port([probe], port, relay=True)
     found: dict[str, MailServerProbe] = {}
 
-    async def one(target: str) -> None:
-        found[target] = await _probe_domain(resolver, config, outside, target)
+    async def one(domain: str) -> None:
+        try:
+            best = min((await resolver.mx(domain)).records, key=lambda each: each.preference)
+        except LookupFailed as failed:
+            found[domain] = MailServerProbe(domain, None, failed.text, dialled=False)
+        else:
+            refused = partial(refusal, allowed=delivery.allow_networks)
+            found[domain] = await _probe(resolver, outside, best.host, delivery.mx_port, refused)
 
     async with trio.open_nursery() as nursery:
-        for target in PROBED_DOMAINS:
-            nursery.start_soon(one, target)
-    return judge_port([found[target] for target in PROBED_DOMAINS], port, relay=relay)
-
-
-async def _probe_domain(resolver: Resolver, config: Config, outside: Outside, domain: str) -> MailServerProbe:
-    try:
-        exchangers = (await resolver.mx(domain)).records
-    except LookupFailed as failed:
-        return MailServerProbe(domain, None, failed.text, dialled=False)
-    best = min(exchangers, key=lambda each: each.preference)
-
-    async def greeting(address: Address) -> str:
-        return await _greeting(outside, str(address), config.delivery.mx_port)
-
-    return await _probe(resolver, best.host, lambda address: refusal(address, config.delivery.allow_networks), greeting)
-
-
-async def _probe_relay(resolver: Resolver, config: Config, outside: Outside) -> MailServerProbe:
-    """As delivery does: the operator named the relay, so its address may be a private one."""
-    delivery = config.delivery
-
-    async def greeting(address: Address) -> str:
-        if delivery.relay_tls is not RelayTls.IMPLICIT:
-            return await _greeting(outside, str(address), delivery.relay_port)
-        await (await outside.dial(str(address), delivery.relay_port)).aclose()
-        return UNDER_TLS
-
-    return await _probe(resolver, delivery.relay_host, lambda _: None, greeting)
+        for domain in PROBED_DOMAINS:
+            nursery.start_soon(one, domain)
+    return judge_port([found[domain] for domain in PROBED_DOMAINS], port, relay=relay)
 
 
 async def _probe(
     resolver: Resolver,
+    outside: Outside,
     host_name: str,
+    port: int,
     refused: Callable[[Address], str | None],
-    greeting: Callable[[Address], Awaitable[str]],
+    *,
+    under_tls: bool = False,
 ) -> MailServerProbe:
     try:
         found = await addresses_of(resolver, host_name)
@@ -188,7 +175,11 @@ async def _probe(
             continue
         try:
             with trio.fail_after(PROBE_TIMEOUT):
-                return MailServerProbe(host_name, await greeting(address))
+                async with await outside.dial(str(address), port) as stream:
+                    if under_tls:
+                        return MailServerProbe(host_name, UNDER_TLS)
+                    greeting = bytes(await stream.receive_some(GREETING_BYTES)).decode("ascii", "replace").strip()
+                    return MailServerProbe(host_name, greeting or "it hung up")
         except trio.TooSlowError:
             reason = f"no answer from {address} within {PROBE_TIMEOUT:.0f} s"
         except OSError as error:
@@ -196,12 +187,6 @@ async def _probe(
         except trio.BrokenResourceError:
             reason = f"{address}: the connection was closed"
     return MailServerProbe(host_name, None, reason)
-
-
-async def _greeting(outside: Outside, address: str, port: int) -> str:
-    async with await outside.dial(address, port) as stream:
-        said = await stream.receive_some(GREETING_BYTES)
-        return bytes(said).decode("ascii", "replace").strip() or "it hung up"
 
 
 # ---- blocklists

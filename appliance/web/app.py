@@ -5,7 +5,7 @@ Whatever a route raises is answered with the error object.
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import trio
@@ -35,7 +35,6 @@ from appliance.web.operations import PAGE_LIMIT, Operation, operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
-T = TypeVar("T")
 View = Callable[..., Awaitable[Response]]
 
 log = get_logger("web")
@@ -104,7 +103,7 @@ def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterab
 
 
 def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awaitable[Any]]) -> View:
-    """Call the handler by position: with the user, if the operation needs one, and with the parameter of the path."""
+    """Call the handler by position: with the user if the operation needs one, the parameter of the path, the body."""
 
     async def view(**parameters: str) -> Response:
         given: list[object] = list(parameters.values())
@@ -113,6 +112,11 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
             if operation.role is Role.ADMIN and user.role is not Role.ADMIN:  # who may do what a customer may
                 raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
             given.insert(0, user)
+        if operation.body is not None:
+            check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
+            body = await request.get_data()
+            assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
+            given.append(decode_body(body, operation.body))
         shown = await handler(*given)
         return shown if isinstance(shown, Response) else answer(shown, operation.success[0])
 
@@ -134,14 +138,6 @@ async def current_user(auth: Authenticator) -> tuple[User, Claims]:
     """The user of the token in the current request; refused without a valid one."""
     _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
     return await auth.user(authorization, address)
-
-
-async def json_request(kind: type[T]) -> T:
-    """The body of the current request, validated as this type."""
-    check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
-    body = await request.get_data()
-    assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
-    return decode_body(body, kind)
 
 
 def whole_number(name: str, usual: int, most: int) -> int:

@@ -32,7 +32,10 @@ _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`."""
+    """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`.
+
+    The handler is called with the user, if one is needed, with the parameter of the path, and with the decoded body.
+    """
 
     name: str
     success: tuple[int, type, str]  # status, what is answered, and a sentence on it
@@ -41,7 +44,7 @@ class Operation:
     security: tuple[Json, ...] = ()
     parameters: tuple[Json, ...] = ()
     headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
-    role: Role | None = None  # the method is called with a user who has this role, authenticated before
+    role: Role | None = None  # the method is called with a user who has this role
     summary: str = ""
 
     def __call__(self, handler: Handler) -> Handler:

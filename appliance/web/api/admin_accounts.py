@@ -13,7 +13,7 @@ from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.web.answer import Time, object_from
-from appliance.web.app import Routes, client_address, json_request, page_limit, request_id
+from appliance.web.app import Routes, client_address, page_limit, request_id
 from appliance.web.operations import PAGING, for_admins, identifier
 
 
@@ -82,9 +82,8 @@ class AdminAccountRoutes(Routes):
     @for_admins(
         "POST /v1/admin/accounts", (201, ManagedAccountAnswer, "The account."), Code.CONFLICT, body=NewAccountRequest
     )
-    async def create(self, _admin: User) -> ManagedAccountAnswer:
+    async def create(self, _admin: User, body: NewAccountRequest) -> ManagedAccountAnswer:
         """Create an account and the user who logs in to it."""
-        body = await json_request(NewAccountRequest)
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
         made = await self.store.accounts.create(name, email, password_hash, body.role, body.credits)
@@ -120,9 +119,8 @@ class AdminAccountRoutes(Routes):
         body=CreditsRequest,
         parameters=(_ID,),
     )
-    async def credit(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
+    async def credit(self, _admin: User, account_id: str, body: CreditsRequest) -> ManagedAccountAnswer:
         """Change an account's credits."""
-        body = await json_request(CreditsRequest)
         accounts = self.store.accounts
         found = accounts.find(account_id)
         if (body.change is UNSET) == (body.balance is UNSET):

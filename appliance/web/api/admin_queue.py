@@ -10,7 +10,7 @@ from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.model.mail import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.pools import EVERY
-from appliance.web.app import Routes, check_line, json_request, request_id
+from appliance.web.app import Routes, check_line, request_id
 from appliance.web.operations import Json, for_admins, parameter
 
 SHOWN_POOLS = 100  # of the queue, the largest first
@@ -70,9 +70,8 @@ class AdminQueueRoutes(Routes):
         body=PauseRequest,
         parameters=(_POOL,),
     )
-    async def pause(self, _admin: User, pool: str) -> PoolHeldAnswer:
+    async def pause(self, _admin: User, pool: str, body: PauseRequest) -> PoolHeldAnswer:
         """Hold the mail of a pool until it is resumed."""
-        body = await json_request(PauseRequest)
         check_line("reason", body.reason)
         await self.store.pools.hold(_name(pool), body.reason)
         return PoolHeldAnswer(pool, True, self.store.pools.holds()[pool].reason, request_id())

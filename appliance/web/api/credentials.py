@@ -14,7 +14,7 @@ from appliance.message.characters import LINE_PATTERN
 from appliance.model.mail import Scope, User
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import Routes, check_line, json_request, page_limit, request_id
+from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, for_customers, identifier
 
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
@@ -80,11 +80,10 @@ class SmtpCredentialRoutes(Routes):
         Code.CONFLICT,
         body=SmtpCredentialRequest,
     )
-    async def create(self, user: User) -> NewSmtpCredentialAnswer:
+    async def create(self, user: User, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
         """Create an SMTP credential."""
-        name = (await json_request(SmtpCredentialRequest)).name
-        check_line("name", name)
-        name = name.strip()
+        check_line("name", body.name)
+        name = body.name.strip()
         username, password = await self.store.access.create_credential(user.account_id, name, by_owner=True)
         created_at = rfc3339(self.store.access.credential(user.account_id, username).created_at)
         return NewSmtpCredentialAnswer(username, password, name, created_at, request_id())
@@ -150,9 +149,8 @@ class ApiKeyRoutes(Routes):
         return ApiKeysAnswer(shown, following, request_id())
 
     @for_customers("POST /v1/api-keys", (201, NewApiKeyAnswer, "The key."), Code.CONFLICT, body=ApiKeyRequest)
-    async def create(self, user: User) -> NewApiKeyAnswer:
+    async def create(self, user: User, body: ApiKeyRequest) -> NewApiKeyAnswer:
         """Create an API key."""
-        body = await json_request(ApiKeyRequest)
         check_line("name", body.name)
         key_id, key = await self.store.access.create_key(
             user.account_id, scope=body.scope, test=body.test, name=body.name.strip(), by_owner=True

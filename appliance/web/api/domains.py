@@ -22,7 +22,7 @@ from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name
 from appliance.model.mail import Domain, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
-from appliance.web.app import ApiServices, Routes, json_request, page_limit, request_id
+from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.operations import PAGING, Json, for_customers, parameter
 
 DNS_TIMEOUT = 12.0  # seconds for all records together
@@ -130,9 +130,8 @@ class DomainRoutes(Routes):
         Code.CONFLICT,
         body=DomainRequest,
     )
-    async def add(self, user: User) -> DomainAnswer:
+    async def add(self, user: User, body: DomainRequest) -> DomainAnswer:
         """Add a domain; it may be sent from once it is verified."""
-        body = await json_request(DomainRequest)
         added = await self.store.domains.register(user.account_id, domain_name(body.domain))
         wanted = await self.lookups.records(user.account_id, added.name)
         return _answer(added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted])

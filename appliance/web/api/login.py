@@ -19,7 +19,7 @@ from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import ApiServices, Routes, answer, client_address, json_request, refusal, request_id
+from appliance.web.app import ApiServices, Routes, answer, client_address, refusal, request_id
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers, identifier
 from appliance.web.session_cookie import COOKIE_NAME
 
@@ -128,10 +128,9 @@ class LoginRoutes(Routes):
         LoginRequest,
         headers=("Set-Cookie",),
     )
-    async def login(self) -> Response:
+    async def login(self, wanted: LoginRequest) -> Response:
         """Get a customer token, good for 12 hours, and a cookie to renew it by."""
-        wanted, address = await json_request(LoginRequest), client_address()
-        email = wanted.email.strip().lower()
+        address, email = client_address(), wanted.email.strip().lower()
         user = self.store.accounts.user_by_email(email) if "\0" not in email else None
         if not await self._is_right(email, wanted.password, user) or user is None:
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
@@ -186,9 +185,8 @@ class LoginRoutes(Routes):
     @for_customers(
         "POST /v1/auth/password", (200, ChangedObject, "Changed; log in again."), Code.FORBIDDEN, body=PasswordRequest
     )
-    async def password(self, user: User) -> Response:
+    async def password(self, user: User, wanted: PasswordRequest) -> Response:
         """Change the password, and with it end every session of the user."""
-        wanted = await json_request(PasswordRequest)
         new = check_new(wanted.new_password, "new_password")
         if not await self._is_right(user.email, wanted.current_password, user):
             raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")

@@ -13,7 +13,7 @@ from appliance.message.template import Variable
 from appliance.model.mail import Caller, MessageStatus, Source, User
 from appliance.times import SECOND
 from appliance.web.api.templates import BODY, LINE
-from appliance.web.app import ApiServices, Routes, json_request, request_id
+from appliance.web.app import ApiServices, Routes, request_id
 from appliance.web.operations import for_customers
 
 TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
@@ -79,9 +79,8 @@ class SendTestRoutes(Routes):
         Code.RATE_LIMITED,
         body=TestMailRequest,
     )
-    async def send(self, user: User) -> TestMailAnswer:
+    async def send(self, user: User, body: TestMailRequest) -> TestMailAnswer:
         """Send a test to one address: free of charge, really delivered, at most every 15 seconds."""
-        body = await json_request(TestMailRequest)
         caller = self.store.access.caller_by_account(user.account_id)
         assert caller is not None  # noqa: S101 - its user has just been let in
         self.services.intake.check_open(caller)

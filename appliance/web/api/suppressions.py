@@ -12,7 +12,7 @@ from appliance.message.characters import LINE_PATTERN
 from appliance.message.schema import Mailbox
 from appliance.model.mail import User
 from appliance.web.answer import DeletedAnswer, Time, object_from
-from appliance.web.app import Routes, check_line, json_request, page_limit, request_id
+from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.operations import PAGING, for_customers, parameter
 
 BY_HAND = "added by hand"
@@ -63,9 +63,8 @@ class SuppressionRoutes(Routes):
     @for_customers(
         "POST /v1/suppressions", (201, SuppressionAnswer, "The entry, new or as it was."), body=SuppressionRequest
     )
-    async def add(self, user: User) -> SuppressionAnswer:
+    async def add(self, user: User, body: SuppressionRequest) -> SuppressionAnswer:
         """Suppress an address."""
-        body = await json_request(SuppressionRequest)
         check_line("reason", body.reason)
         key = parse(body.address, "address").key
         may_store = self.services.intake.quota.bytes()

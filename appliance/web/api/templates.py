@@ -12,7 +12,7 @@ from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model.mail import StoredTemplate, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
-from appliance.web.app import Routes, json_request, page_limit, request_id
+from appliance.web.app import Routes, page_limit, request_id
 from appliance.web.operations import BEFORE_PARAMETER, PAGING, Json, for_customers, identifier, limit_parameter
 
 NO_TEMPLATE = "There is no template with this alias."
@@ -92,10 +92,7 @@ class TemplateRoutes(Routes):
         return TemplatesAnswer(shown, found[-1].alias if more else None, request_id())
 
     @for_customers(
-        "GET /v1/templates/{alias}",
-        (200, TemplateAnswer, "The template."),
-        Code.NOT_FOUND,
-        parameters=(_ALIAS,),
+        "GET /v1/templates/{alias}", (200, TemplateAnswer, "The template."), Code.NOT_FOUND, parameters=(_ALIAS,)
     )
     async def show(self, user: User, alias: str) -> TemplateAnswer:
         """Read the current version of a template."""
@@ -111,9 +108,8 @@ class TemplateRoutes(Routes):
         body=TemplateRequest,
         parameters=(_ALIAS,),
     )
-    async def save(self, user: User, alias: str) -> TemplateAnswer:
+    async def save(self, user: User, alias: str, body: TemplateRequest) -> TemplateAnswer:
         """Store a template as a new version."""
-        body = await json_request(TemplateRequest)
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
         stored = await self.store.templates.save(

@@ -10,7 +10,7 @@ from appliance.model.mail import User
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer
-from appliance.web.app import Routes, json_request, request_id
+from appliance.web.app import Routes, request_id
 from appliance.web.operations import for_customers
 
 WEBHOOK_URL_LENGTH = 2048  # characters
@@ -71,9 +71,8 @@ class WebhookRoutes(Routes):
         (200, SavedWebhookAnswer, "The webhook as saved, with its `secret` if it is new."),
         body=WebhookRequest,
     )
-    async def save(self, user: User) -> SavedWebhookAnswer:
+    async def save(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
         """Save where events are posted, which ones, and whether."""
-        body = await json_request(WebhookRequest)
         wanted = set(EventType) if body.events is UNSET else set(body.events)
         options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
         if (fault := await self.services.check_webhook_url(body.url)) is not None:
