@@ -62,7 +62,6 @@ _HOST = re.compile(
 _SLASHES = re.compile("/+")
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _CLOSE = (b"connection", b"close")
-_NONE_DOUBLED: frozenset[bytes] = frozenset()
 
 log = get_logger("web")
 
@@ -87,9 +86,9 @@ class Edge:
             await self.pages(scope, receive, send)
             return
         request_id = self.outside.identifier("req")
-        exchange = _AsgiExchange(receive, send, scope["peer"], secure=scope["scheme"] == "https")
+        exchange = _AsgiExchange(receive, send, scope, request_id)
         try:
-            answer = await self._answer(scope, exchange, request_id)
+            answer = await self._answer(scope, exchange)
         except ClientGone:
             return
         except Exception as error:
@@ -100,23 +99,21 @@ class Edge:
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
         """The answer to a `POST /emails` that was read whole, and whether the connection must be closed after it."""
         request_id = self.outside.identifier("req")
-        exchange = _Exchange(_once(request.body), peer, secure=secure)
+        exchange = _Exchange(_once(request.body), request.headers, peer, request_id, secure=secure)
         exchange.expects_body = request.headers[b"content-length"] != b"0"
         try:
-            address = self.client_address(peer, request.headers)
-            answer = await self._send(request.headers, _NONE_DOUBLED, address, exchange, request_id)
+            answer = await self._send(exchange, self.client_address(peer, request.headers))
         except Exception as error:
             answer = _failure(error, request_id, "POST", "/emails")
         status, headers, body = answer
         return (status, exchange.framed(headers), body), exchange.expects_body
 
-    async def _answer(self, scope: AsgiScope, exchange: "_AsgiExchange", request_id: str) -> Answer | None:
-        headers = dict(scope["headers"])
-        doubled = _NONE_DOUBLED
-        if len(headers) < len(scope["headers"]):  # a proxy in between may have read the other one
+    async def _answer(self, scope: AsgiScope, exchange: "_AsgiExchange") -> Answer | None:
+        headers = exchange.headers
+        if len(headers) < len(scope["headers"]):
             times = Counter(name for name, _ in scope["headers"])
-            doubled = frozenset(name for name in times if times[name] > 1)
-        if b"authorization" in doubled:
+            exchange.doubled = frozenset(name for name in times if times[name] > 1)
+        if b"authorization" in exchange.doubled:
             raise Refused(Code.UNAUTHORIZED, "Send one Authorization header, not several.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         given = scope["path"]
@@ -126,23 +123,17 @@ class Edge:
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
-            return await self._send(headers, doubled, address, exchange, request_id)
+            return await self._send(exchange, address)
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
-            return await self._read(headers, address, exchange, request_id, path.removeprefix("/emails/"))
-        await self._pass_on(scope, headers, address, exchange, request_id)
+            return await self._read(exchange, address, path.removeprefix("/emails/"))
+        await self._pass_on(scope, exchange, address)
         return None
 
     # ---- POST /emails
 
-    async def _send(
-        self,
-        headers: dict[bytes, bytes],
-        doubled: frozenset[bytes],
-        address: str,
-        exchange: "_Exchange",
-        request_id: str,
-    ) -> Answer:
+    async def _send(self, exchange: "_Exchange", address: str) -> Answer:
+        headers, request_id = exchange.headers, exchange.request_id
         caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         if self.stopping.is_set():
@@ -152,7 +143,7 @@ class Edge:
         length = declared_length(headers, self.settings.max_body)
         check_content_type(headers.get(b"content-type", b""))
         check_encoding(headers.get(b"content-encoding"))
-        key = _idempotency_key(headers, doubled)
+        key = _idempotency_key(headers, exchange.doubled)
         self.intake.check_open(caller)
         memory = self.budgets.of_account(caller.account_id)
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
@@ -168,32 +159,29 @@ class Edge:
 
     # ---- GET /emails/{id}
 
-    async def _read(
-        self, headers: dict[bytes, bytes], address: str, exchange: "_Exchange", request_id: str, message_id: str
-    ) -> Answer:
-        caller = await self.auth.caller(headers.get(b"authorization"), address)
+    async def _read(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
+        caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         if not caller.may_read:
             raise Refused(Code.UNAUTHORIZED, "this key may only send")
         message = self.store.messages.read(caller.account_id, message_id)
         if message is None:
             raise Refused(Code.NOT_FOUND, "There is no message with this id.")
-        body = message_json(message, request_id)
-        return 200, json_answer(body, request_id), body
+        body = message_json(message, exchange.request_id)
+        return 200, json_answer(body, exchange.request_id), body
 
     # ---- everything else
 
-    async def _pass_on(
-        self, scope: AsgiScope, headers: dict[bytes, bytes], address: str, exchange: "_AsgiExchange", request_id: str
-    ) -> None:
+    async def _pass_on(self, scope: AsgiScope, exchange: "_AsgiExchange", address: str) -> None:
         """Let Quart answer, with a small body, read whole, from a user who may send one."""
+        headers = exchange.headers
         if not _HOST.fullmatch(headers.get(b"host", b"")):
             raise Refused(Code.INVALID_REQUEST, "Host: must be a host name or an IP address, with or without a port")
         authorization = headers.get(b"authorization")
-        scope["appliance"] = (request_id, address, authorization)
+        scope["appliance"] = (exchange.request_id, address, authorization)
         if not scope["path"].startswith("/v1/"):
             # No route outside /v1 takes a body: one that was announced stays unread.
-            await self.pages(scope, _once(b""), exchange.passing_on(request_id))
+            await self.pages(scope, _once(b""), exchange.pass_on)
             return
         length = declared_length(headers, V1_BODY)
         memory = self.budgets.of_network(client_network(address))
@@ -205,7 +193,7 @@ class Edge:
             self.rate.take(f"user:{user.id}")
             self.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
-            await self.pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
+            await self.pages(scope, _once(bytes(body)), exchange.pass_on)
 
     # ---- checks
 
@@ -269,20 +257,25 @@ def _idempotency_key(headers: dict[bytes, bytes], doubled: frozenset[bytes]) -> 
     if key is None:
         raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
     if b"idempotency-key" in doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
-        raise Refused(
-            Code.INVALID_REQUEST, f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
-        )
+        text = f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
+        raise Refused(Code.INVALID_REQUEST, text)
     return key.decode("ascii")
 
 
 class _Exchange:
     """One request and its answer, and whether its body is still to be read."""
 
-    def __init__(self, receive: Receive, peer: Peer, *, secure: bool) -> None:
+    doubled: frozenset[bytes] = frozenset()  # headers that occur twice: a proxy in between may have read the other one
+    expects_body = False
+
+    def __init__(
+        self, receive: Receive, headers: dict[bytes, bytes], peer: Peer, request_id: str, *, secure: bool
+    ) -> None:
         self._receive = receive
+        self.headers = headers
         self.peer = peer
+        self.request_id = request_id
         self._secure = secure
-        self.expects_body = False
 
     async def receive(self) -> dict[str, Any]:
         """The next ASGI event of the body."""
@@ -302,8 +295,9 @@ class _Exchange:
 
 
 class _AsgiExchange(_Exchange):
-    def __init__(self, receive: Receive, send: AsgiSend, peer: Peer, *, secure: bool) -> None:
-        super().__init__(receive, peer, secure=secure)
+    def __init__(self, receive: Receive, send: AsgiSend, scope: AsgiScope, request_id: str) -> None:
+        secure = scope["scheme"] == "https"
+        super().__init__(receive, dict(scope["headers"]), scope["peer"], request_id, secure=secure)
         self._send = send
 
     async def send(self, answer: Answer) -> None:
@@ -314,19 +308,15 @@ class _AsgiExchange(_Exchange):
     async def _start(self, status: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})
 
-    def passing_on(self, request_id: str) -> AsgiSend:
+    async def pass_on(self, event: Any) -> None:
         """The ASGI `send` for Quart: adds the request id, and the security headers that the answer does not set."""
-
-        async def send(event: Any) -> None:
-            if event["type"] == "http.response.start":
-                given = {name for name, _ in event["headers"]}
-                ours = [header for header in SECURITY_HEADERS if header[0] not in given]
-                identified = (b"x-request-id", request_id.encode("ascii"))
-                await self._start(event["status"], [*event["headers"], identified, *ours])
-            else:
-                await self._send(event)
-
-        return send
+        if event["type"] == "http.response.start":
+            given = {name for name, _ in event["headers"]}
+            ours = [header for header in SECURITY_HEADERS if header[0] not in given]
+            identified = (b"x-request-id", self.request_id.encode("ascii"))
+            await self._start(event["status"], [*event["headers"], identified, *ours])
+        else:
+            await self._send(event)
 
 
 def _once(body: bytes) -> Receive:

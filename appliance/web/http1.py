@@ -80,9 +80,6 @@ class Http1(hypercorn.H11Protocol):
 
     app: Application  # type: ignore[assignment]  # called in place, without hypercorn's wrapper
     connection: h11.Connection  # for one request and its answer
-    _new_request_id: Callable[[], str]
-    _read_more: Callable[[], Awaitable[bytes]]
-    _peer: Peer
 
     def listen(self, new_request_id: Callable[[], str], read_more: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
         """Finish construction: hypercorn's own `__init__` has a fixed signature."""

@@ -16,7 +16,8 @@ from appliance.intake.account_rules import domain_name
 from appliance.message.limits import MAILBOX_LENGTH, TAG_LENGTH
 from appliance.model.dashboard import MailFilter, MailPage
 from appliance.model.mail import MessageStatus, RecipientStatus, Source, User
-from appliance.web.answer import Time, object_from
+from appliance.times import rfc3339
+from appliance.web.answer import Time
 from appliance.web.api.message_body import BodyAnswer, MessageBodies
 from appliance.web.api.timeline import MessageDetails, encoded_details
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
@@ -149,7 +150,8 @@ def _encoded_page(found: MailPage, request_id: str) -> bytes:
     shown = []
     for each in found.messages:
         recipients = [ListedRecipientObject(one.email, one.status) for one in each.recipients]
-        shown.append(object_from(ListedMessageObject, each, tags=list(each.tags), recipients=recipients))
+        own = each.id, each.status, each.source, each.sender, each.subject, list(each.tags), each.recipient_count
+        shown.append(ListedMessageObject(*own, recipients, rfc3339(each.created_at)))
     return msgspec.json.encode(EmailsAnswer(shown, found.next, request_id))
 
 

@@ -12,7 +12,8 @@ from appliance.errors import Code
 from appliance.intake.limits import RequestRate
 from appliance.model.mail import User
 from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
-from appliance.web.answer import Time, object_from
+from appliance.times import rfc3339
+from appliance.web.answer import Time, time_or_none
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.operations import BEFORE_PARAMETER, for_customers, limit_parameter, parameter
 
@@ -111,6 +112,11 @@ def _encoded(found: list[WebhookDelivery], limit: int, config: Config, request_i
     return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id))
 
 
-def _delivery(delivery: WebhookDelivery, config: Config) -> DeliveryObject:
-    most = max(len(config.webhooks.retry_delays) + 1, delivery.attempt)  # the schedule may have been shortened since
-    return object_from(DeliveryObject, delivery, max_attempts=most, request_body=excerpt(delivery.request_body))
+def _delivery(post: WebhookDelivery, config: Config) -> DeliveryObject:
+    most = max(len(config.webhooks.retry_delays) + 1, post.attempt)  # the schedule may have been shortened since
+    event = post.id, post.event_id, post.type, post.message_id, post.recipient_id
+    sent = post.url, post.trigger, post.status, post.attempt, most, excerpt(post.request_body)
+    got = post.response_status, post.response_body, post.error, post.duration_ms
+    times = rfc3339(post.created_at), time_or_none(post.attempted_at), time_or_none(post.next_attempt_at)
+    shown = (*event, *sent, *got, *times)
+    return DeliveryObject(*shown)
