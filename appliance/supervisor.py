@@ -195,7 +195,7 @@ def _announce(config: Config, **urls: list[str]) -> None:
 def _adopt(config: Config, shared: services.IntakeServices, edge: Edge) -> None:
     set_level(config.server.log_level)
     shared.adopt(config.limits)
-    edge.adopt(config.http)
+    edge.settings = config.http
 
 
 async def _handle_signals(

@@ -11,7 +11,7 @@ from appliance.cli.output import printable, record, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.doctor.facts import Finding
+    from appliance.doctor import Finding
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 

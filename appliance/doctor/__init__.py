@@ -1,1 +1,49 @@
-"""`appliance doctor`: observes everything that mail depends on, and reports what is wrong and what to do."""
+"""`appliance doctor`: observes everything that mail depends on, and reports findings: what is wrong and what to do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FindingLevel(StrEnum):
+    """How serious a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"  # mail is delivered, but something is wrong or could not be checked
+    FAULT = "fault"  # mail is not delivered, or not trusted by receivers
+
+
+@dataclass(frozen=True, slots=True)
+class RecordToPublish:
+    """A DNS record, as it is written in a zone."""
+
+    name: str
+    type: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: `check` is the kind of thing, `subject` which one, `text` its state."""
+
+    level: FindingLevel
+    check: str
+    subject: str
+    text: str
+    advice: str = ""
+    records: tuple[RecordToPublish, ...] = ()
+
+
+def ok(check: str, subject: str, text: str) -> Finding:
+    return Finding(FindingLevel.OK, check, subject, text)
+
+
+def warning(check: str, subject: str, text: str, advice: str = "", *records: RecordToPublish) -> Finding:
+    return Finding(FindingLevel.WARNING, check, subject, text, advice, records)
+
+
+def fault(check: str, subject: str, text: str, advice: str, *records: RecordToPublish) -> Finding:
+    return Finding(FindingLevel.FAULT, check, subject, text, advice, records)
+
+
+def not_looked_up(check: str, subject: str, why: str) -> Finding:
+    return warning(check, subject, f"could not be looked up: {why}", "Check dns.resolvers.")

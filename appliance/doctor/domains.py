@@ -1,10 +1,11 @@
-"""Findings on the DNS records of a From domain: DKIM, SPF, DMARC, MX. Pure: no I/O, no state."""
+"""Findings on the DNS records of a From domain: DKIM, SPF, DMARC, MX."""
 
 import re
 
-from appliance.dns.check import CheckedRecord, RecordStatus
+from appliance.dns.check import CheckedRecord, RecordStatus, addresses_of
 from appliance.dns.records import RecordKind
-from appliance.doctor.facts import Finding, FindingLevel, MxFacts, RecordToPublish, ok, warning
+from appliance.dns.resolver import DnsFault, LookupFailed, Mx, Resolver
+from appliance.doctor import Finding, FindingLevel, RecordToPublish, not_looked_up, ok, warning
 
 RECORD_LENGTH = 450  # characters of a record that are shown, and of one that our term may be added to
 _PLAIN = re.compile(r"[ !#-\[\]-~]+")  # what needs no escapes in a zone
@@ -19,16 +20,12 @@ def judge_record(domain: str, checked: CheckedRecord) -> list[Finding]:
     if checked.status is RecordStatus.OK:
         return [ok(name, subject, f"is published{f' ({checked.note})' if checked.note else ''}")]
     if checked.status is RecordStatus.UNKNOWN:
-        return [warning(name, subject, f"could not be looked up: {checked.note}", "Check dns.resolvers.")]
+        return [not_looked_up(name, subject, checked.note)]
     text = "is missing" if checked.status is RecordStatus.MISSING else f"is not as it should be: {checked.note}"
     paste = () if _needs_manual_repair(checked) else (RecordToPublish(record.name, record.type, _value(checked)),)
-    return [Finding(_level(checked), name, subject, text, _advice(checked), paste)]
-
-
-def _level(checked: CheckedRecord) -> FindingLevel:
-    record = checked.record
     helps_only = record.kind is RecordKind.DMARC or not record.needed or "k=ed25519" in record.value
-    return FindingLevel.WARNING if helps_only else FindingLevel.FAULT
+    level = FindingLevel.WARNING if helps_only else FindingLevel.FAULT
+    return [Finding(level, name, subject, text, _advice(checked), paste)]
 
 
 def _needs_manual_repair(checked: CheckedRecord) -> bool:
@@ -61,21 +58,21 @@ def _advice(checked: CheckedRecord) -> str:
     return f"Publish this record in place of: {found}"
 
 
-def judge_keys(domain: str, has_keys: bool) -> list[Finding]:
-    if has_keys:
-        return []
-    text = "has no signing keys yet: they are made with its first message"
-    return [warning("dkim", domain, text, "Make them now, and publish what is shown: appliance domain records.")]
-
-
-def judge_mx(facts: MxFacts) -> list[Finding]:
+async def check_mx(resolver: Resolver, domain: str) -> list[Finding]:
     """Whether the sender address can receive: some servers refuse a domain that cannot."""
-    if facts.mx is None:
-        return [warning("mx", facts.domain, f"could not be looked up: {facts.trouble}", "Check dns.resolvers.")]
+    exchangers: tuple[Mx, ...] = ()
+    try:
+        exchangers = (await resolver.mx(domain)).records
+    except LookupFailed as failed:
+        if failed.fault is DnsFault.TEMPORARY:
+            return [not_looked_up("mx", domain, failed.text)]
     advice = "Let the domain have an MX: some servers refuse senders that can receive nothing."
-    if any(mx.host == "" for mx in facts.mx):
-        return [warning("mx", facts.domain, "takes no mail (null MX)", advice)]
-    if not facts.mx and not facts.address:
-        return [warning("mx", facts.domain, "has neither an MX nor an address", advice)]
-    hosts = ", ".join(mx.host for mx in sorted(facts.mx, key=lambda mx: mx.preference))
-    return [ok("mx", facts.domain, f"mail for it goes to {hosts or 'its own address'}")]
+    if any(mx.host == "" for mx in exchangers):
+        return [warning("mx", domain, "takes no mail (null MX)", advice)]
+    try:
+        if not exchangers and not await addresses_of(resolver, domain):
+            return [warning("mx", domain, "has neither an MX nor an address", advice)]
+    except LookupFailed as failed:
+        return [not_looked_up("mx", domain, failed.text)]
+    hosts = ", ".join(mx.host for mx in sorted(exchangers, key=lambda mx: mx.preference))
+    return [ok("mx", domain, f"mail for it goes to {hosts or 'its own address'}")]

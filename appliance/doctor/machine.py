@@ -1,29 +1,44 @@
-"""Findings on the machine itself: clock, disk, certificates, listeners, database, held pools, warm-ups. No I/O."""
+"""Checks of the machine itself: clock, disk, certificates, listeners, database, held pools, warm-ups."""
 
+import ctypes
+import errno
+import os
+import shutil
+import ssl
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import trio
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from appliance.acme import schedule
-from appliance.config.values import MIB
-from appliance.doctor.facts import (
-    AcmeFacts,
-    CertificateFacts,
-    DatabaseFacts,
-    DiskFacts,
-    Finding,
-    ListenerFacts,
-    fault,
-    ok,
-    warning,
-)
+from appliance.acme.files import AcmeFiles, AcmeState
+from appliance.config.settings import Config
+from appliance.config.values import MIB, Endpoint
+from appliance.doctor import Finding, fault, ok, warning
+from appliance.errors import error_text
+from appliance.keys.keyfile import KEY_FILE
 from appliance.model.queue import PoolHold
 from appliance.model.warmup import WarmupStatus
+from appliance.net.local_addresses import bind_error, binds
 from appliance.report.explain import clock
+from appliance.store import FILE_NAME as DATABASE
+from appliance.store.integrity import QuickCheck
+from appliance.store.migrate import newest_known
 from appliance.store.pools import EVERY
+from appliance.system.instance_lock import is_running
 from appliance.times import SECOND
+from appliance.tls.certificate import tls_context
+from appliance.tls.certificate_files import acme_directory
 
 CLOCK_TOLERANCE = 60 * SECOND  # by which a message may be newer than the clock, which may have been set meanwhile
 RENEWAL_DUE = timedelta(days=14)  # before its end a certificate should have been renewed
+LISTENER_TIMEOUT = 3.0  # seconds for a listener on this machine to accept a connection
+TIMEX = 512  # bytes, more than adjtimex(2) writes
+UNSYNCHRONISED = 5  # TIME_ERROR
 WARMUP_LINES = 20  # there may be a pool for every domain that got mail
 ACME = "acme"  # the subject of its findings
 
@@ -31,54 +46,92 @@ _SEE_LOG = "Look for lines of appliance.acme in the log."
 _NOT_RUNNING = warning("server", "appliance", "does not run", "Start it: appliance serve")
 
 
-def judge_clock(now: int, synchronised: bool | None, newest_message_at: int | None) -> list[Finding]:
-    """A wrong clock makes signatures expire and tokens fail; `synchronised` is None where the system does not say."""
+def check_clock(now: int, newest_message_at: int | None) -> list[Finding]:
+    """A wrong clock makes signatures expire and tokens fail."""
     if newest_message_at is not None and newest_message_at > now + CLOCK_TOLERANCE:
         behind = timedelta(microseconds=newest_message_at - now)
         text = f"is {behind} behind a message that was accepted already"
         return [fault("clock", "system", text, "Set the clock, and keep it right with NTP: timedatectl set-ntp true")]
-    if synchronised is False:
+    kept_right = synchronised()
+    if kept_right is False:
         return [warning("clock", "system", "is not kept right by NTP", "timedatectl set-ntp true")]
-    return [ok("clock", "system", "is kept right" if synchronised else "looks right")]
+    return [ok("clock", "system", "is kept right" if kept_right else "looks right")]
 
 
-def judge_disk(facts: DiskFacts) -> list[Finding]:
-    """Free space for the database: below the watermark new mail is refused."""
-    subject, free = str(facts.directory), f"{facts.free // MIB:,} MiB free of {facts.total // MIB:,}"
+def synchronised() -> bool | None:
+    """Whether the kernel's clock is being kept right; None where it does not say."""
+    c_library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(c_library, "adjtimex"):
+        return None
+    state = c_library.adjtimex(ctypes.create_string_buffer(TIMEX))  # zeroed: it only reads
+    return None if state < 0 else state != UNSYNCHRONISED
+
+
+def check_disk(config: Config) -> list[Finding]:
+    """Free space for the database, or in the nearest directory above that exists: too little, and mail is refused."""
+    directory, limits = config.server.data_dir, config.limits
+    usage = shutil.disk_usage(next(each for each in (directory, *directory.parents) if each.exists()))
+    below = max(limits.min_free_disk, usage.total * limits.min_free_disk_percent // 100) if limits.min_free_disk else 0
+    subject, free = str(directory), f"{usage.free // MIB:,} MiB free of {usage.total // MIB:,}"
     advice = "Make room: delete what is not needed there, or enlarge the disk."
-    if facts.free < facts.refused_below:
-        text = f"{free}: new mail is refused below {facts.refused_below // MIB:,} MiB"
-        return [fault("disk", subject, text, advice)]
-    if facts.free < 2 * facts.refused_below:
-        text = f"{free}: it will be refused below {facts.refused_below // MIB:,} MiB"
-        return [warning("disk", subject, text, advice)]
+    if usage.free < below:
+        return [fault("disk", subject, f"{free}: new mail is refused below {below // MIB:,} MiB", advice)]
+    if usage.free < 2 * below:
+        return [warning("disk", subject, f"{free}: it will be refused below {below // MIB:,} MiB", advice)]
     return [ok("disk", subject, free)]
 
 
-def judge_certificate(facts: CertificateFacts, hostname: str, now: datetime) -> list[Finding]:
+# ---- certificates
+
+
+def check_certificate(config: Config, section: str, now: datetime) -> list[Finding]:
     """The certificate of a listener: present, valid, for the host name, its key private."""
-    key = f"{facts.section}.tls_cert"
-    if facts.file is None:
-        if facts.section == "http" and facts.exposed:
-            text = "none, and http.bind can be reached from anywhere: passwords and keys go in the clear"
-            advice = "Set http.tls_cert and http.tls_key; or put a proxy with TLS in front, and bind to 127.0.0.1."
-            return [warning("certificate", key, text, advice)]
-        if facts.section == "http":
-            return [ok("certificate", key, "none: HTTP is for a proxy in front, or for this machine alone")]
+    settings, hostname, subject = getattr(config, section), config.server.hostname, f"{section}.tls_cert"
+    if settings.tls_cert is None or settings.tls_key is None:
+        return [_no_certificate(subject, config, section)]
+    chain: Path = settings.tls_cert
+    key: Path = settings.tls_key
+    try:
+        leaf = x509.load_pem_x509_certificates(chain.read_bytes())[0]
+        tls_context(chain, key)
+        mode = key.stat().st_mode & 0o777
+    except (OSError, ValueError) as error:
+        why = "they do not fit together, are not PEM, or the key is encrypted"
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):  # whose texts name source lines
+            why = error_text(error)
+        text = f"{chain}: cannot be used with its key {key}: {why}"
+        return [fault("certificate", subject, text, f"Set {subject} and its key to a pair that fits.")]
+    names, found = _names(leaf), _validity(subject, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now)
+    if not any(_covers(name, hostname) for name in names):
+        text = f"is for {', '.join(names) or 'no name'}, not for {hostname}"
+        found.append(fault("certificate", subject, text, f"Get one that names {hostname}."))
+    if mode & 0o007:  # a group may read it: that of the service
+        advice = f"chmod o= the file of {section}.tls_key"
+        found.append(warning("certificate", subject, "its private key can be read by other users", advice))
+    return found or [ok("certificate", subject, f"for {hostname} until {leaf.not_valid_after_utc:%Y-%m-%d}")]
+
+
+def _no_certificate(subject: str, config: Config, section: str) -> Finding:
+    if section == "smtp":
         text = "none: a generated certificate is shown, which no client trusts by itself"
         advice = "Set smtp.tls_cert and smtp.tls_key to a certificate for the hostname."
-        return [warning("certificate", key, text, advice)]
-    if facts.trouble or facts.not_after is None or facts.not_before is None:
-        text, advice = f"{facts.file}: {facts.trouble}", f"Set {key} and its key to a pair that fits."
-        return [fault("certificate", key, text, advice)]
-    found = _validity(key, facts.not_before, facts.not_after, now)
-    if not any(_covers(name, hostname) for name in facts.names):
-        text = f"is for {', '.join(facts.names) or 'no name'}, not for {hostname}"
-        found.append(fault("certificate", key, text, f"Get one that names {hostname}."))
-    if facts.key_mode & 0o007:  # a group may read it: that of the service
-        advice = f"chmod o= the file of {facts.section}.tls_key"
-        found.append(warning("certificate", key, "its private key can be read by other users", advice))
-    return found or [ok("certificate", key, f"for {hostname} until {facts.not_after:%Y-%m-%d}")]
+        return warning("certificate", subject, text, advice)
+    if any(map(is_exposed, config.http.bind)):
+        text = "none, and http.bind can be reached from anywhere: passwords and keys go in the clear"
+        advice = "Set http.tls_cert and http.tls_key; or put a proxy with TLS in front, and bind to 127.0.0.1."
+        return warning("certificate", subject, text, advice)
+    return ok("certificate", subject, "none: HTTP is for a proxy in front, or for this machine alone")
+
+
+def _names(leaf: x509.Certificate) -> tuple[str, ...]:
+    try:
+        extension = leaf.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except x509.ExtensionNotFound:
+        return tuple(str(each.value) for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+    if not isinstance(extension, x509.SubjectAlternativeName):
+        return ()
+    addresses = extension.get_values_for_type(x509.IPAddress)
+    return (*extension.get_values_for_type(x509.DNSName), *map(str, addresses))
 
 
 def _validity(key: str, not_before: datetime, not_after: datetime, now: datetime) -> list[Finding]:
@@ -98,91 +151,123 @@ def _covers(name: str, hostname: str) -> bool:
     return name == hostname or (name.startswith("*.") and name[1:] == hostname[hostname.find(".") :])
 
 
-def judge_acme(facts: AcmeFacts, now: datetime) -> list[Finding]:
-    """One line: none yet and why, how long it lasts, or that it should have been renewed."""
-    advice = facts.advice or _SEE_LOG
-    if facts.trouble:
-        return [fault("certificate", ACME, f"{facts.file}: {facts.trouble}", "Run this as the server's user.")]
-    if facts.not_after is None or facts.not_before is None:
-        if not facts.failures:
+def check_acme(config: Config, now: datetime) -> list[Finding]:
+    """The certificate that ACME renews: none yet and why, how long it lasts, or that it should have been renewed."""
+    files, wanted = AcmeFiles(acme_directory(config)), config.acme.names
+    try:
+        files.certificate.open("rb").close()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        text = f"{files.certificate}: {error_text(error)}"
+        return [fault("certificate", ACME, text, "Run this as the server's user.")]
+    state, held = files.state(), files.held()
+    advice = state.advice or _SEE_LOG
+    if held is None or held.self_signed:
+        if not state.failures:
             return [warning("certificate", ACME, "none yet: it was not requested", "Start the server.")]
-        return [fault("certificate", ACME, f"none yet: {_renewal(facts)}", advice)]
-    until = f"{facts.not_after:%Y-%m-%d}"
-    if now > facts.not_after:
-        return [fault("certificate", ACME, f"has expired on {until}: {_renewal(facts)}", advice)]
-    if facts.failures:
-        return [warning("certificate", ACME, f"is not renewed, and lasts until {until}: {_renewal(facts)}", advice)]
-    overdue = schedule.overdue(facts.not_before.timestamp(), facts.not_after.timestamp(), facts.renew_before)
-    if now.timestamp() > overdue:
+        return [fault("certificate", ACME, f"none yet: {_renewal(state)}", advice)]
+    until = f"{datetime.fromtimestamp(held.not_after, UTC):%Y-%m-%d}"
+    if now.timestamp() > held.not_after:
+        return [fault("certificate", ACME, f"has expired on {until}: {_renewal(state)}", advice)]
+    if state.failures:
+        return [warning("certificate", ACME, f"is not renewed, and lasts until {until}: {_renewal(state)}", advice)]
+    if now.timestamp() > schedule.overdue(held.not_before, held.not_after, config.acme.renew_before):
         text = f"should have been renewed by now, and lasts until {until}"
         return [warning("certificate", ACME, text, "Start the server, and look at the clock.")]
-    if missing := [name for name in facts.wanted if name not in facts.names]:
+    if missing := [name for name in wanted if name not in held.names]:
         text = f"is not for {', '.join(missing)} yet"
         return [warning("certificate", ACME, text, "Restart the server: it was started with other settings.")]
-    return [ok("certificate", ACME, f"for {', '.join(facts.wanted)} until {until}, renewed by itself")]
+    return [ok("certificate", ACME, f"for {', '.join(wanted)} until {until}, renewed by itself")]
 
 
-def _renewal(facts: AcmeFacts) -> str:
-    if not facts.failures:
+def _renewal(state: AcmeState) -> str:
+    if not state.failures:
         return "renewal was not tried"
-    again = datetime.fromtimestamp(facts.next_try, UTC)
-    return f"{facts.error} (failed {facts.failures} times, next try at {again:%Y-%m-%d %H:%M} UTC)"
+    again = datetime.fromtimestamp(max(state.next_try, state.not_before), UTC)
+    return f"{state.error} (failed {state.failures} times, next try at {again:%Y-%m-%d %H:%M} UTC)"
 
 
-def judge_listeners(running: bool, listeners: Sequence[ListenerFacts]) -> list[Finding]:
+# ---- listeners
+
+
+async def check_listeners(config: Config) -> list[Finding]:
     """Whether the server runs and all its listeners answer; while it does not run, whether they could be bound."""
-    judge = _running_listener if running else _stopped_listener
-    found = [ok("server", "appliance", "runs")] if running else [_NOT_RUNNING]
-    found += [finding for each in listeners if (finding := judge(each)) is not None]
-    advice = "Name a loopback address, or one in a network that you trust."
-    for each in listeners:
-        if each.exposed and each.key == "metrics.bind":
-            text = f"can be reached from anywhere, without a password ({each.key})"
-            found.append(warning("listener", each.address, text, advice))
-    return found
+    running = is_running(config.server.data_dir)
+    found, exposed = [ok("server", "appliance", "runs")] if running else [_NOT_RUNNING], []
+    for key, address in binds(config):
+        if not address.port:
+            continue  # any free one
+        if running and await _answers(address):
+            found.append(ok("listener", str(address), f"answers ({key})"))
+        elif running:
+            advice = "Restart the server: it was started with other settings, or is overloaded."
+            found.append(fault("listener", str(address), f"does not answer ({key})", advice))
+        # The server may be allowed to listen there where this user is not.
+        elif (code := bind_error(address)) not in (None, errno.EACCES):
+            text, advice = f"is not ours: {os.strerror(code).lower()}", f"Stop what listens there, or change {key}."
+            found.append(fault("listener", str(address), text, advice))
+        if key == "metrics.bind" and is_exposed(address):
+            text = f"can be reached from anywhere, without a password ({key})"
+            advice = "Name a loopback address, or one in a network that you trust."
+            exposed.append(warning("listener", str(address), text, advice))
+    return found + exposed
 
 
-def _running_listener(facts: ListenerFacts) -> Finding:
-    if facts.answers:
-        return ok("listener", facts.address, f"answers ({facts.key})")
-    advice = "Restart the server: it was started with other settings, or is overloaded."
-    return fault("listener", facts.address, f"does not answer ({facts.key})", advice)
+async def _answers(address: Endpoint) -> bool:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - dialled, not bound
+    try:
+        with trio.fail_after(LISTENER_TIMEOUT):
+            await (await trio.open_tcp_stream(host, address.port)).aclose()
+    except (trio.TooSlowError, OSError):
+        return False
+    return True
 
 
-def _stopped_listener(facts: ListenerFacts) -> Finding | None:
-    advice = f"Stop what listens there, or change {facts.key}."
-    return fault("listener", facts.address, f"is not ours: {facts.trouble}", advice) if facts.trouble else None
+def is_exposed(address: Endpoint) -> bool:
+    """Whether it is bound to all addresses or a public one, so that it can be reached from anywhere."""
+    try:
+        host = ip_address(address.host)
+    except ValueError:
+        return False  # a name, such as localhost
+    return host.is_unspecified or host.is_global
 
 
-def judge_database(facts: DatabaseFacts) -> list[Finding]:
-    """The file, its schema, who can read it, and whether its secrets can be opened."""
-    subject = str(facts.path)
-    if not facts.exists:
+# ---- the database
+
+
+def judge_database(
+    data_dir: Path, looked: QuickCheck | None, unopened_keys: Sequence[str], unopened_secrets: Sequence[str]
+) -> list[Finding]:
+    """The file, its schema, who can read it, and the domains and accounts whose secrets the key file does not open."""
+    subject, newest = str(data_dir / DATABASE), newest_known()
+    if looked is None:
         return [warning("database", subject, "is not there yet", "appliance account create makes it.")]
-    if facts.damage:
+    if looked.damage:
         advice = "Restore the last good backup: appliance restore FILE --force"
-        return [fault("database", subject, facts.damage, advice)]
-    if facts.schema > facts.newest_schema:
-        text = f"is of schema {facts.schema}, this version knows only {facts.newest_schema}"
+        return [fault("database", subject, looked.damage, advice)]
+    if looked.schema > newest:
+        text = f"is of schema {looked.schema}, this version knows only {newest}"
         return [fault("database", subject, text, "Run the newer appliance.")]
     found = []
-    if facts.schema < facts.newest_schema:
-        text = f"is of schema {facts.schema}: it is upgraded to {facts.newest_schema} at the next start"
+    if looked.schema < newest:
+        text = f"is of schema {looked.schema}: it is upgraded to {newest} at the next start"
         found.append(warning("database", subject, text, "Make a backup first: appliance backup FILE"))
-    for path in facts.open_to_others:
-        found.append(fault("database", str(path), "can be read by other users", f"chmod go= {path}"))
-    for domain in facts.unopened_keys:
+    for path in (data_dir, data_dir / DATABASE, data_dir / KEY_FILE):
+        if path.exists() and path.stat().st_mode & 0o077:
+            found.append(fault("database", str(path), "can be read by other users", f"chmod go= {path}"))
+    for domain in unopened_keys:
         text = "its signing keys are sealed under another key file"
         advice = "Put back the key file of the last backup; or make new keys and publish them: appliance domain rotate."
         found.append(fault("database", domain, text, advice))
-    for account in facts.unopened_secrets:
+    for account in unopened_secrets:
         text = "the secret of its webhook is sealed under another key file"
         advice = (
             "Put back the key file of the last backup; or have the account rotate it: POST /v1/webhook/rotate-secret."
         )
         found.append(fault("database", f"account {account}", text, advice))
-    checked = "is whole" if facts.finished else "is whole as far as it was checked in the time there was"
-    return found or [ok("database", subject, f"{checked}, schema {facts.schema}")]
+    checked = "is whole" if looked.finished else "is whole as far as it was checked in the time there was"
+    return found or [ok("database", subject, f"{checked}, schema {looked.schema}")]
 
 
 def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
@@ -197,18 +282,11 @@ def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
 
 def judge_warmups(warmups: Sequence[WarmupStatus], now: int) -> list[Finding]:
     """One line for each of the first pools and addresses, and a count of the others; none of them is a fault."""
-    found = [
-        ok("warmup", f"{each.pool} from {each.source}", _warmup_state(each, now)) for each in warmups[:WARMUP_LINES]
-    ]
+    found = []
+    for each in warmups[:WARMUP_LINES]:
+        waits = "" if each.next_at is None else f"; next at {clock(each.next_at, now)}"
+        text = f"day {each.day} of {each.days}: {each.per_hour} an hour, {each.used} used{waits}"
+        found.append(ok("warmup", f"{each.pool} from {each.source}", text))
     if len(warmups) > WARMUP_LINES:
         found.append(ok("warmup", "other pools", f"{len(warmups) - WARMUP_LINES} more are being warmed up"))
     return found
-
-
-def _warmup_state(warmup: WarmupStatus, now: int) -> str:
-    waits = "" if warmup.next_at is None else f"; next at {clock(warmup.next_at, now)}"
-    return f"day {warmup.day} of {warmup.days}: {warmup.per_hour} an hour, {warmup.used} used{waits}"
-
-
-def today(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / SECOND, UTC)

@@ -23,7 +23,7 @@ class Reading:
 def page(counts: Iterable[Counter], spreads: Iterable[Histogram], readings: Iterable[Reading]) -> str:
     lines: list[str] = []
     for each in counts:
-        lines += _counts(each)
+        lines += _reading(Reading(each.name, each.about, each.values.copy(), each.labels, "counter"))
     for spread in spreads:
         lines += _spread(spread)
     for reading in readings:
@@ -31,18 +31,12 @@ def page(counts: Iterable[Counter], spreads: Iterable[Histogram], readings: Iter
     return "".join(f"{line}\n" for line in lines)
 
 
-def _head(name: str, kind: str, about: str) -> list[str]:
-    return [f"# HELP {name} {_escaped(about)}", f"# TYPE {name} {kind}"]
-
-
-def _counts(counts: Counter) -> Iterator[str]:
-    yield from _head(counts.name, "counter", counts.about)
-    for key, value in list(counts.values.items()):
-        yield f"{counts.name}{_labelled(counts.labels, key)} {value}"
+def _head(name: str, kind: str, about: str) -> str:
+    return f"# HELP {name} {_escaped(about)}\n# TYPE {name} {kind}"
 
 
 def _spread(spread: Histogram) -> Iterator[str]:
-    yield from _head(spread.name, "histogram", spread.about)
+    yield _head(spread.name, "histogram", spread.about)
     counts, total, running = list(spread.counts), spread.total, 0
     for bound, count in zip(spread.bounds, counts, strict=False):
         running += count
@@ -53,7 +47,7 @@ def _spread(spread: Histogram) -> Iterator[str]:
 
 
 def _reading(reading: Reading) -> Iterator[str]:
-    yield from _head(reading.name, reading.kind, reading.about)
+    yield _head(reading.name, reading.kind, reading.about)
     for key, value in reading.values.items():
         yield f"{reading.name}{_labelled(reading.labels, key)} {value:.16g}"
 
@@ -62,12 +56,9 @@ def _labelled(labels: tuple[str, ...], key: object) -> str:
     if not labels:
         return ""
     values = key if isinstance(key, tuple) else (key,)
-    return "{" + ",".join(f'{label}="{_quoted(str(one))}"' for label, one in zip(labels, values, strict=True)) + "}"
+    quoted = [_escaped(str(one)).replace('"', '\\"') for one in values]
+    return "{" + ",".join(f'{label}="{one}"' for label, one in zip(labels, quoted, strict=True)) + "}"
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _quoted(text: str) -> str:
-    return _escaped(text).replace('"', '\\"')

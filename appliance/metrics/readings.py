@@ -18,6 +18,9 @@ from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, 
 QUEUE_CACHED = 5.0  # seconds for which a reading of the queue is reused
 STATM = Path("/proc/self/statm")
 DESCRIPTORS = Path("/proc/self/fd")
+CONNECTIONS = "With senders (http, smtp) and mail servers (deliver)."
+EXPIRIES = "When the certificate that is shown (http, smtp) expires, since 1970."
+WAITING = "Recipients that wait: due now, or deferred to later."
 
 
 @dataclass(slots=True)
@@ -48,12 +51,10 @@ def _queue(depth: Depth | None) -> list[Reading]:
     """The queue's readings; none when it could not be read in time, rather than wrong ones."""
     if depth is None:
         return []
-    waiting = {"due": float(depth.due), "deferred": float(depth.deferred)}
+    waiting = {"due": depth.due, "deferred": depth.deferred}
     held = dict.fromkeys(depth.held, 1.0)
     return [
-        Reading(
-            "appliance_queue_recipients", "Recipients that wait: due now, or deferred to later.", waiting, ("state",)
-        ),
+        Reading("appliance_queue_recipients", WAITING, waiting, ("state",)),
         Reading("appliance_queue_overdue_seconds", "How long the first of those due has waited.", {"": depth.overdue}),
         Reading("appliance_queue_held", "1 for each pool whose mail is held; * is all mail.", held, ("pool",)),
         Reading("appliance_database_free_bytes", "Of the database, free for new mail.", {"": float(depth.free_bytes)}),
@@ -89,22 +90,13 @@ def _disk(data_dir: Path) -> list[Reading]:
 def _process(began: float) -> list[Reading]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     connections = {name: float(count()) for name, count in OPEN_CONNECTIONS.items()}
+    expiries = {name: at for name, expires in CERTIFICATE_EXPIRIES.items() if (at := expires()) is not None}
     pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
     descriptors = float(len(os.listdir(DESCRIPTORS))) if DESCRIPTORS.exists() else 0.0
     return [
         Reading("appliance_build_info", "The version that runs.", {__version__: 1.0}, ("version",)),
-        Reading(
-            "appliance_open_connections",
-            "With senders (http, smtp) and mail servers (deliver).",
-            connections,
-            ("with",),
-        ),
-        Reading(
-            "appliance_certificate_expiry_timestamp_seconds",
-            "When the certificate that is shown (http, smtp) expires, since 1970.",
-            {name: moment for name, expires in CERTIFICATE_EXPIRIES.items() if (moment := expires()) is not None},
-            ("shown_by",),
-        ),
+        Reading("appliance_open_connections", CONNECTIONS, connections, ("with",)),
+        Reading("appliance_certificate_expiry_timestamp_seconds", EXPIRIES, expiries, ("shown_by",)),
         Reading("process_resident_memory_bytes", "Memory in use.", {"": float(pages * os.sysconf("SC_PAGE_SIZE"))}),
         Reading("process_cpu_seconds_total", "CPU time used.", {"": usage.ru_utime + usage.ru_stime}, kind="counter"),
         Reading("process_open_fds", "Files and sockets open.", {"": descriptors}),

@@ -32,13 +32,23 @@ async def serve(
     """Serve until cancelled; without an address to listen on there is nothing to do."""
     listeners = [listener for bind in binds for listener in await trio.open_tcp_listeners(bind.port, host=bind.host)]
     task_status.started([str(Endpoint(*listener.socket.getsockname()[:2])) for listener in listeners])
-    if listeners:
-        table: ConnectionTable[ShortConnection] = ConnectionTable(METRICS_CONNECTIONS, METRICS_CONNECTIONS)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch_loop)
-            serve_one = partial(_connected, readings, table, scrape_timeout)
-            for listener in listeners:
-                nursery.start_soon(accept_connections, listener, serve_one, nursery)
+    if not listeners:
+        return
+    table: ConnectionTable[ShortConnection] = ConnectionTable(METRICS_CONNECTIONS, METRICS_CONNECTIONS)
+
+    async def make_page() -> str:
+        return page(COUNTERS, HISTOGRAMS, await readings.now())
+
+    async def serve_one(stream: trio.SocketStream) -> None:
+        try:
+            await answer_one(stream, table, scrape_timeout, partial(answer, make_page=make_page))
+        except Exception:  # ends this request only
+            log.exception("metrics request failed")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch_loop)
+        for listener in listeners:
+            nursery.start_soon(accept_connections, listener, serve_one, nursery)
 
 
 async def _watch_loop() -> None:
@@ -47,20 +57,6 @@ async def _watch_loop() -> None:
         due = trio.current_time() + LAG_EVERY
         await trio.sleep_until(due)
         LOOP_LAG.add(max(0.0, trio.current_time() - due))
-
-
-async def _connected(
-    readings: Readings, table: ConnectionTable[ShortConnection], scrape_timeout: float, stream: trio.SocketStream
-) -> None:
-    """Serve one request; an exception ends only that."""
-    try:
-        await answer_one(stream, table, scrape_timeout, partial(answer, make_page=partial(_page, readings)))
-    except Exception:
-        log.exception("metrics request failed")
-
-
-async def _page(readings: Readings) -> str:
-    return page(COUNTERS, HISTOGRAMS, await readings.now())
 
 
 async def answer(head: bytes, make_page: Callable[[], Awaitable[str]]) -> bytes:
@@ -73,5 +69,4 @@ async def answer(head: bytes, make_page: Callable[[], Awaitable[str]]) -> bytes:
         return _response("404 Not Found", "The page is /metrics.\n")
     if method not in (b"GET", b"HEAD"):
         return _response("405 Method Not Allowed", "The page can only be read.\n", "Allow: GET, HEAD\r\n")
-    text = await make_page()
-    return _response("200 OK", text, whole=method == b"GET")
+    return _response("200 OK", await make_page(), whole=method == b"GET")

@@ -30,8 +30,7 @@ SECURITY_HEADERS: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
-
-
+OUR_FAULT = "Something went wrong on our side. The log has the details."
 # A time in an answer: RFC 3339, UTC, to the millisecond.
 Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 

@@ -5,52 +5,68 @@ Whatever a route raises is answered with the error object.
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
+import trio
 from quart import Blueprint, Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 from werkzeug.routing import BaseConverter
 
-from appliance.errors import Code, Refused
+from appliance.config.settings import Config
+from appliance.errors import Code, Refused, invalid
+from appliance.intake.accept import MessageIntake
+from appliance.intake.login_throttle import LoginThrottle
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.passwords import PasswordHasher
+from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.message.characters import fault_in_line
 from appliance.model.mail import Role, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.faults import translated
 from appliance.telemetry.log import get_logger
-from appliance.web.answer import MethodNotAllowed, error_answer, refusal_answer
+from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.operations import PAGE_LIMIT, Operation, operations_of
+from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
-T = TypeVar("T")
 View = Callable[..., Awaitable[Response]]
 
 log = get_logger("web")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """What all routes use."""
+    """What the routes use."""
 
+    config: Config
     store: Store
     outside: Outside
     auth: Authenticator
+    intake: MessageIntake
+    guesses: LoginThrottle
+    hashing: PasswordHasher
+    cookies: SessionCookies
+    signing_keys: SigningKeys
+    webhook_secrets: WebhookSecrets
+    check_webhook_url: Callable[[str], Awaitable[str | None]]  # why a URL may not be saved, in words
+    stopping: trio.Event
 
-    async def user(self) -> tuple[User, Claims]:
-        """The user of the token in the current request; refused without a valid one."""
-        _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
-        return await self.auth.user(authorization, address)
 
-    async def user_with(self, role: Role) -> User:
-        """The same, without the claims; an administrator may do what a customer may."""
-        user, _ = await self.user()
-        if role is Role.ADMIN and user.role is not Role.ADMIN:
-            raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
-        return user
+class Routes:
+    """The base of the classes that answer operations."""
+
+    def __init__(self, services: ApiServices) -> None:
+        self.services = services
+        self.store = services.store
+
+    async def current_user(self) -> tuple[User, Claims]:
+        return await current_user(self.services.auth)
 
 
 class Rest(BaseConverter):
@@ -66,34 +82,43 @@ class NotTest(BaseConverter):
     regex = "(?!test$)[^/]+"
 
 
-def create_app(services: ApiServices, routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
+def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
     """The application with these routes (see `operations`), and with blueprints that are no part of the API."""
     app = QuartTrio("appliance", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.config["RESPONSE_TIMEOUT"] = None  # writing has its own deadline, in the connection
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
-    app.url_map.converters["rest"] = Rest
-    app.url_map.converters["not_test"] = NotTest
+    app.url_map.converters |= {"rest": Rest, "not_test": NotTest}
     for each in routes:
         for name, operation in operations_of(type(each)):
-            endpoint = f"{type(each).__name__}.{name}"
-            view = _view(services, operation, getattr(each, name))
+            endpoint, view = f"{type(each).__name__}.{name}", _view(auth, operation, getattr(each, name))
             app.add_url_rule(operation.rule, endpoint, view, methods=[operation.method])
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
-    app.register_error_handler(Refused, _refused)
+    app.register_error_handler(Refused, refusal)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _failed)
     return app
 
 
-def _view(services: ApiServices, operation: Operation, handler: View) -> View:
-    """Call the handler by position: with the user, if the operation needs one, and with the parameter of the path."""
+def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awaitable[Any]]) -> View:
+    """Call the handler by position: with the user if the operation needs one, the parameter of the path, the body."""
 
     async def view(**parameters: str) -> Response:
-        user = () if operation.role is None else (await services.user_with(operation.role),)
-        return await handler(*user, *parameters.values())
+        given: list[object] = list(parameters.values())
+        if operation.role is not None:
+            user, _ = await current_user(auth)
+            if operation.role is Role.ADMIN and user.role is not Role.ADMIN:  # who may do what a customer may
+                raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
+            given.insert(0, user)
+        if operation.body is not None:
+            check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
+            body = await request.get_data()
+            assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
+            given.append(decode_body(body, operation.body))
+        shown = await handler(*given)
+        return shown if isinstance(shown, Response) else answer(shown, operation.success[0])
 
     return view
 
@@ -109,59 +134,91 @@ def client_address() -> str:
     return str(request.scope["appliance"][1])  # type: ignore[typeddict-item]  # the edge's own entry
 
 
-async def json_request(kind: type[T]) -> T:
-    """The body of the current request, validated as this type."""
-    check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
-    body = await request.get_data()
-    assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
-    return decode_body(body, kind)
+async def current_user(auth: Authenticator) -> tuple[User, Claims]:
+    """The user of the token in the current request; refused without a valid one."""
+    _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
+    return await auth.user(authorization, address)
 
 
-def page_limit(usual: int = PAGE_LIMIT) -> int:
-    given = request.args.get("limit", str(usual))
-    if not (given.isascii() and given.isdecimal() and len(given) <= 3 and 1 <= int(given) <= PAGE_LIMIT):
-        raise Refused(Code.INVALID_REQUEST, f"limit: must be a whole number from 1 to {PAGE_LIMIT}")
+def whole_number(name: str, usual: int, most: int) -> int:
+    """A number in the query of the current request, `usual` if there is none."""
+    given = request.args.get(name, str(usual))
+    if not (given.isascii() and given.isdecimal() and len(given) <= len(str(most)) and 1 <= int(given) <= most):
+        raise invalid(name, f"must be a whole number from 1 to {most}")
     return int(given)
 
 
+def page_limit(usual: int = PAGE_LIMIT) -> int:
+    return whole_number("limit", usual, PAGE_LIMIT)
+
+
+def check_line(name: str, text: str) -> None:
+    """Refuse a text that would not stay on one line."""
+    if fault := fault_in_line(text):
+        raise invalid(name, f"must not contain {fault}")
+
+
 def answer(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, content_type="application/json")
+    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    return Response(body, status, content_type="application/json")
 
 
 # ---- errors
 
 
-def refusal(refused: Refused) -> Response:
-    """The error as a response, for a route that adds a header to it."""
-    return _error(*refusal_answer(refused, request_id()))
-
-
-def _error(status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> Response:
+def _error(error: Answer) -> Response:
     # The edge adds the headers that every answer has.
-    response = Response(body, status, content_type="application/json")
+    status, headers, body = error
+    response = answer(body, status)
     for name, value in headers:
         if name in (b"retry-after", b"www-authenticate", b"allow"):
             response.headers[name.decode()] = value.decode()
     return response
 
 
-async def _refused(refused: Refused) -> Response:
-    return refusal(refused)
+async def refusal(refused: Refused) -> Response:
+    """The error as a response; a route calls it to add a header."""
+    return _error(refusal_answer(refused, request_id()))
 
 
 async def _http_error(error: HTTPException) -> Response:
     if isinstance(error, WrongMethod):
-        return _error(*refusal_answer(MethodNotAllowed(error.valid_methods or ()), request_id()))
+        return _error(refusal_answer(MethodNotAllowed(error.valid_methods or ()), request_id()))
     if error.code == 404 or error.code is None or error.code >= 500:
-        return _error(*error_answer(Code.NOT_FOUND, "There is nothing at this address.", request_id()))
-    return _error(*error_answer(Code.INVALID_REQUEST, "This request cannot be read.", request_id()))
+        return _error(error_answer(Code.NOT_FOUND, "There is nothing at this address.", request_id()))
+    return _error(error_answer(Code.INVALID_REQUEST, "This request cannot be read.", request_id()))
 
 
 async def _failed(error: Exception) -> Response:
     refused = translated(error)
     if isinstance(refused, Refused):
         log.error("request refused", request_id=request_id(), cause=repr(error))
-        return refusal(refused)
+        return await refusal(refused)
     log.exception("request failed", request_id=request_id(), method=request.method, path=request.path[:200])
-    text = "Something went wrong on our side. The log has the details."
-    return _error(*error_answer(Code.INTERNAL_ERROR, text, request_id()))
+    return _error(error_answer(Code.INTERNAL_ERROR, OUR_FAULT, request_id()))
+
+
+# ---- health checks for monitoring
+
+
+class HealthAnswer(msgspec.Struct):
+    """All is well."""
+
+    status: str
+    request_id: str
+
+
+class HealthRoutes(Routes):
+    @Operation("GET /healthz", (200, HealthAnswer, "Alive."))
+    async def alive(self) -> HealthAnswer:
+        """Tell whether the process is alive."""
+        return HealthAnswer("ok", request_id())
+
+    @Operation("GET /readyz", (200, HealthAnswer, "Ready."), (Code.SERVICE_UNAVAILABLE, Code.TEMPORARY_FAILURE))
+    async def ready(self) -> HealthAnswer:
+        """Tell whether the service takes mail: storage writable, not shutting down."""
+        if self.services.stopping.is_set():
+            raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
+        self.services.intake.check_disk()
+        await self.store.check_writable()
+        return HealthAnswer("ready", request_id())

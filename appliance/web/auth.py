@@ -44,7 +44,7 @@ class Authenticator:
             return cached
         caller = self._look_up(authorization)
         if caller is None:
-            raise await self.wrong_guess(address)
+            raise await self.credentials.wrong_guess(address)
         self.known.note(address)
         self._callers.put(digest, caller)
         return caller
@@ -63,34 +63,25 @@ class Authenticator:
             raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
         found = self._user(secret)
         if found is None:
-            raise await self.wrong_guess(address)
+            raise await self.credentials.wrong_guess(address)
         self.known.note(address)
         return found
-
-    async def wrong_guess(self, address: str) -> Refused:
-        return await self.credentials.wrong_guess(address)
 
     def _look_up(self, authorization: bytes) -> Caller | None:
         scheme, secret = _split(authorization)
         if scheme == "basic":
-            return self._by_credential(secret)
+            try:
+                username, _, password = pybase64.b64decode(secret, validate=True).decode("utf-8").partition(":")
+            except (binascii.Error, UnicodeDecodeError):
+                return None
+            return self.credentials.look_up(username, sha256(password))
         if secret.startswith("ma_"):
-            return self._by_key(secret)
+            caller = self.store.access.caller_by_key(secret)
+            if caller is not None:
+                self.credentials.note_use(caller)
+            return caller
         found = self._user(secret)
         return None if found is None else self.store.access.caller_by_account(found[0].account_id)
-
-    def _by_key(self, secret: str) -> Caller | None:
-        caller = self.store.access.caller_by_key(secret)
-        if caller is not None:
-            self.credentials.note_use(caller)
-        return caller
-
-    def _by_credential(self, secret: str) -> Caller | None:
-        try:
-            username, _, password = pybase64.b64decode(secret, validate=True).decode("utf-8").partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return None
-        return self.credentials.look_up(username, sha256(password))
 
     def _user(self, token: str) -> tuple[User, Claims] | None:
         claims = self.tokens.read(token)
@@ -111,8 +102,3 @@ def _split(authorization: bytes) -> tuple[str, str]:
     if scheme.lower() not in ("basic", "bearer") or not secret.strip():
         raise Refused(Code.UNAUTHORIZED, MISSING)
     return scheme.lower(), secret.strip()
-
-
-def check_may_read(caller: Caller) -> None:
-    if not caller.may_read:
-        raise Refused(Code.UNAUTHORIZED, "this key may only send")

@@ -132,11 +132,8 @@ class RequestBody:
     async def _take(self, memory: MemoryBudget, amount: int) -> None:
         began = trio.current_time()
         if not await memory.take(self._owner.name, amount, age=self._age, patience=max(0.0, self._patience)):
-            raise Refused(
-                Code.TEMPORARY_FAILURE,
-                "Too many large requests are being read right now. Retry with the same key.",
-                retry_after=2,
-            )
+            text = "Too many large requests are being read right now. Retry with the same key."
+            raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
         self._patience -= trio.current_time() - began
 
 

@@ -5,28 +5,17 @@ ends with it and never raises because of what a client did.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import h11
 import trio
 
+from appliance.config.settings import HttpSettings
 from appliance.net.connection_limits import ConnectionTable
 from appliance.net.socket_stream import ONE_WRITE_BYTES, FastSocketStream
+from appliance.web import hypercorn_parts as hypercorn
 from appliance.web.http1 import Application, Http1, Peer
-from appliance.web.hypercorn_parts import (
-    Closed,
-    ConnectionState,
-    Event,
-    HypercornConfig,
-    InlineTaskGroup,
-    RawData,
-    TCPServer,
-    Updated,
-    WorkerContext,
-    parse_socket_addr,
-)
 
 READ_BYTES = 64 * 1024  # at once
 HANDSHAKE_TIMEOUT = 10  # seconds
@@ -36,20 +25,10 @@ DRAIN_GRACE = 10  # seconds for a body or a client that reads slowly, once the p
 LINGER_SECONDS = 5  # after a refusal, during which input is read so that no reset destroys the answer
 LINGER_BYTES = 32 * 1024 * 1024
 
-_STATE = ConnectionState({})  # of hypercorn; unused
+_STATE = hypercorn.ConnectionState({})  # of hypercorn; unused
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """How long each phase of a connection may take, in seconds."""
-
-    header: float
-    body: float
-    write: float
-    keep_alive: float
-
-
-class HttpConnection(TCPServer):
+class HttpConnection(hypercorn.TCPServer):
     """A client's connection, over TLS or not."""
 
     stream: Any  # an SSLStream or a SocketStream
@@ -58,16 +37,16 @@ class HttpConnection(TCPServer):
     def __init__(
         self,
         app: Application,
-        config: HypercornConfig,
-        context: WorkerContext,
+        config: hypercorn.HypercornConfig,
+        context: hypercorn.WorkerContext,
         stream: trio.abc.Stream,
         *,
-        deadlines: Deadlines,
+        settings: HttpSettings,
         new_request_id: Callable[[], str],
         table: "ConnectionTable[HttpConnection]",
     ) -> None:
         super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # our own ASGI callable, any stream
-        self._deadlines = deadlines
+        self._settings = settings
         self._new_request_id = new_request_id
         self._table = table
         self._peer = Peer(None)
@@ -91,33 +70,29 @@ class HttpConnection(TCPServer):
 
     async def _serve(self) -> None:
         secure = isinstance(self.stream, trio.SSLStream)
-        if secure and not await self._did_handshake():
-            return
+        if secure:
+            self._due = trio.current_time() + HANDSHAKE_TIMEOUT
+            try:
+                await self.stream.do_handshake()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            self._due = inf
         socket = (self.stream.transport_stream if secure else self.stream).socket
         try:
-            client = parse_socket_addr(socket.family, socket.getpeername())
-            server = parse_socket_addr(socket.family, socket.getsockname())
+            client = hypercorn.parse_socket_addr(socket.family, socket.getpeername())
+            server = hypercorn.parse_socket_addr(socket.family, socket.getsockname())
         except OSError:
             return  # gone already
         self._peer.address = client
-        requests = InlineTaskGroup(lambda: self.protocol.receive(), self._peer)
+        requests = hypercorn.InlineTaskGroup(lambda: self.protocol.receive(), self._peer)
         self.protocol = Http1(
             self.app, self.config, self.context, requests, _STATE, secure, client, server, self.protocol_send
         )
         self.protocol.listen(self._new_request_id, self._read_more, self._peer)
         while not self._closing and not self.context.terminated.is_set() and (data := await self._read_more()):
-            await self.protocol.handle(RawData(data))
+            await self.protocol.handle(hypercorn.RawData(data))
         if self._closing and self.protocol.connection.our_state is not h11.SEND_RESPONSE:
             await self._linger()
-
-    async def _did_handshake(self) -> bool:
-        self._due = trio.current_time() + HANDSHAKE_TIMEOUT
-        try:
-            await self.stream.do_handshake()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return False
-        self._due = inf
-        return True
 
     def end_if_due(self, now: float) -> None:
         """Close if the client is late."""
@@ -163,21 +138,22 @@ class HttpConnection(TCPServer):
     def _read_deadline(self) -> float:
         """Until when the next bytes must come, given what they belong to."""
         if not self._busy:
-            limit = self._deadlines.header if self._request_begun else self._deadlines.keep_alive
+            limit = self._settings.header_timeout if self._request_begun else self._settings.keep_alive_timeout
             return self._waiting_since + limit
-        deadline = self._waiting_since + min(self._deadlines.body, BODY_SLOW_START + self._body_bytes / MIN_BODY_RATE)
+        start = BODY_SLOW_START + self._body_bytes / MIN_BODY_RATE
+        deadline = self._waiting_since + min(self._settings.body_timeout, start)
         return min(deadline, trio.current_time() + DRAIN_GRACE) if self.context.terminated.is_set() else deadline
 
     # ---- writing
 
-    async def protocol_send(self, event: Event) -> None:
+    async def protocol_send(self, event: hypercorn.Event) -> None:
         """Write, or note the state of the protocol."""
         # By type: hypercorn's events are abstract classes, for which isinstance() is slow.
-        if type(event) is RawData:
+        if type(event) is hypercorn.RawData:
             await self._write(event.data)
-        elif type(event) is Closed:
+        elif type(event) is hypercorn.Closed:
             self._closing = True
-        elif type(event) is Updated:
+        elif type(event) is hypercorn.Updated:
             self._busy = not event.idle
             if self._busy:
                 self._table.works(self)
@@ -189,7 +165,7 @@ class HttpConnection(TCPServer):
             sent = self._quick.send_now(data) if self._quick is not None and len(data) <= ONE_WRITE_BYTES else 0
             if sent == len(data):
                 return  # without a checkpoint: the next read has one
-            limit = DRAIN_GRACE if self.context.terminated.is_set() else self._deadlines.write
+            limit = DRAIN_GRACE if self.context.terminated.is_set() else self._settings.write_timeout
             if not self._peer.authenticated:
                 self._table.waits(self)
             with trio.move_on_after(limit) as self._writing:

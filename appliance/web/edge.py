@@ -6,7 +6,6 @@ refused before the body is read.
 
 import ipaddress
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from appliance.store import Store
 from appliance.store.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import (
+    OUR_FAULT,
     SECURITY_HEADERS,
     Answer,
     Headers,
@@ -35,7 +35,7 @@ from appliance.web.answer import (
     json_answer,
     refusal_answer,
 )
-from appliance.web.auth import Authenticator, check_may_read
+from appliance.web.auth import Authenticator
 from appliance.web.body import (
     BodyBudgets,
     ClientGone,
@@ -62,7 +62,6 @@ _HOST = re.compile(
 _SLASHES = re.compile("/+")
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 _CLOSE = (b"connection", b"close")
-_NONE_DOUBLED: frozenset[bytes] = frozenset()
 
 log = get_logger("web")
 
@@ -76,14 +75,10 @@ class Edge:
     outside: Outside
     auth: Authenticator
     rate: RequestRate
-    settings: HttpSettings
+    settings: HttpSettings  # may be replaced between requests
     stopping: trio.Event
     pages: Callable[..., Awaitable[None]]  # Quart: everything that is not answered here
     budgets: BodyBudgets
-
-    def adopt(self, settings: HttpSettings) -> None:
-        """Use these settings from the next request on."""
-        self.settings = settings
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
         """Answer one request; whatever goes wrong, with the error object."""
@@ -91,9 +86,9 @@ class Edge:
             await self.pages(scope, receive, send)
             return
         request_id = self.outside.identifier("req")
-        exchange = _AsgiExchange(receive, send, scope["peer"], secure=scope["scheme"] == "https")
+        exchange = _AsgiExchange(receive, send, scope, request_id)
         try:
-            answer = await self._answer(scope, exchange, request_id)
+            answer = await self._answer(scope, exchange)
         except ClientGone:
             return
         except Exception as error:
@@ -104,19 +99,21 @@ class Edge:
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
         """The answer to a `POST /emails` that was read whole, and whether the connection must be closed after it."""
         request_id = self.outside.identifier("req")
-        exchange = _WholeExchange(request, peer, secure=secure)
+        exchange = _Exchange(_once(request.body), request.headers, peer, request_id, secure=secure)
+        exchange.expects_body = request.headers[b"content-length"] != b"0"
         try:
-            address = self.client_address(peer, request.headers)
-            answer = await self._send(request.headers, _NONE_DOUBLED, address, exchange, request_id)
+            answer = await self._send(exchange, self.client_address(peer, request.headers))
         except Exception as error:
             answer = _failure(error, request_id, "POST", "/emails")
         status, headers, body = answer
         return (status, exchange.framed(headers), body), exchange.expects_body
 
-    async def _answer(self, scope: AsgiScope, exchange: "_AsgiExchange", request_id: str) -> Answer | None:
-        headers = dict(scope["headers"])
-        doubled = _NONE_DOUBLED if len(headers) == len(scope["headers"]) else _doubled(scope["headers"])
-        if b"authorization" in doubled:
+    async def _answer(self, scope: AsgiScope, exchange: "_AsgiExchange") -> Answer | None:
+        headers = exchange.headers
+        if len(headers) < len(scope["headers"]):
+            times = Counter(name for name, _ in scope["headers"])
+            exchange.doubled = frozenset(name for name in times if times[name] > 1)
+        if b"authorization" in exchange.doubled:
             raise Refused(Code.UNAUTHORIZED, "Send one Authorization header, not several.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         given = scope["path"]
@@ -126,31 +123,27 @@ class Edge:
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
-            return await self._send(headers, doubled, address, exchange, request_id)
+            return await self._send(exchange, address)
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
-            return await self._read(headers, address, exchange, request_id, path.removeprefix("/emails/"))
-        await self._pass_on(scope, headers, address, exchange, request_id)
+            return await self._read(exchange, address, path.removeprefix("/emails/"))
+        await self._pass_on(scope, exchange, address)
         return None
 
     # ---- POST /emails
 
-    async def _send(
-        self,
-        headers: dict[bytes, bytes],
-        doubled: frozenset[bytes],
-        address: str,
-        exchange: "_Exchange",
-        request_id: str,
-    ) -> Answer:
+    async def _send(self, exchange: "_Exchange", address: str) -> Answer:
+        headers, request_id = exchange.headers, exchange.request_id
         caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
-        self._check_serving()
+        if self.stopping.is_set():
+            text = "The server is shutting down. Retry in a moment with the same key."
+            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
         self.rate.take(caller.idempotency_scope)
         length = declared_length(headers, self.settings.max_body)
         check_content_type(headers.get(b"content-type", b""))
         check_encoding(headers.get(b"content-encoding"))
-        key = _idempotency_key(headers, doubled)
+        key = _idempotency_key(headers, exchange.doubled)
         self.intake.check_open(caller)
         memory = self.budgets.of_account(caller.account_id)
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
@@ -166,30 +159,29 @@ class Edge:
 
     # ---- GET /emails/{id}
 
-    async def _read(
-        self, headers: dict[bytes, bytes], address: str, exchange: "_Exchange", request_id: str, message_id: str
-    ) -> Answer:
-        caller = await self.auth.caller(headers.get(b"authorization"), address)
+    async def _read(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
+        caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
-        check_may_read(caller)
+        if not caller.may_read:
+            raise Refused(Code.UNAUTHORIZED, "this key may only send")
         message = self.store.messages.read(caller.account_id, message_id)
         if message is None:
             raise Refused(Code.NOT_FOUND, "There is no message with this id.")
-        body = message_json(message, request_id)
-        return 200, json_answer(body, request_id), body
+        body = message_json(message, exchange.request_id)
+        return 200, json_answer(body, exchange.request_id), body
 
     # ---- everything else
 
-    async def _pass_on(
-        self, scope: AsgiScope, headers: dict[bytes, bytes], address: str, exchange: "_AsgiExchange", request_id: str
-    ) -> None:
+    async def _pass_on(self, scope: AsgiScope, exchange: "_AsgiExchange", address: str) -> None:
         """Let Quart answer, with a small body, read whole, from a user who may send one."""
-        _check_host(headers)
+        headers = exchange.headers
+        if not _HOST.fullmatch(headers.get(b"host", b"")):
+            raise Refused(Code.INVALID_REQUEST, "Host: must be a host name or an IP address, with or without a port")
         authorization = headers.get(b"authorization")
-        scope["appliance"] = (request_id, address, authorization)
+        scope["appliance"] = (exchange.request_id, address, authorization)
         if not scope["path"].startswith("/v1/"):
             # No route outside /v1 takes a body: one that was announced stays unread.
-            await self.pages(scope, _once(b""), exchange.passing_on(request_id))
+            await self.pages(scope, _once(b""), exchange.pass_on)
             return
         length = declared_length(headers, V1_BODY)
         memory = self.budgets.of_network(client_network(address))
@@ -201,7 +193,7 @@ class Edge:
             self.rate.take(f"user:{user.id}")
             self.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
-            await self.pages(scope, _once(bytes(body)), exchange.passing_on(request_id))
+            await self.pages(scope, _once(bytes(body)), exchange.pass_on)
 
     # ---- checks
 
@@ -225,38 +217,23 @@ class Edge:
         address = ipaddress.ip_address(client.partition("%")[0])
         return any(address in network for network in self.settings.trusted_proxies)
 
-    def _check_serving(self) -> None:
-        if self.stopping.is_set():
-            raise Refused(
-                Code.SERVICE_UNAVAILABLE,
-                "The server is shutting down. Retry in a moment with the same key.",
-                retry_after=5,
-            )
-
 
 def _failure(error: Exception, request_id: str, method: str, path: str) -> Answer:
     """The answer to a request that failed; called while the error is being handled."""
     error = translated(error)  # a full or failing disk is not a bug
     if not isinstance(error, Refused):
         log.exception("request failed", request_id=request_id, method=method, path=path[:200])
-        text = "Something went wrong on our side. The log has the details."
-        return error_answer(Code.INTERNAL_ERROR, text, request_id)
+        return error_answer(Code.INTERNAL_ERROR, OUR_FAULT, request_id)
     if error.__cause__ is not None and error.code.status >= 500:
         log.error("request refused", request_id=request_id, cause=repr(error.__cause__))
     answer = refusal_answer(error, request_id)
-    _release_frames(error)
+    # Release the frames of the error, and with them the body. An error raised in a thread is part of a reference cycle,
+    # which is collected much later: sixty refused bodies of 15 MB held two gigabytes.
+    chained: BaseException | None = error
+    while chained is not None:
+        chained.__traceback__ = None
+        chained = chained.__cause__ or chained.__context__
     return answer
-
-
-def _release_frames(error: BaseException | None) -> None:
-    """Release the frames of an error, and with them the body.
-
-    An error raised in a thread is part of a reference cycle, which is collected much later: sixty refused bodies of
-    15 MB held two gigabytes.
-    """
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def _route(path: str) -> str:
@@ -275,39 +252,37 @@ def _check_method(scope: AsgiScope, allowed: tuple[str, ...]) -> None:
         raise MethodNotAllowed(allowed)
 
 
-def _check_host(headers: dict[bytes, bytes]) -> None:
-    if not _HOST.fullmatch(headers.get(b"host", b"")):
-        raise Refused(Code.INVALID_REQUEST, "Host: must be a host name or an IP address, with or without a port")
-
-
-def _doubled(headers: Headers) -> frozenset[bytes]:
-    """Headers that occur twice: a proxy in between may have read the other one."""
-    times = Counter(name for name, _ in headers)
-    return frozenset(name for name in times if times[name] > 1)
-
-
 def _idempotency_key(headers: dict[bytes, bytes], doubled: frozenset[bytes]) -> str:
     key = headers.get(b"idempotency-key")
     if key is None:
         raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
     if b"idempotency-key" in doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
-        raise Refused(
-            Code.INVALID_REQUEST, f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
-        )
+        text = f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
+        raise Refused(Code.INVALID_REQUEST, text)
     return key.decode("ascii")
 
 
-class _Exchange(ABC):
+class _Exchange:
     """One request and its answer, and whether its body is still to be read."""
 
-    def __init__(self, peer: Peer, *, secure: bool) -> None:
-        self.peer = peer
-        self._secure = secure
-        self.expects_body = False
+    doubled: frozenset[bytes] = frozenset()  # headers that occur twice: a proxy in between may have read the other one
+    expects_body = False
 
-    @abstractmethod
+    def __init__(
+        self, receive: Receive, headers: dict[bytes, bytes], peer: Peer, request_id: str, *, secure: bool
+    ) -> None:
+        self._receive = receive
+        self.headers = headers
+        self.peer = peer
+        self.request_id = request_id
+        self._secure = secure
+
     async def receive(self) -> dict[str, Any]:
         """The next ASGI event of the body."""
+        event = await self._receive()
+        if not event.get("more_body", False):
+            self.expects_body = False
+        return event
 
     def framed(self, headers: Headers) -> Headers:
         """The headers of an answer, with those of the connection."""
@@ -319,30 +294,11 @@ class _Exchange(ABC):
         return headers
 
 
-class _WholeExchange(_Exchange):
-    """A request that was read whole. Its body counts as unread until `receive` is called."""
-
-    def __init__(self, request: QuickRequest, peer: Peer, *, secure: bool) -> None:
-        super().__init__(peer, secure=secure)
-        self._request = request
-        self.expects_body = request.headers[b"content-length"] != b"0"
-
-    async def receive(self) -> dict[str, Any]:
-        self.expects_body = False
-        return {"type": "http.request", "body": self._request.body, "more_body": False}
-
-
 class _AsgiExchange(_Exchange):
-    def __init__(self, receive: Receive, send: AsgiSend, peer: Peer, *, secure: bool) -> None:
-        super().__init__(peer, secure=secure)
-        self._receive = receive
+    def __init__(self, receive: Receive, send: AsgiSend, scope: AsgiScope, request_id: str) -> None:
+        secure = scope["scheme"] == "https"
+        super().__init__(receive, dict(scope["headers"]), scope["peer"], request_id, secure=secure)
         self._send = send
-
-    async def receive(self) -> dict[str, Any]:
-        event = await self._receive()
-        if not event.get("more_body", False):
-            self.expects_body = False
-        return event
 
     async def send(self, answer: Answer) -> None:
         status, headers, body = answer
@@ -352,19 +308,15 @@ class _AsgiExchange(_Exchange):
     async def _start(self, status: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})
 
-    def passing_on(self, request_id: str) -> AsgiSend:
+    async def pass_on(self, event: Any) -> None:
         """The ASGI `send` for Quart: adds the request id, and the security headers that the answer does not set."""
-
-        async def send(event: Any) -> None:
-            if event["type"] == "http.response.start":
-                given = {name for name, _ in event["headers"]}
-                ours = [header for header in SECURITY_HEADERS if header[0] not in given]
-                identified = (b"x-request-id", request_id.encode("ascii"))
-                await self._start(event["status"], [*event["headers"], identified, *ours])
-            else:
-                await self._send(event)
-
-        return send
+        if event["type"] == "http.response.start":
+            given = {name for name, _ in event["headers"]}
+            ours = [header for header in SECURITY_HEADERS if header[0] not in given]
+            identified = (b"x-request-id", self.request_id.encode("ascii"))
+            await self._start(event["status"], [*event["headers"], identified, *ours])
+        else:
+            await self._send(event)
 
 
 def _once(body: bytes) -> Receive:

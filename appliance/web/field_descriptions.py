@@ -1,6 +1,7 @@
 """What each field of the API's objects means, for `/openapi.json` and the tables of docs/api.md made from it.
 
-A field is looked up under its schema first, then by its name alone: one name mostly means one thing everywhere.
+A field is looked up under its schema first, where `TemplateAnswer` is the same as `TemplateObject`, then by its name
+alone: one name mostly means one thing everywhere.
 """
 
 from typing import Any
@@ -193,7 +194,6 @@ _ACCOUNT_NAME = "The name of the account."
 _LOGIN = "The address the user logs in with. Upper and lower case are the same."
 
 SCHEMA_FIELD_DESCRIPTIONS = {
-    "AccountAnswer": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
     "AccountObject": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
     "ApiKeyObject": {"id": "The key's id, `key_…`.", "name": _OWN_NAME},
     "ApiKeyRequest": {"name": _OWN_NAME},
@@ -207,7 +207,6 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "error": "Why there was no response, or no complete one; null otherwise.",
         "duration_ms": "How long the last attempt took, in milliseconds; null before the first.",
     },
-    "DomainAnswer": {"name": "The domain, in A-labels.", "status": _DOMAIN},
     "DomainObject": {"name": "The domain, in A-labels.", "status": _DOMAIN},
     "DomainRequest": {"domain": "The domain to add. Letters beyond ASCII become A-labels."},
     "FileObject": {
@@ -221,7 +220,6 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     "ListedMessageObject": {"recipients": "The first three recipients."},
     "ListedRecipientObject": {"email": "The bare address.", "status": _RECIPIENT},
     "LoginRequest": {"email": _LOGIN},
-    "ManagedAccountAnswer": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
     "ManagedAccountObject": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
     "NewAccountRequest": {
         "name": "The name: 1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit.",
@@ -267,7 +265,6 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "address": "The address to suppress, in any spelling.",
         "reason": "Why, in one line of 1 to 200 characters.",
     },
-    "TemplateAnswer": {"variables": "The names of the placeholders.", "subject": "The subject; null if it has none."},
     "TemplateObject": {"variables": "The names of the placeholders.", "subject": "The subject; null if it has none."},
     "TemplateRequest": {
         "subject": "At most 500 characters on one line.",
@@ -309,10 +306,8 @@ SCHEMA_FIELD_DESCRIPTIONS = {
 def describe_fields(schemas: dict[str, Any]) -> None:
     """Add a description to every property of these schemas; what its type says of it comes first."""
     for schema_name, schema in schemas.items():
+        listed = SCHEMA_FIELD_DESCRIPTIONS.get(schema_name.removesuffix("Answer") + "Object", {})
+        special = listed | SCHEMA_FIELD_DESCRIPTIONS.get(schema_name, {})
         for name, field in schema.get("properties", {}).items():
             of_type = (each["description"] for each in (field, *field.get("anyOf", ())) if "description" in each)
-            field["description"] = (
-                next(of_type, None)
-                or SCHEMA_FIELD_DESCRIPTIONS.get(schema_name, {}).get(name)
-                or FIELD_DESCRIPTIONS[name]
-            )
+            field["description"] = next(of_type, None) or special.get(name) or FIELD_DESCRIPTIONS[name]

@@ -7,7 +7,6 @@ number of times, also when a head arrives one byte per packet.
 """
 
 import re
-from typing import Protocol
 
 from appliance.errors import Code, Refused
 
@@ -27,10 +26,6 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)
 
 class BadHead(Exception):
     """A head that is refused; its text is for the client."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
 
 
 class HeadReader:
@@ -75,15 +70,6 @@ class HeadReader:
             raise BadHead("A header is folded over several lines. Send each header in one line.")
         if held.startswith(_EMPTY_LINE * 2):
             raise BadHead("This is not a valid HTTP/1.1 request.")
-
-
-class BodyReader(Protocol):
-    """Takes one request's body out of what comes."""
-
-    complete: bool
-
-    def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """The content among these bytes, and the bytes after the end of the body. Raises Refused."""
 
 
 class LengthBody:
@@ -140,27 +126,22 @@ class ChunkedBody:
                 raise _bad_chunks("has a chunk of another size than it says")
             self._begun = False
         elif self._ending:
-            self._take_trailer(line)
+            self._trailers += 1
+            self.complete = line == b"\r\n"
+            if not line.endswith(b"\r\n") or (self._trailers > TRAILER_LINES and not self.complete):
+                raise _bad_chunks("has trailers that are not taken")
+        elif found := _CHUNK_SIZE.fullmatch(line):
+            size = self._left = int(found[1], 16)
+            self._begun, self._ending = size > 0, size == 0
+            self._chunks += 1
+            self._size += size
+            if self._chunks > FREE_CHUNKS + self._size // CHUNK_AVERAGE:
+                raise _bad_chunks("comes in too many small chunks")
         else:
-            found = _CHUNK_SIZE.fullmatch(line)
-            if found is None:
-                raise _bad_chunks("is not in chunks, as its head says")
-            self._begin(int(found[1], 16))
+            raise _bad_chunks("is not in chunks, as its head says")
 
-    def _begin(self, size: int) -> None:
-        self._left = size
-        self._begun, self._ending = size > 0, size == 0
-        self._chunks += 1
-        self._size += size
-        if self._chunks > FREE_CHUNKS + self._size // CHUNK_AVERAGE:
-            raise _bad_chunks("comes in too many small chunks")
 
-    def _take_trailer(self, line: bytes) -> None:
-        self._trailers += 1
-        if line == b"\r\n":
-            self.complete = True
-        elif not line.endswith(b"\r\n") or self._trailers > TRAILER_LINES:
-            raise _bad_chunks("has trailers that are not taken")
+BodyReader = LengthBody | ChunkedBody
 
 
 def _bad_chunks(what: str) -> Refused:

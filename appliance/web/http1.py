@@ -24,29 +24,14 @@ import h11
 import trio
 
 from appliance.errors import Code
+from appliance.web import hypercorn_parts as hypercorn
 from appliance.web.answer import REASONS, Answer, Headers, error_answer, http_date
 from appliance.web.fast_post import QuickRequest, answer_bytes, read_request
 from appliance.web.framing import BadHead, BodyReader, ChunkedBody, HeadReader, LengthBody
-from appliance.web.hypercorn_parts import (
-    STREAM_ID,
-    Body,
-    Closed,
-    EndBody,
-    Event,
-    H11Protocol,
-    HttpExchange,
-    RawData,
-    Request,
-    Response,
-    StreamClosed,
-    StreamEvent,
-    Updated,
-    WholeResponse,
-)
 
 JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are written
 
-_BUSY, _IDLE, _CLOSED = Updated(idle=False), Updated(idle=True), Closed()
+_BUSY, _IDLE, _CLOSED = hypercorn.Updated(idle=False), hypercorn.Updated(idle=True), hypercorn.Closed()
 _DISCONNECT = {"type": "http.disconnect"}
 _NOT_HTTP = "This is not a valid HTTP/1.1 request."
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
@@ -90,14 +75,11 @@ def _origin_form(target: bytes) -> bytes:
     return b"/" + _ABSOLUTE_FORM.sub(b"", target, count=1).removeprefix(b"/")
 
 
-class Http1(H11Protocol):
+class Http1(hypercorn.H11Protocol):
     """The state of one connection."""
 
     app: Application  # type: ignore[assignment]  # called in place, without hypercorn's wrapper
     connection: h11.Connection  # for one request and its answer
-    _new_request_id: Callable[[], str]
-    _read_more: Callable[[], Awaitable[bytes]]
-    _peer: Peer
 
     def listen(self, new_request_id: Callable[[], str], read_more: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
         """Finish construction: hypercorn's own `__init__` has a fixed signature."""
@@ -112,9 +94,9 @@ class Http1(H11Protocol):
 
     # ---- what comes in
 
-    async def handle(self, event: Event) -> None:
+    async def handle(self, event: hypercorn.Event) -> None:
         """Serve what has come: by the fast path each request that is plain and whole, and with h11 otherwise."""
-        assert isinstance(event, RawData)  # noqa: S101 - nothing else is sent here
+        assert isinstance(event, hypercorn.RawData)  # noqa: S101 - nothing else is sent here
         self._unread = event.data
         while self._unread:
             if not self._head and (request := read_request(self._unread)) is not None:
@@ -132,7 +114,7 @@ class Http1(H11Protocol):
         self.keep_alive_requests += 1
         await self.send(_BUSY)
         (status, headers, body), ends = await self.app.send_whole(request, self._peer, secure=self.ssl)
-        await self.send(RawData(answer_bytes(status, self._dated(headers), body)))
+        await self.send(hypercorn.RawData(answer_bytes(status, self._dated(headers), body)))
         goes_on = not ends and not self._is_last()
         await self.send(_IDLE if goes_on else _CLOSED)
         return goes_on
@@ -142,7 +124,7 @@ class Http1(H11Protocol):
         try:
             found = self._head.feed(self._unread)
         except BadHead as bad:
-            await self._refuse(bad.text)
+            await self._refuse(str(bad))
             return False
         if found is None:
             self._unread = b""
@@ -165,7 +147,7 @@ class Http1(H11Protocol):
         return self.connection.our_state is h11.IDLE
 
     async def _create_stream(self, request: h11.Request) -> None:
-        exchange = HttpExchange(
+        exchange = hypercorn.HttpExchange(
             self.app,  # type: ignore[arg-type]  # as above
             self.config,
             self.context,
@@ -174,12 +156,12 @@ class Http1(H11Protocol):
             self.client,
             self.server,
             self.stream_send,
-            STREAM_ID,
+            hypercorn.STREAM_ID,
         )
         self.keep_alive_requests += 1
         await exchange.handle(
-            Request(
-                stream_id=STREAM_ID,
+            hypercorn.Request(
+                stream_id=hypercorn.STREAM_ID,
                 headers=list(request.headers),
                 http_version=request.http_version.decode("ascii"),
                 method=request.method.decode("ascii").upper(),
@@ -204,25 +186,25 @@ class Http1(H11Protocol):
 
     # ---- what goes out
 
-    async def stream_send(self, event: StreamEvent) -> None:
+    async def stream_send(self, event: hypercorn.StreamEvent) -> None:
         """Write a response; what belongs together leaves together."""
-        if isinstance(event, WholeResponse):
+        if isinstance(event, hypercorn.WholeResponse):
             self._queue_head(event.status_code, event.headers)
             if event.data:
                 self._queue(h11.Data(data=event.data))
             self._queue(h11.EndOfMessage())
             await self._flush()
             await self._maybe_recycle()
-        elif isinstance(event, Response):
+        elif isinstance(event, hypercorn.Response):
             self._queue_head(event.status_code, event.headers)
-        elif isinstance(event, Body):
+        elif isinstance(event, hypercorn.Body):
             self._queue(h11.Data(data=event.data))
             if len(event.data) >= JOIN_BYTES:
                 await self._flush()
-        elif isinstance(event, EndBody):
+        elif isinstance(event, hypercorn.EndBody):
             self._queue(h11.EndOfMessage())
             await self._flush()
-        elif isinstance(event, StreamClosed):
+        elif isinstance(event, hypercorn.StreamClosed):
             await self._maybe_recycle()
 
     async def _maybe_recycle(self) -> None:
@@ -257,12 +239,12 @@ class Http1(H11Protocol):
     async def _flush(self) -> None:
         data, self._unsent = b"".join(self._unsent), []
         if data:
-            await self.send(RawData(data=data))
+            await self.send(hypercorn.RawData(data=data))
 
     async def _refuse(self, text: str) -> None:
         """Answer what is not valid HTTP/1.1, and close."""
         status, headers, body = error_answer(Code.INVALID_REQUEST, text, self._new_request_id())
         dated = [*headers, (b"date", http_date(int(time.time()))), (b"connection", b"close")]
         self.connection = h11.Connection(h11.SERVER)  # which owes the client no answer
-        await self.send(RawData(data=answer_bytes(status, dated, body)))
+        await self.send(hypercorn.RawData(data=answer_bytes(status, dated, body)))
         await self.send(_CLOSED)

@@ -6,7 +6,7 @@ from appliance.errors import Code
 from appliance.intake.receipt import Receipt
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.schema import SendRequest
-from appliance.model.mail import Billing, Message, MessageStatus, Recipient, RecipientStatus, Source
+from appliance.model.mail import Billing, Message, MessageStatus, RecipientStatus, Source
 from appliance.times import rfc3339
 from appliance.web.answer import Time, time_or_none
 from appliance.web.operations import SEND, Operation, parameter
@@ -43,6 +43,20 @@ class MessageObject(msgspec.Struct, rename={"sender": "from"}):
 
 
 def message_json(message: Message, request_id: str) -> bytes:
+    recipients = [
+        RecipientObject(
+            each.id,
+            each.email,
+            each.status,
+            each.billing_status,
+            each.attempt_count,
+            each.last_smtp_code,
+            each.last_smtp_response,
+            time_or_none(each.delivered_at),
+            time_or_none(each.bounced_at),
+        )
+        for each in message.recipients
+    ]
     return msgspec.json.encode(
         MessageObject(
             id=message.id,
@@ -54,23 +68,9 @@ def message_json(message: Message, request_id: str) -> bytes:
             recipient_count=message.recipient_count,
             credits_reserved=message.credits_reserved,
             created_at=rfc3339(message.created_at),
-            recipients=[_recipient(recipient) for recipient in message.recipients],
+            recipients=recipients,
             request_id=request_id,
         )
-    )
-
-
-def _recipient(recipient: Recipient) -> RecipientObject:
-    return RecipientObject(
-        recipient.id,
-        recipient.email,
-        recipient.status,
-        recipient.billing_status,
-        recipient.attempt_count,
-        recipient.last_smtp_code,
-        recipient.last_smtp_response,
-        time_or_none(recipient.delivered_at),
-        time_or_none(recipient.bounced_at),
     )
 
 
@@ -86,34 +86,20 @@ MESSAGE_ID = parameter("id", "path", "The `id` of the send response.", {"type": 
 EMAIL_OPERATIONS = (
     Operation(
         "POST /emails",
-        "Accept a message for delivery.",
         (202, Receipt, "Accepted and on disk. A retry also has `Idempotent-Replayed` and `Original-Request-ID`."),
-        (
-            Code.INVALID_REQUEST,
-            Code.UNAUTHORIZED,
-            Code.INSUFFICIENT_CREDITS,
-            Code.FORBIDDEN,
-            Code.ACCOUNT_SUSPENDED,
-            Code.IDEMPOTENCY_CONFLICT,
-            Code.IDEMPOTENCY_IN_PROGRESS,
-            Code.PAYLOAD_TOO_LARGE,
-            Code.RATE_LIMITED,
-            Code.WARMUP_LIMITED,
-            Code.INTERNAL_ERROR,
-            Code.SERVICE_UNAVAILABLE,
-            Code.TEMPORARY_FAILURE,
-        ),
+        tuple(code for code in Code if code is not Code.NOT_FOUND and code is not Code.CONFLICT),
         SendRequest,
         SEND,
         (_KEY,),
         ("Idempotent-Replayed", "Original-Request-ID"),
+        summary="Accept a message for delivery.",
     ),
     Operation(
         "GET /emails/{id}",
-        "Read a message and what became of each recipient.",
         (200, MessageObject, "The message."),
         (Code.UNAUTHORIZED, Code.NOT_FOUND),
         security=SEND,
         parameters=(MESSAGE_ID,),
+        summary="Read a message and what became of each recipient.",
     ),
 )

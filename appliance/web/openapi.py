@@ -4,7 +4,6 @@ import msgspec
 from quart import Blueprint, Response
 
 from appliance import __version__
-from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.web import message_json, session_cookie
 from appliance.web.answer import ErrorObject
@@ -21,13 +20,13 @@ from appliance.web.api.suppressions import SuppressionRoutes
 from appliance.web.api.templates import TemplateRoutes
 from appliance.web.api.webhook import WebhookRoutes
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
+from appliance.web.app import HealthRoutes, Routes
 from appliance.web.field_descriptions import describe_fields
-from appliance.web.health import HealthRoutes
 from appliance.web.operations import Json, Operation, operations_of
 
 REFERENCE = "#/components/schemas/{name}"
 
-ROUTES: tuple[type, ...] = (
+ROUTES: tuple[type[Routes], ...] = (
     LoginRoutes,
     SessionRoutes,
     AccountRoutes,
@@ -103,17 +102,18 @@ _ALWAYS_RETRY_AFTER = (429, 503)
 _MAY_RETRY_AFTER = (401, 409)  # after too many wrong credentials; `idempotency_in_progress`
 
 
+_ID_CHARACTERS = str.maketrans({"/": "_", "{": None, "}": None})
+
+
 def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     status, success, description = operation.success
     headers = {name: _HEADERS[name] for name in ("X-Request-ID", *operation.headers)}
     responses = {str(status): _response(description, references[success], headers)}
     for code in operation.errors:
-        responses.setdefault(str(code.status), _error_response(operation, code, references[ErrorObject]))
+        responses.setdefault(str(code.status), _error_response(operation, code.status, references[ErrorObject]))
     described: Json = {
         "summary": operation.summary,
-        "operationId": f"{operation.method.lower()}{operation.path}".replace("/", "_")
-        .replace("{", "")
-        .replace("}", ""),
+        "operationId": operation.method.lower() + operation.path.translate(_ID_CHARACTERS),
         "responses": dict(sorted(responses.items())),
     }
     if operation.parameters:
@@ -126,14 +126,9 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     return described
 
 
-def _error_response(operation: Operation, code: Code, reference: Json) -> Json:
-    status = code.status
-    codes = [other.value for other in operation.errors if other.status == status]
+def _error_response(operation: Operation, status: int, reference: Json) -> Json:
+    codes = [code.value for code in operation.errors if code.status == status]
     schema = {"allOf": [reference, {"properties": {"code": {"enum": codes}}}]}
-    return _response(" or ".join(f"`{each}`" for each in codes), schema, _error_headers(status))
-
-
-def _error_headers(status: int) -> Json:
     headers = {"X-Request-ID": _HEADERS["X-Request-ID"]}
     if status == 401:
         headers["WWW-Authenticate"] = _HEADERS["WWW-Authenticate"]
@@ -141,7 +136,7 @@ def _error_headers(status: int) -> Json:
         headers["Retry-After"] = {**_HEADERS["Retry-After"], "required": True}
     elif status in _MAY_RETRY_AFTER:
         headers["Retry-After"] = _HEADERS["Retry-After"]
-    return headers
+    return _response(" or ".join(f"`{each}`" for each in codes), schema, headers)
 
 
 def _response(description: str, schema: Json, headers: Json) -> Json:

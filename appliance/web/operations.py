@@ -1,22 +1,23 @@
 """The operations of the API: each is declared once, as the decorator of the method that answers it.
 
-A class of routes has one method per operation. `create_app` registers them with Quart, and `openapi.document` describes
-them, both from the same declaration.
+A class of routes has one method per operation, whose docstring is its summary. `create_app` registers them with Quart,
+and `openapi.document` describes them, both from the same declaration.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from quart import Response
 
 from appliance.errors import Code
 from appliance.model.mail import Role
 
 Json = dict[str, Any]
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response]])
 
 PAGE_LIMIT = 100  # entries of a list on a page: the default, and the maximum
 
@@ -31,21 +32,25 @@ _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`."""
+    """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`.
+
+    The handler is called with the user, if one is needed, with the parameter of the path, and with the decoded body.
+    """
 
     name: str
-    summary: str
-    success: tuple[int, type, str]
+    success: tuple[int, type, str]  # status, what is answered, and a sentence on it
     errors: tuple[Code, ...] = ()
     body: type | None = None
     security: tuple[Json, ...] = ()
     parameters: tuple[Json, ...] = ()
     headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
-    role: Role | None = None  # the method is called with a user who has this role, authenticated before
+    role: Role | None = None  # the method is called with a user who has this role
+    summary: str = ""
 
     def __call__(self, handler: Handler) -> Handler:
         """As a decorator: mark the method that answers this operation."""
-        handler.operation = self  # type: ignore[attr-defined]  # read by `operations_of`
+        # For `operations_of`.
+        handler.operation = replace(self, summary=handler.__doc__ or "")  # type: ignore[attr-defined]
         return handler
 
     @property
@@ -72,7 +77,6 @@ def operations_of(routes: type) -> Iterator[tuple[str, Operation]]:
 
 def for_customers(
     name: str,
-    summary: str,
     success: tuple[int, type, str],
     *errors: Code,
     body: type | None = None,
@@ -84,20 +88,15 @@ def for_customers(
     of_body, of_role = () if body is None else WITH_BODY, (Code.FORBIDDEN,) if admin else ()
     all_errors = tuple(dict.fromkeys((*of_query, *of_body, *of_role, *errors, Code.UNAUTHORIZED, *ALWAYS)))
     role = Role.ADMIN if admin else Role.CUSTOMER
-    return Operation(name, summary, success, all_errors, body, CUSTOMER, parameters, role=role)
+    return Operation(name, success, all_errors, body, CUSTOMER, parameters, role=role)
 
 
 for_admins = partial(for_customers, admin=True)
 
 
 def parameter(name: str, place: str, description: str, schema: Json, *, required: bool = False) -> Json:
-    return {
-        "name": name,
-        "in": place,
-        "required": required or place == "path",
-        "description": description,
-        "schema": schema,
-    }
+    required = required or place == "path"
+    return {"name": name, "in": place, "required": required, "description": description, "schema": schema}
 
 
 def identifier(description: str, pattern: str, name: str = "id") -> Json:

@@ -5,9 +5,10 @@ read once, and their address changes with their content, so a browser may cache 
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import NamedTuple
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
@@ -18,64 +19,33 @@ DASHBOARD_ROOT = "/dashboard"
 CACHE_A_YEAR = "public, max-age=31536000, immutable"
 REVALIDATE = "no-cache"  # cached, and revalidated each time
 
+SiteFile = tuple[bytes, str, str]  # body, content type and ETag
+
 PAGE_POLICY = f"{CONTENT_SECURITY_POLICY.decode()}; frame-src 'self'"
 # The dashboard's scripts put mail into this page. Nothing in it may run, load or be sent; only its own style applies.
 PREVIEW_POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'self'"
 )
-CONTENT_TYPES = {
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SiteFile:
-    body: bytes
-    content_type: str
-    etag: str
-
-
-@dataclass(frozen=True, slots=True)
-class SiteFiles:
-    """All files, and a version made of their content, which is part of every file's address.
-
-    So a browser may cache a file, modules import each other by relative names, and after an update no page mixes old
-    files with new ones.
-    """
-
-    files: dict[str, SiteFile]
-    version: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        every = "".join(f"{name} {each.etag}\n" for name, each in sorted(self.files.items()))
-        object.__setattr__(self, "version", hashlib.sha256(every.encode()).hexdigest()[:12])
-
-
-def read_site_files() -> SiteFiles:
-    found: dict[str, SiteFile] = {}
-    _collect(files("appliance.web") / "static", "", found)
-    return SiteFiles(found)
+CONTENT_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
 
 def etag_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:32]
 
 
-def _collect(directory: Traversable, prefix: str, found: dict[str, SiteFile]) -> None:
+def _site_files(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, SiteFile]]:
+    """The files with their names."""
     for entry in directory.iterdir():
         kind = CONTENT_TYPES.get(entry.name.rpartition(".")[2])
         if entry.is_dir():
-            _collect(entry, f"{prefix}{entry.name}/", found)
+            yield from _site_files(entry, f"{prefix}{entry.name}/")
         elif kind is not None:
             body = entry.read_bytes()
-            found[f"{prefix}{entry.name}"] = SiteFile(body, kind, etag_of(body))
+            yield f"{prefix}{entry.name}", (body, kind, etag_of(body))
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """An entry of the navigation; the keys `g` and then `key` lead there."""
 
     name: str
@@ -102,17 +72,17 @@ LOGIN = "login"
 
 def blueprint() -> Blueprint:
     routes = Blueprint("pages", __name__)
-    site = read_site_files()
-    templates = Environment(loader=FunctionLoader(_template), autoescape=True, undefined=StrictUndefined)
+    own = files("appliance.web")
+    site = dict(_site_files(own / "static"))
+    # Part of every file's address, and made of all their content: so a browser may cache a file, modules import each
+    # other by relative names, and after an update no page mixes old files with new ones.
+    current = hashlib.sha256("".join(f"{name} {site[name][2]}\n" for name in sorted(site)).encode()).hexdigest()[:12]
+    loader = FunctionLoader(lambda name: (own / "templates" / name).read_text(encoding="utf-8"))
+    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     preview = templates.get_template("preview.html").render()
 
     def frame(section: str, title: str) -> str:
-        shown = {
-            "static": f"/static/{site.version}",
-            "sections": DASHBOARD_SECTIONS,
-            "section": section,
-            "title": title,
-        }
+        shown = {"static": f"/static/{current}", "sections": DASHBOARD_SECTIONS, "section": section, "title": title}
         return templates.get_template("frame.html").render(shown)
 
     frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
@@ -141,13 +111,11 @@ def blueprint() -> Blueprint:
 
     @routes.get("/static/<version>/<path:name>")
     async def file(version: str, name: str) -> Response:
-        return _file(site, version, name)
+        if name not in site:
+            return Response("There is no such file.", 404, content_type="text/plain; charset=utf-8")
+        return _kept(*site[name], CACHE_A_YEAR if version == current else REVALIDATE)
 
     return routes
-
-
-def _template(name: str) -> str:
-    return (files("appliance.web") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _page(text: str, policy: str, status: int = 200) -> Response:
@@ -156,16 +124,7 @@ def _page(text: str, policy: str, status: int = 200) -> Response:
     return response
 
 
-def _file(site: SiteFiles, version: str, name: str) -> Response:
-    found = site.files.get(name)
-    if found is None:
-        return Response("There is no such file.", 404, content_type="text/plain; charset=utf-8")
-    return _kept(
-        found.body, found.content_type, found.etag, CACHE_A_YEAR if version == site.version else REVALIDATE, 200
-    )
-
-
-def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int) -> Response:
+def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int = 200) -> Response:
     """An answer that a browser may cache; 304 without a body if it has."""
     same = etag in request.if_none_match
     response = Response(b"" if same else body, 304 if same else status, content_type=content_type)

@@ -22,7 +22,7 @@ from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls import certificate
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import http_files
-from appliance.web.connection import Deadlines, HttpConnection
+from appliance.web.connection import HttpConnection
 from appliance.web.http1 import Application
 from appliance.web.hypercorn_parts import ASGIWrapper, Lifespan, WorkerContext, hypercorn_config
 from appliance.web.turned_away import TurnedAway
@@ -41,9 +41,10 @@ class HttpServer:
         http = config.http
         self._app = app
         self._new_request_id = new_request_id
-        self._deadlines = _deadlines(http)
+        self._settings = http
         self._turned_away = TurnedAway(new_request_id)
-        self.certificate = _certificate(config)
+        files = http_files(config)
+        self.certificate = Certificate(*files, tls_context) if files else None
         self.hypercorn = hypercorn_config()
         self.context = WorkerContext(None)
         self.table: ConnectionTable[HttpConnection] = ConnectionTable(
@@ -58,29 +59,29 @@ class HttpServer:
         def apply() -> None:
             if show_certificate is not None:
                 show_certificate()
-            self._deadlines = _deadlines(http)
+            self._settings = http
             self.table.most, self.table.most_per_address = http.max_connections, http.max_connections_per_address
             self.table.trusted = http.trusted_proxies
 
         return apply
 
-    async def connected(self, stream: trio.abc.Stream) -> None:
+    async def connected(self, stream: Any) -> None:
         """Serve one client, if the table has a place for it."""
-        address = _address(stream)
-        if address is None:
+        socket = (stream.transport_stream if isinstance(stream, trio.SSLStream) else stream).socket
+        try:
+            address = str(socket.getpeername()[0])
+        except OSError:  # gone already
             await trio.aclose_forcefully(stream)
-        elif not self.table.admits(address):
+            return
+        if not self.table.admits(address):
             await self._turned_away.answer(stream)
-        else:
-            await self._serve(stream, address)
-
-    async def _serve(self, stream: trio.abc.Stream, address: str) -> None:
+            return
         connection = HttpConnection(
             self._app,
             self.hypercorn,
             self.context,
             stream,
-            deadlines=self._deadlines,
+            settings=self._settings,
             new_request_id=self._new_request_id,
             table=self.table,
         )
@@ -132,15 +133,6 @@ async def serve(
         helpers.cancel_scope.cancel()
 
 
-def _deadlines(http: HttpSettings) -> Deadlines:
-    return Deadlines(http.header_timeout, http.body_timeout, http.write_timeout, http.keep_alive_timeout)
-
-
-def _certificate(config: Config) -> Certificate | None:
-    files = http_files(config)
-    return Certificate(*files, tls_context) if files else None
-
-
 async def _enforce_deadlines(connections: Collection[HttpConnection]) -> None:
     """Check all connections at once, until cancelled: cheaper than two timers for every request."""
     while True:
@@ -148,14 +140,6 @@ async def _enforce_deadlines(connections: Collection[HttpConnection]) -> None:
         now = trio.current_time()
         for connection in connections:
             connection.end_if_due(now)
-
-
-def _address(stream: Any) -> str | None:
-    socket = (stream.transport_stream if isinstance(stream, trio.SSLStream) else stream).socket
-    try:
-        return str(socket.getpeername()[0])
-    except OSError:
-        return None  # gone already
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,8 @@ class Claims:
 
     user_id: str
     account_id: str
-    role: Role
-    token_id: str
     epoch: int
     session_id: str
-    expires_at: int  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +52,9 @@ class Tokens:
         """The claims of a valid token that has not expired, else None; its session may have ended."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
-            expires_at = int(claims["exp"]) * SECOND
-            if expires_at <= self.outside.now():
+            if int(claims["exp"]) * SECOND <= self.outside.now():
                 return None
-            return Claims(
-                str(claims["sub"]),
-                str(claims["acct"]),
-                Role(claims["role"]),
-                str(claims["jti"]),
-                int(claims["epoch"]),
-                str(claims["sid"]),
-                expires_at,
-            )
+            Role(claims["role"])  # raises ValueError for an unknown one
+            return Claims(str(claims["sub"]), str(claims["acct"]), int(claims["epoch"]), str(claims["sid"]))
         except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):
             return None

@@ -43,20 +43,16 @@ class TurnedAway:
         """Answer a connection, if it can be done cheaply, and end it."""
         try:
             if isinstance(stream, trio.SocketStream):
+                error = Code.SERVICE_UNAVAILABLE, _TEXT, self.new_request_id()
+                status, headers, body = error_answer(*error, retry_after=TURNED_AWAY_RETRY)
+                headers += [(b"date", http_date(int(time.time()))), (b"connection", b"close")]
                 with suppress(OSError, trio.BrokenResourceError):
-                    await self._tell(stream)
+                    # As the connection is new, its send buffer has room for this.
+                    await stream.socket.send(answer_bytes(status, headers, body))
+                    await stream.send_eof()
                     await self._linger(stream)
         finally:
             await trio.aclose_forcefully(stream)
-
-    async def _tell(self, stream: trio.SocketStream) -> None:
-        status, headers, body = error_answer(
-            Code.SERVICE_UNAVAILABLE, _TEXT, self.new_request_id(), retry_after=TURNED_AWAY_RETRY
-        )
-        headers += [(b"date", http_date(int(time.time()))), (b"connection", b"close")]
-        # As it is new, its send buffer has room for this.
-        await stream.socket.send(answer_bytes(status, headers, body))
-        await stream.send_eof()
 
     async def _linger(self, stream: trio.SocketStream) -> None:
         if self._lingering >= self.at_once:

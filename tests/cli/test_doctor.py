@@ -8,14 +8,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from appliance.cli import main
-from appliance.doctor import examination, facts
-from appliance.doctor.facts import Finding, RecordToPublish
+from appliance.doctor import Finding, RecordToPublish, examination, fault, ok, warning
 from tests.cli.test_commands import fields
 from tests.docs.test_cli import documented
 
-GOOD = facts.ok("disk", "/var", "90 MiB free")
-ODD = facts.warning("queue", "all mail", "is paused: a \x1b[31mreason", "appliance resume")
-BAD = facts.fault(
+GOOD = ok("disk", "/var", "90 MiB free")
+ODD = warning("queue", "all mail", "is paused: a \x1b[31mreason", "appliance resume")
+BAD = fault(
     "dkim",
     "a.test",
     "is missing",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.doctor import observe_machine
+from appliance.doctor import machine
 from tests.doctor.world import World, healthy, installation
 
 
@@ -19,5 +19,5 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def world(tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Everything as it should be; the machine that tests run on may have a clock of its own."""
-    monkeypatch.setattr(observe_machine, "synchronised", lambda: True)
+    monkeypatch.setattr(machine, "synchronised", lambda: True)
     return healthy(tmp_path, original)

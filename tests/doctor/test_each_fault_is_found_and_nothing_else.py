@@ -9,7 +9,7 @@ import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from appliance.doctor.facts import FindingLevel
+from appliance.doctor import FindingLevel
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.pools import EVERY

@@ -11,9 +11,8 @@ import trio
 from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
 from appliance.dns.resolver import DnsAnswer
-from appliance.doctor import observe_machine
+from appliance.doctor import Finding, FindingLevel, machine
 from appliance.doctor.examination import DOMAINS_AT_ONCE, Examination
-from appliance.doctor.facts import Finding, FindingLevel
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.warmup import begin
@@ -153,7 +152,7 @@ def test_a_warm_up_is_a_line_for_each_pool_and_address(world: World) -> None:
 
 def test_the_machine_says_whether_its_clock_is_kept() -> None:
     """True, False, or that it cannot be told; asked of this machine."""
-    assert observe_machine.synchronised() in (True, False, None)
+    assert machine.synchronised() in (True, False, None)
 
 
 def test_a_directory_to_be_is_on_some_disk(world: World, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from cryptography import x509
 
 from appliance.acme.crypto import new_key
 from appliance.acme.files import AcmeFiles, AcmeState
-from appliance.doctor.facts import Finding, FindingLevel
+from appliance.doctor import Finding, FindingLevel
 from appliance.tls import self_signed
 from tests.acme.authority import issued
 from tests.doctor.world import HOST, World

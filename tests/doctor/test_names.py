@@ -2,8 +2,8 @@
 
 import pytest
 
-from appliance.doctor.facts import FindingLevel, MailServerProbe
-from appliance.doctor.names import judge_port
+from appliance.doctor import FindingLevel
+from appliance.doctor.names import MailServerProbe, judge_port
 
 UNKNOWN = MailServerProbe("gmail.com", None, "no answer from 192.0.2.53", dialled=False)
 SILENT = MailServerProbe("mx.example", None, "no answer from 192.0.2.1 within 5 s")

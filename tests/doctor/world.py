@@ -14,8 +14,8 @@ import trustme
 from appliance.config.load import parse
 from appliance.dns.records import records
 from appliance.dns.resolver import DnsResolver
+from appliance.doctor import Finding, FindingLevel
 from appliance.doctor.examination import Examination
-from appliance.doctor.facts import Finding, FindingLevel
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.outside import Outside

@@ -12,16 +12,17 @@ import pytest
 import trio
 import trio.testing
 
+from appliance.config.settings import HttpSettings
 from appliance.net.connection_limits import ConnectionTable
 from appliance.web import answer
-from appliance.web.connection import Deadlines, HttpConnection
+from appliance.web.connection import HttpConnection
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
 from appliance.web.hypercorn_parts import WorkerContext, hypercorn_config
 from tests.e2e.raw import Answer, parsed
 
 SEED = 20_261_115
-DEADLINES = Deadlines(header=5, body=60, write=30, keep_alive=75)
+SETTINGS = HttpSettings()
 HEAD = b"POST /emails HTTP/1.1\r\nHost: h\r\n"
 
 
@@ -103,7 +104,7 @@ async def serving(app: Echo) -> AsyncIterator[Served]:
         hypercorn_config(),
         context,
         ours,
-        deadlines=DEADLINES,
+        settings=SETTINGS,
         new_request_id=lambda: "req_1",
         table=table,
     )
@@ -249,7 +250,7 @@ async def test_others_have_their_turn_between_requests_that_came_at_once(kind: C
 @pytest.mark.parametrize("begun", [b"", b"POST /ema", quick(b"12345")[:-2]], ids=["nothing", "a head", "a body"])
 async def test_a_late_client_is_ended_at_the_next_look(begun: bytes) -> None:
     """Once its time is up, and not before, a client that owes us something is cut, without an answer."""
-    limit = DEADLINES.header if b"\r\n\r\n" not in begun else 10.0  # the slow start of a body
+    limit = SETTINGS.header_timeout if b"\r\n\r\n" not in begun else 10.0  # the slow start of a body
     async with serving(Echo()) as served:
         began = trio.current_time()
         await served.client.send_all(begun)
@@ -272,10 +273,10 @@ async def test_a_request_that_takes_us_long_is_not_the_client_s_fault() -> None:
         going.set()
         assert await served.answers(1) == [b"a"]
         await trio.testing.wait_all_tasks_blocked()
-        served.connection.end_if_due(trio.current_time() + DEADLINES.keep_alive - 1)
+        served.connection.end_if_due(trio.current_time() + SETTINGS.keep_alive_timeout - 1)
         await trio.testing.wait_all_tasks_blocked()
         assert not served.ended.is_set()
-        served.connection.end_if_due(trio.current_time() + DEADLINES.keep_alive)
+        served.connection.end_if_due(trio.current_time() + SETTINGS.keep_alive_timeout)
         await served.ended.wait()
 
 
@@ -284,7 +285,7 @@ async def test_a_client_that_does_not_read_is_cut(autojump_clock: trio.testing.M
     async with serving(Echo(times=60)) as served:
         served.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         began = trio.current_time()
-        with trio.move_on_after(DEADLINES.write * 2):
+        with trio.move_on_after(SETTINGS.write_timeout * 2):
             try:
                 while not served.ended.is_set():
                     await served.client.send_all(quick(bytes(1_000)))
@@ -292,7 +293,7 @@ async def test_a_client_that_does_not_read_is_cut(autojump_clock: trio.testing.M
                 pass
             await served.ended.wait()
         assert served.ended.is_set()
-        assert trio.current_time() - began >= DEADLINES.write
+        assert trio.current_time() - began >= SETTINGS.write_timeout
 
 
 async def test_a_client_that_is_gone_is_no_error() -> None:

@@ -38,7 +38,7 @@ def outcome(data: bytes, *cuts: int) -> object:
     try:
         return fed(data, *cuts)
     except BadHead as bad:
-        return bad.text
+        return str(bad)
 
 
 # ---- heads

@@ -4,20 +4,16 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from appliance.concurrency.workers import Workers
-from appliance.config.settings import WarmupSettings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.web.api.emails import EmailRoutes
-from appliance.web.api.message_body import MessageBodies
-from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes, replay_rate
-from appliance.web.app import ApiServices, create_app
-from tests.web.api.test_webhook_deliveries import Owner
+from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
+from appliance.web.app import create_app
+from tests.web.api.test_webhook_deliveries import services_for
 
 PATHS = ("/v1/emails", "/v1/webhook/deliveries")
 EDGE = {"appliance": ("req_1", "127.0.0.1", None)}
@@ -44,16 +40,11 @@ async def reading_thread_taken(store: Store) -> AsyncIterator[None]:
 @pytest.mark.parametrize("path", PATHS)
 async def test_only_large_pages_are_read_on_a_thread(tmp_path: Path, path: str) -> None:
     """While the thread is taken a page of ten is answered, and one of a hundred waits for it."""
-    outside, workers = Outside(), Workers()
+    outside = Outside()
     async with open_store(tmp_path, outside) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
-        owner: Any = Owner(account.id)
-        services = ApiServices(store, outside, owner)
-        routes = [
-            EmailRoutes(services, MessageBodies(store), workers, WarmupSettings(), max_attempts=12),
-            WebhookDeliveryRoutes(services, workers, 7, replay_rate(outside)),
-        ]
-        client = create_app(services, routes).test_client()
+        services = services_for(tmp_path, store, outside, account.id)
+        client = create_app(services.auth, [EmailRoutes(services), WebhookDeliveryRoutes(services)]).test_client()
         async with reading_thread_taken(store):
             assert (await client.get(f"{path}?limit=10", scope_base=EDGE)).status_code == 200
             with trio.move_on_after(0.3) as waiting:

@@ -8,8 +8,7 @@ from quart import Response
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Role
-from appliance.outside import Outside
-from appliance.web.app import ApiServices, create_app
+from appliance.web.app import create_app
 from appliance.web.operations import Operation, for_admins, for_customers, operations_of
 
 EDGE = {"appliance": ("req_1", "127.0.0.1", None)}
@@ -35,17 +34,17 @@ class Nothing(msgspec.Struct):
 class Things:
     """Routes that answer with what they were called with."""
 
-    @Operation("GET /open/{id}", "", (200, Nothing, ""))
+    @Operation("GET /open/{id}", (200, Nothing, ""))
     async def open(self, thing_id: str) -> Response:
         """For every client."""
         return Response(thing_id)
 
-    @for_customers("GET /own/{id:rest}", "", (200, Nothing, ""))
+    @for_customers("GET /own/{id:rest}", (200, Nothing, ""))
     async def own(self, user: Any, thing_id: str) -> Response:
         """For users."""
         return Response(f"{user.role} {thing_id}")
 
-    @for_admins("POST /all", "", (200, Nothing, ""))
+    @for_admins("POST /all", (200, Nothing, ""))
     async def all(self, admin: Any) -> Response:
         """For administrators."""
         return Response(admin.role)
@@ -62,8 +61,7 @@ class Things:
 async def test_the_declaration_says_who_may(role: Role | None, expected: list[tuple[int, str]]) -> None:
     """A method for users is called with one who has the role, and not at all for anyone else."""
     users: Any = Users(role)
-    nothing: Any = None
-    client = create_app(ApiServices(nothing, Outside(), users), [Things()]).test_client()
+    client = create_app(users, [Things()]).test_client()
     answers = [
         await client.get("/open/a", scope_base=EDGE),
         await client.get("/own/a/b", scope_base=EDGE),

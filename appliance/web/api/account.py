@@ -1,17 +1,14 @@
 """The account of the token, and the ledger of its credits: /v1/account and /v1/credits."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
-from quart import Response, request
+from quart import request
 
-from appliance.config.settings import Config
-from appliance.intake.limits import Quota
 from appliance.model.mail import LedgerEntry, LedgerKind, Role, User
 from appliance.web.answer import Time, object_from
-from appliance.web.api.warnings import Warner, WarningObject
-from appliance.web.app import ApiServices, answer, page_limit, request_id
+from appliance.web.api.warnings import WarningObject, warnings_of
+from appliance.web.app import Routes, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, for_customers
 
 
@@ -73,54 +70,37 @@ class CreditsAnswer(msgspec.Struct):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AccountRoutes:
-    services: ApiServices
-    config: Config
-    warnings: Warner
-    quota: Quota
-
-    @for_customers(
-        "GET /v1/account",
-        "Read the account of the token, how to reach the service, and what needs attention.",
-        (200, AccountAnswer, "The account."),
-    )
-    async def show(self, user: User) -> Response:
-        account = self.services.store.accounts.find(user.account_id)
-        shown = object_from(
+class AccountRoutes(Routes):
+    @for_customers("GET /v1/account", (200, AccountAnswer, "The account."))
+    async def show(self, user: User) -> AccountAnswer:
+        """Read the account of the token, how to reach the service, and what needs attention."""
+        account, config, intake = self.store.accounts.find(user.account_id), self.services.config, self.services.intake
+        service = ServiceObject(
+            config.http.base_url,
+            config.server.hostname,
+            sorted({bound.port for bound in config.smtp.bind}),
+            sorted({bound.port for bound in config.smtp.bind_tls}),
+            config.delivery.mode.value,
+        )
+        return object_from(
             AccountAnswer,
             account,
             email=user.email,
             role=user.role,
-            stored_bytes_limit=self.quota.bytes(),
-            service=_service(self.config),
-            warnings=await self.warnings(account),
+            stored_bytes_limit=intake.quota.bytes(),
+            service=service,
+            warnings=await warnings_of(account, self.store, intake.free_space),
             request_id=request_id(),
         )
-        return answer(shown)
 
-    @for_customers(
-        "GET /v1/credits",
-        "List the changes of the account's credits, newest first.",
-        (200, CreditsAnswer, "A page of the ledger."),
-        parameters=PAGING_BACK,
-    )
-    async def ledger(self, user: User) -> Response:
+    @for_customers("GET /v1/credits", (200, CreditsAnswer, "A page of the ledger."), parameters=PAGING_BACK)
+    async def ledger(self, user: User) -> CreditsAnswer:
+        """List the changes of the account's credits, newest first."""
         limit = page_limit()
-        found = self.services.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
+        found = self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
         following = found[limit - 1].id if len(found) > limit else None
-        balance = self.services.store.accounts.find(user.account_id).credits
-        return answer(CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id()))
-
-
-def _service(config: Config) -> ServiceObject:
-    return ServiceObject(
-        config.http.base_url,
-        config.server.hostname,
-        sorted({bound.port for bound in config.smtp.bind}),
-        sorted({bound.port for bound in config.smtp.bind_tls}),
-        config.delivery.mode.value,
-    )
+        balance = self.store.accounts.find(user.account_id).credits
+        return CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id())
 
 
 def _entry(entry: LedgerEntry) -> LedgerEntryObject:

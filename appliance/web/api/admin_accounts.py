@@ -1,20 +1,19 @@
 """All accounts, managed by administrators: /v1/admin/accounts."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from quart import Response, request
+from quart import request
 
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
-from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, PasswordHasher, check_new
+from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.web.answer import Time, object_from
-from appliance.web.app import ApiServices, answer, client_address, json_request, page_limit, request_id
+from appliance.web.app import Routes, client_address, page_limit, request_id
 from appliance.web.operations import PAGING, for_admins, identifier
 
 
@@ -66,93 +65,63 @@ _ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
 _ONE = (200, ManagedAccountAnswer, "The account as it is now.")
 
 
-@dataclass(frozen=True, slots=True)
-class AdminAccountRoutes:
-    services: ApiServices
-    hashing: PasswordHasher
-
-    def _changed(self, account_id: str, status: int = 200) -> Response:
+class AdminAccountRoutes(Routes):
+    def _changed(self, account_id: str) -> ManagedAccountAnswer:
         self.services.auth.forget()
-        return self._shown(account_id, status)
+        return object_from(ManagedAccountAnswer, self.store.accounts.find(account_id), request_id=request_id())
 
-    def _shown(self, account_id: str, status: int = 200) -> Response:
-        account = self.services.store.accounts.find(account_id)
-        return answer(object_from(ManagedAccountAnswer, account, request_id=request_id()), status)
-
-    @for_admins(
-        "GET /v1/admin/accounts",
-        "List all accounts by name.",
-        (200, AccountsAnswer, "A page of accounts."),
-        parameters=PAGING,
-    )
-    async def page(self, _admin: User) -> Response:
+    @for_admins("GET /v1/admin/accounts", (200, AccountsAnswer, "A page of accounts."), parameters=PAGING)
+    async def page(self, _admin: User) -> AccountsAnswer:
+        """List all accounts by name."""
         limit = page_limit()
-        found = self.services.store.accounts.page(request.args.get("after", ""), limit + 1)
+        found = self.store.accounts.page(request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
         shown = [object_from(ManagedAccountObject, each) for each in found[:limit]]
-        return answer(AccountsAnswer(shown, following, request_id()))
+        return AccountsAnswer(shown, following, request_id())
 
     @for_admins(
-        "POST /v1/admin/accounts",
-        "Create an account and the user who logs in to it.",
-        (201, ManagedAccountAnswer, "The account."),
-        Code.CONFLICT,
-        body=NewAccountRequest,
+        "POST /v1/admin/accounts", (201, ManagedAccountAnswer, "The account."), Code.CONFLICT, body=NewAccountRequest
     )
-    async def create(self, _admin: User) -> Response:
-        body = await json_request(NewAccountRequest)
+    async def create(self, _admin: User, body: NewAccountRequest) -> ManagedAccountAnswer:
+        """Create an account and the user who logs in to it."""
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
-        password_hash = await self.hashing.hashed(check_new(body.password), site_of(client_address()))
-        made = await self.services.store.accounts.create(name, email, password_hash, body.role, body.credits)
-        return self._changed(made.id, 201)
+        password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
+        made = await self.store.accounts.create(name, email, password_hash, body.role, body.credits)
+        return self._changed(made.id)
 
     @for_admins(
-        "GET /v1/admin/accounts/{id}",
-        "Read one account.",
-        (200, ManagedAccountAnswer, "The account."),
-        Code.NOT_FOUND,
-        parameters=(_ID,),
+        "GET /v1/admin/accounts/{id}", (200, ManagedAccountAnswer, "The account."), Code.NOT_FOUND, parameters=(_ID,)
     )
-    async def show(self, _admin: User, account_id: str) -> Response:
-        return self._shown(account_id)
+    async def show(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
+        """Read one account."""
+        return object_from(ManagedAccountAnswer, self.store.accounts.find(account_id), request_id=request_id())
 
-    @for_admins(
-        "POST /v1/admin/accounts/{id}/suspend",
-        "Stop an account from sending; what it has queued still goes out.",
-        _ONE,
-        Code.NOT_FOUND,
-        parameters=(_ID,),
-    )
-    async def suspend(self, _admin: User, account_id: str) -> Response:
+    @for_admins("POST /v1/admin/accounts/{id}/suspend", _ONE, Code.NOT_FOUND, parameters=(_ID,))
+    async def suspend(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
+        """Stop an account from sending; what it has queued still goes out."""
         return await self._set_suspended(account_id, True)
 
-    @for_admins(
-        "POST /v1/admin/accounts/{id}/resume",
-        "Let a suspended account send again.",
-        _ONE,
-        Code.NOT_FOUND,
-        parameters=(_ID,),
-    )
-    async def resume(self, _admin: User, account_id: str) -> Response:
+    @for_admins("POST /v1/admin/accounts/{id}/resume", _ONE, Code.NOT_FOUND, parameters=(_ID,))
+    async def resume(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
+        """Let a suspended account send again."""
         return await self._set_suspended(account_id, False)
 
-    async def _set_suspended(self, account_id: str, suspended: bool) -> Response:
-        accounts = self.services.store.accounts
+    async def _set_suspended(self, account_id: str, suspended: bool) -> ManagedAccountAnswer:
+        accounts = self.store.accounts
         await accounts.set_suspended(accounts.find(account_id).id, suspended)
         return self._changed(account_id)
 
     @for_admins(
         "POST /v1/admin/accounts/{id}/credits",
-        "Change an account's credits.",
         _ONE,
         Code.NOT_FOUND,
         Code.CONFLICT,
         body=CreditsRequest,
         parameters=(_ID,),
     )
-    async def credit(self, _admin: User, account_id: str) -> Response:
-        body = await json_request(CreditsRequest)
-        accounts = self.services.store.accounts
+    async def credit(self, _admin: User, account_id: str, body: CreditsRequest) -> ManagedAccountAnswer:
+        """Change an account's credits."""
+        accounts = self.store.accounts
         found = accounts.find(account_id)
         if (body.change is UNSET) == (body.balance is UNSET):
             raise invalid("body", "give either change or balance")

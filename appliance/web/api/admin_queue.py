@@ -1,20 +1,17 @@
 """The queue of all accounts, managed by administrators: /v1/admin/queue."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from quart import Response
 
-from appliance.config.settings import WarmupSettings
-from appliance.errors import Code, Refused, invalid
+from appliance.errors import Code, Refused
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.model.mail import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.pools import EVERY
-from appliance.web.app import ApiServices, answer, json_request, request_id
-from appliance.web.operations import for_admins, parameter
+from appliance.web.app import Routes, check_line, request_id
+from appliance.web.operations import Json, for_admins, parameter
 
 SHOWN_POOLS = 100  # of the queue, the largest first
 SHOWN_DESTINATIONS = 5  # of each pool
@@ -51,61 +48,42 @@ class QueueAnswer(msgspec.Struct):
     request_id: str
 
 
-_POOL = parameter(
-    "pool",
-    "path",
-    "The pool's name.",
-    {"type": "string", "minLength": 1, "maxLength": POOL_LENGTH, "examples": ["google"]},
-)
+_NAME_SCHEMA: Json = {"type": "string", "minLength": 1, "maxLength": POOL_LENGTH, "examples": ["google"]}
+_POOL = parameter("pool", "path", "The pool's name.", _NAME_SCHEMA)
 
 
-@dataclass(frozen=True, slots=True)
-class AdminQueueRoutes:
-    services: ApiServices
-    warmup: WarmupSettings
-
-    @for_admins(
-        "GET /v1/admin/queue",
-        "Read what waits of all accounts' mail, by provider pool.",
-        (200, QueueAnswer, "The pools with most mail, and all that are held."),
-    )
-    async def show(self, _admin: User) -> Response:
-        mail = await self.services.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
-        holds = self.services.store.pools.holds()
+class AdminQueueRoutes(Routes):
+    @for_admins("GET /v1/admin/queue", (200, QueueAnswer, "The pools with most mail, and all that are held."))
+    async def show(self, _admin: User) -> QueueAnswer:
+        """Read what waits of all accounts' mail, by provider pool."""
+        mail = await self.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
+        holds = self.store.pools.holds()
         paused = pause_of(holds.pop(EVERY, None))
-        pools = by_pool(mail, holds, self.services.store.pools.states())
-        return answer(
-            QueueAnswer(
-                paused, pools, warming(self.services.store.warmups.told(self.warmup, SHOWN_WARMUPS)), None, request_id()
-            )
-        )
+        pools = by_pool(mail, holds, self.store.pools.states())
+        warmups = warming(self.store.warmups.told(self.services.config.warmup, SHOWN_WARMUPS))
+        return QueueAnswer(paused, pools, warmups, None, request_id())
 
     @for_admins(
         "POST /v1/admin/queue/{pool}/pause",
-        "Hold the mail of a pool until it is resumed.",
         (200, PoolHeldAnswer, "Held; a pool that was held before keeps its reason."),
         Code.NOT_FOUND,
         body=PauseRequest,
         parameters=(_POOL,),
     )
-    async def pause(self, _admin: User, pool: str) -> Response:
-        body = await json_request(PauseRequest)
-        if fault := fault_in_line(body.reason):
-            raise invalid("reason", f"must not contain {fault}")
-        await self.services.store.pools.hold(_name(pool), body.reason)
-        return answer(PoolHeldAnswer(pool, True, self.services.store.pools.holds()[pool].reason, request_id()))
+    async def pause(self, _admin: User, pool: str, body: PauseRequest) -> PoolHeldAnswer:
+        """Hold the mail of a pool until it is resumed."""
+        check_line("reason", body.reason)
+        await self.store.pools.hold(_name(pool), body.reason)
+        return PoolHeldAnswer(pool, True, self.store.pools.holds()[pool].reason, request_id())
 
     @for_admins(
-        "POST /v1/admin/queue/{pool}/resume",
-        "Resume the mail of a pool, whether an administrator or the server held it.",
-        (200, PoolHeldAnswer, "Open again."),
-        Code.NOT_FOUND,
-        parameters=(_POOL,),
+        "POST /v1/admin/queue/{pool}/resume", (200, PoolHeldAnswer, "Open again."), Code.NOT_FOUND, parameters=(_POOL,)
     )
-    async def resume(self, _admin: User, pool: str) -> Response:
-        if not await self.services.store.pools.release(_name(pool)):
+    async def resume(self, _admin: User, pool: str) -> PoolHeldAnswer:
+        """Resume the mail of a pool, whether an administrator or the server held it."""
+        if not await self.store.pools.release(_name(pool)):
             raise Refused(Code.NOT_FOUND, "This pool is not held.")
-        return answer(PoolHeldAnswer(pool, False, None, request_id()))
+        return PoolHeldAnswer(pool, False, None, request_id())
 
 
 def _name(pool: str) -> str:

@@ -69,9 +69,8 @@ class AnswerSlots:
         if slot in self._held:
             return slot
         slot.release()
-        raise Refused(
-            Code.TEMPORARY_FAILURE, "Too many messages are being read right now. Retry in a moment.", retry_after=5
-        )
+        text = "Too many messages are being read right now. Retry in a moment."
+        raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=5)
 
     def end(self, slot: AnswerSlot) -> None:
         for table in (self._held, self._waiting):
@@ -81,16 +80,11 @@ class AnswerSlots:
 
     def _deal(self) -> None:
         for slot in list(self._waiting):
-            if self._may_have_one(slot.account_id):
+            held, own = len(self._held), self._own(slot.account_id)
+            if held < ANSWER_SLOTS and (not own or (own < ACCOUNT_SLOTS and held < ANSWER_SLOTS // 2)):
                 self._waiting.remove(slot)
                 self._held.append(slot)
                 slot.given.set()
-
-    def _may_have_one(self, account_id: str) -> bool:
-        own = self._own(account_id)
-        return len(self._held) < ANSWER_SLOTS and (
-            not own or (own < ACCOUNT_SLOTS and len(self._held) < ANSWER_SLOTS // 2)
-        )
 
     def _own(self, account_id: str) -> int:
         return sum(slot.account_id == account_id for slot in self._held)

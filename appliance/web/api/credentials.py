@@ -3,29 +3,21 @@
 A password and a key are shown once, when they are made; the store has their hashes only.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from quart import Response, request
+from quart import request
 
-from appliance.errors import Code, Refused, invalid
-from appliance.message.characters import LINE_PATTERN, fault_in_line
+from appliance.errors import Code, Refused
+from appliance.message.characters import LINE_PATTERN
 from appliance.model.mail import Scope, User
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import ApiServices, answer, json_request, page_limit, request_id
+from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, for_customers, identifier
 
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
-
-
-def check_label(name: str) -> str:
-    """The name as it is kept; refused when it would not stay on one line."""
-    if fault := fault_in_line(name):
-        raise invalid("name", f"must not contain {fault}")
-    return name.strip()
 
 
 class RevokedAnswer(msgspec.Struct):
@@ -69,49 +61,44 @@ class SmtpCredentialsAnswer(msgspec.Struct):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SmtpCredentialRoutes:
-    services: ApiServices
-
+class SmtpCredentialRoutes(Routes):
     @for_customers(
-        "GET /v1/smtp-credentials",
-        "List the account's SMTP credentials, revoked ones too, newest first.",
-        (200, SmtpCredentialsAnswer, "A page of credentials."),
-        parameters=PAGING_BACK,
+        "GET /v1/smtp-credentials", (200, SmtpCredentialsAnswer, "A page of credentials."), parameters=PAGING_BACK
     )
-    async def page(self, user: User) -> Response:
+    async def page(self, user: User) -> SmtpCredentialsAnswer:
+        """List the account's SMTP credentials, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
-        found = self.services.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
+        found = self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
         following = found[limit - 1].username if len(found) > limit else None
         shown = [object_from(SmtpCredentialObject, each) for each in found[:limit]]
-        return answer(SmtpCredentialsAnswer(shown, following, request_id()))
+        return SmtpCredentialsAnswer(shown, following, request_id())
 
     @for_customers(
         "POST /v1/smtp-credentials",
-        "Create an SMTP credential.",
         (201, NewSmtpCredentialAnswer, "The credential, with its password."),
         Code.CONFLICT,
         body=SmtpCredentialRequest,
     )
-    async def create(self, user: User) -> Response:
-        body = await json_request(SmtpCredentialRequest)
-        name = check_label(body.name)
-        username, password = await self.services.store.access.create_credential(user.account_id, name, by_owner=True)
-        created_at = rfc3339(self.services.store.access.credential(user.account_id, username).created_at)
-        return answer(NewSmtpCredentialAnswer(username, password, name, created_at, request_id()), 201)
+    async def create(self, user: User, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
+        """Create an SMTP credential."""
+        check_line("name", body.name)
+        name = body.name.strip()
+        username, password = await self.store.access.create_credential(user.account_id, name, by_owner=True)
+        created_at = rfc3339(self.store.access.credential(user.account_id, username).created_at)
+        return NewSmtpCredentialAnswer(username, password, name, created_at, request_id())
 
     @for_customers(
         "DELETE /v1/smtp-credentials/{username}",
-        "Stop an SMTP credential from working, for good.",
         (200, RevokedAnswer, "Revoked."),
         Code.NOT_FOUND,
         parameters=(identifier("The credential's username.", "^smtp_[0-9a-f]{32}$", "username"),),
     )
-    async def revoke(self, user: User, username: str) -> Response:
-        await self.services.store.access.revoke_credential(user.account_id, username)
+    async def revoke(self, user: User, username: str) -> RevokedAnswer:
+        """Stop an SMTP credential from working, for good."""
+        await self.store.access.revoke_credential(user.account_id, username)
         self.services.auth.forget()
-        return answer(RevokedAnswer(True, request_id()))
+        return RevokedAnswer(True, request_id())
 
 
 class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -150,50 +137,37 @@ class ApiKeysAnswer(msgspec.Struct):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKeyRoutes:
-    services: ApiServices
-
-    @for_customers(
-        "GET /v1/api-keys",
-        "List the account's API keys, revoked ones too, newest first.",
-        (200, ApiKeysAnswer, "A page of keys."),
-        parameters=PAGING_BACK,
-    )
-    async def page(self, user: User) -> Response:
+class ApiKeyRoutes(Routes):
+    @for_customers("GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK)
+    async def page(self, user: User) -> ApiKeysAnswer:
+        """List the account's API keys, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
-        found = self.services.store.access.newest_keys(user.account_id, request.args.get("before"), limit + 1)
+        found = self.store.access.newest_keys(user.account_id, request.args.get("before"), limit + 1)
         following = found[limit - 1].id if len(found) > limit else None
         shown = [object_from(ApiKeyObject, each) for each in found[:limit]]
-        return answer(ApiKeysAnswer(shown, following, request_id()))
+        return ApiKeysAnswer(shown, following, request_id())
 
-    @for_customers(
-        "POST /v1/api-keys",
-        "Create an API key.",
-        (201, NewApiKeyAnswer, "The key."),
-        Code.CONFLICT,
-        body=ApiKeyRequest,
-    )
-    async def create(self, user: User) -> Response:
-        body = await json_request(ApiKeyRequest)
-        name = check_label(body.name)
-        key_id, key = await self.services.store.access.create_key(
-            user.account_id, scope=body.scope, test=body.test, name=name, by_owner=True
+    @for_customers("POST /v1/api-keys", (201, NewApiKeyAnswer, "The key."), Code.CONFLICT, body=ApiKeyRequest)
+    async def create(self, user: User, body: ApiKeyRequest) -> NewApiKeyAnswer:
+        """Create an API key."""
+        check_line("name", body.name)
+        key_id, key = await self.store.access.create_key(
+            user.account_id, scope=body.scope, test=body.test, name=body.name.strip(), by_owner=True
         )
-        created = self.services.store.access.key(key_id)
-        return answer(object_from(NewApiKeyAnswer, created, key=key, request_id=request_id()), 201)
+        created = self.store.access.key(key_id)
+        return object_from(NewApiKeyAnswer, created, key=key, request_id=request_id())
 
     @for_customers(
         "DELETE /v1/api-keys/{id}",
-        "Stop an API key from working, for good.",
         (200, RevokedAnswer, "Revoked."),
         Code.NOT_FOUND,
         parameters=(identifier("The key's id.", "^key_[0-9a-f]{32}$"),),
     )
-    async def revoke(self, user: User, key_id: str) -> Response:
+    async def revoke(self, user: User, key_id: str) -> RevokedAnswer:
+        """Stop an API key from working, for good."""
         if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
             raise Refused(Code.NOT_FOUND, "there is no such API key")
-        await self.services.store.access.revoke_key(key_id, user.account_id)
+        await self.store.access.revoke_key(key_id, user.account_id)
         self.services.auth.forget()
-        return answer(RevokedAnswer(True, request_id()))
+        return RevokedAnswer(True, request_id())

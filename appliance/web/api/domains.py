@@ -12,19 +12,17 @@ from weakref import WeakValueDictionary
 import msgspec
 import trio
 from msgspec import Meta
-from quart import Response, request
+from quart import request
 
-from appliance.config.settings import Config
 from appliance.dns import records as dns_records
 from appliance.dns.check import CheckedRecord, RecordStatus, check
 from appliance.dns.records import DnsRecord, RecordKind
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name
-from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.mail import Domain, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
-from appliance.web.app import ApiServices, answer, json_request, page_limit, request_id
+from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.operations import PAGING, Json, for_customers, parameter
 
 DNS_TIMEOUT = 12.0  # seconds for all records together
@@ -89,8 +87,6 @@ class DomainLookups:
     """The records of a domain, and what DNS shows of them now. Nothing is cached: the client has just changed DNS."""
 
     services: ApiServices
-    config: Config
-    keys: SigningKeys
     _making: trio.Lock = field(default_factory=trio.Lock)
     _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(DNS_CHECKS))
     _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
@@ -98,93 +94,76 @@ class DomainLookups:
     async def records(self, account_id: str, domain: str) -> list[DnsRecord]:
         """The records to publish; DKIM keys are made if the domain has none."""
         async with self._making:  # two requests at once must not make keys twice
-            keys = await self.keys.known(account_id, domain)
-        host = dns_records.sending_host(self.config)
+            keys = await self.services.signing_keys.known(account_id, domain)
+        host = dns_records.sending_host(self.services.config)
         return dns_records.records(domain, host, keys, self.services.outside.now())
 
     async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
         with trio.move_on_after(DNS_TIMEOUT):
             async with own, self._limiter:
-                resolver, host = DnsResolver(self.config.dns.resolvers), dns_records.sending_host(self.config)
-                return await check(resolver, host, wanted)
+                config = self.services.config
+                return await check(DnsResolver(config.dns.resolvers), dns_records.sending_host(config), wanted)
         return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in wanted]
 
 
 _NAME: Json = parameter("domain", "path", "The domain.", {"type": "string", "examples": ["example.com"]})
 
 
-@dataclass(frozen=True, slots=True)
-class DomainRoutes:
-    services: ApiServices
-    lookups: DomainLookups
+class DomainRoutes(Routes):
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self.lookups = DomainLookups(services)
 
-    @for_customers(
-        "GET /v1/domains",
-        "List the account's domains by name.",
-        (200, DomainsAnswer, "A page of domains."),
-        parameters=PAGING,
-    )
-    async def page(self, user: User) -> Response:
+    @for_customers("GET /v1/domains", (200, DomainsAnswer, "A page of domains."), parameters=PAGING)
+    async def page(self, user: User) -> DomainsAnswer:
+        """List the account's domains by name."""
         limit = page_limit()
-        found = self.services.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
+        found = self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
         shown = [object_from(DomainObject, each, status=_status(each)) for each in found[:limit]]
-        return answer(DomainsAnswer(shown, following, request_id()))
+        return DomainsAnswer(shown, following, request_id())
 
     @for_customers(
         "POST /v1/domains",
-        "Add a domain; it may be sent from once it is verified.",
         (201, DomainAnswer, "The domain, with the DNS records to publish."),
         Code.CONFLICT,
         body=DomainRequest,
     )
-    async def add(self, user: User) -> Response:
-        body = await json_request(DomainRequest)
-        added = await self.services.store.domains.register(user.account_id, domain_name(body.domain))
+    async def add(self, user: User, body: DomainRequest) -> DomainAnswer:
+        """Add a domain; it may be sent from once it is verified."""
+        added = await self.store.domains.register(user.account_id, domain_name(body.domain))
         wanted = await self.lookups.records(user.account_id, added.name)
-        return _answer(
-            added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted], 201
-        )
+        return _answer(added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted])
 
-    @for_customers(
-        "GET /v1/domains/{domain}",
-        "Read a domain with the DNS records to publish, and what DNS shows now.",
-        (200, DomainAnswer, "The domain."),
-        Code.NOT_FOUND,
-        parameters=(_NAME,),
-    )
-    async def show(self, user: User, name: str) -> Response:
-        found = self.services.store.domains.find(user.account_id, _spelled(name))
+    @for_customers("GET /v1/domains/{domain}", (200, DomainAnswer, "The domain."), Code.NOT_FOUND, parameters=(_NAME,))
+    async def show(self, user: User, name: str) -> DomainAnswer:
+        """Read a domain with the DNS records to publish, and what DNS shows now."""
+        found = self.store.domains.find(user.account_id, _spelled(name))
         wanted = await self.lookups.records(user.account_id, found.name)
         return _answer(found, await self.lookups.check(user.account_id, wanted))
 
     @for_customers(
         "POST /v1/domains/{domain}/verify",
-        "Look at DNS, and let the domain be used if one of its DKIM records is published.",
         (200, DomainAnswer, "The domain as it is now; still `pending` when nothing proves it."),
         Code.NOT_FOUND,
         parameters=(_NAME,),
     )
-    async def verify(self, user: User, name: str) -> Response:
-        found = self.services.store.domains.find(user.account_id, _spelled(name))
+    async def verify(self, user: User, name: str) -> DomainAnswer:
+        """Look at DNS, and let the domain be used if one of its DKIM records is published."""
+        found = self.store.domains.find(user.account_id, _spelled(name))
         checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
         if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
-            found = await self.services.store.domains.prove(user.account_id, found.name)
+            found = await self.store.domains.prove(user.account_id, found.name)
             self.services.auth.forget()
         return _answer(found, checked)
 
-    @for_customers(
-        "DELETE /v1/domains/{domain}",
-        "Remove a domain; what is queued from it still goes out.",
-        (200, DeletedAnswer, "Removed."),
-        Code.NOT_FOUND,
-        parameters=(_NAME,),
-    )
-    async def remove(self, user: User, name: str) -> Response:
-        await self.services.store.domains.remove(user.account_id, _spelled(name))
+    @for_customers("DELETE /v1/domains/{domain}", (200, DeletedAnswer, "Removed."), Code.NOT_FOUND, parameters=(_NAME,))
+    async def remove(self, user: User, name: str) -> DeletedAnswer:
+        """Remove a domain; what is queued from it still goes out."""
+        await self.store.domains.remove(user.account_id, _spelled(name))
         self.services.auth.forget()
-        return answer(DeletedAnswer(True, request_id()))
+        return DeletedAnswer(True, request_id())
 
 
 def _spelled(name: str) -> str:
@@ -205,13 +184,9 @@ def _status(domain: Domain) -> DomainStatus:
     return proven if domain.usable else DomainStatus.PENDING
 
 
-def _answer(domain: Domain, checked: list[CheckedRecord], status: int = 200) -> Response:
-    records = [_record(each) for each in checked]
-    shown = object_from(DomainAnswer, domain, status=_status(domain), records=records, request_id=request_id())
-    return answer(shown, status)
-
-
-def _record(each: CheckedRecord) -> RecordObject:
-    record = each.record
-    described = record.name, record.type, record.value, record.purpose, record.needed, _proves(record)
-    return RecordObject(*described, each.status, list(each.found), each.note)
+def _answer(domain: Domain, checked: list[CheckedRecord]) -> DomainAnswer:
+    records = []
+    for each in checked:
+        seen = {"proves": _proves(each.record), "status": each.status, "found": list(each.found), "note": each.note}
+        records.append(object_from(RecordObject, each.record, **seen))
+    return object_from(DomainAnswer, domain, status=_status(domain), records=records, request_id=request_id())

@@ -3,29 +3,26 @@
 Long lists and long timelines are read and encoded off the event loop.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
 from quart import Response, request
 
-from appliance.concurrency.workers import ON_LOOP, Workers
-from appliance.config.settings import WarmupSettings
+from appliance.concurrency.workers import ON_LOOP
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import domain_name
 from appliance.message.limits import MAILBOX_LENGTH, TAG_LENGTH
-from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
-from appliance.model.mail import MessageRecord, MessageStatus, RecipientStatus, Source, User
-from appliance.model.queue import PoolView
+from appliance.model.dashboard import MailFilter, MailPage
+from appliance.model.mail import MessageStatus, RecipientStatus, Source, User
 from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import BodyAnswer, MessageBodies
-from appliance.web.api.timeline import MessageDetails, details
-from appliance.web.app import ApiServices, answer, page_limit, request_id
+from appliance.web.api.timeline import MessageDetails, encoded_details
+from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.message_json import MESSAGE_ID
-from appliance.web.operations import PAGING_BACK, for_customers, parameter
+from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
 
 CANCEL_REASON = "given up by the account's owner"
 MESSAGE_COST = 50  # microseconds to read and to list a message with the longest subject and tags
@@ -70,126 +67,96 @@ class CancelledAnswer(msgspec.Struct):
     request_id: str
 
 
+_MAILBOX: Json = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
+_SAME_CASE = "upper and lower case are the same."
 _FILTERS = (
     parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(MessageStatus)}),
     parameter("source", "query", "Only from this source.", {"type": "string", "enum": list(Source)}),
-    parameter(
-        "recipient",
-        "query",
-        "Only to this address, or to this domain; upper and lower case are the same.",
-        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
-    ),
-    parameter(
-        "from",
-        "query",
-        "Only from this address, or from this domain; upper and lower case are the same.",
-        {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
-    ),
+    parameter("recipient", "query", f"Only to this address, or to this domain; {_SAME_CASE}", _MAILBOX),
+    parameter("from", "query", f"Only from this address, or from this domain; {_SAME_CASE}", _MAILBOX),
     parameter("tag", "query", "Only with this tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EmailRoutes:
-    services: ApiServices
-    bodies: MessageBodies
-    workers: Workers
-    warmup: WarmupSettings
-    max_attempts: int  # of a recipient
+class EmailRoutes(Routes):
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self.bodies = MessageBodies(services.store)
 
-    @for_customers(
-        "GET /v1/emails",
-        "List the account's messages, newest first. A page may be short while the search is not over: see `next`.",
-        (200, EmailsAnswer, "A page of messages."),
-        parameters=(*_FILTERS, *PAGING_BACK),
-    )
-    async def page(self, user: User) -> Response:
-        limit, wanted = page_limit(), _filter()
-        account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
-        found = await self.services.store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
-        shown = await self.workers.run(
-            account_id, MESSAGE_COST * len(found.messages), _encoded_page, found, request_id()
+    @for_customers("GET /v1/emails", (200, EmailsAnswer, "A page of messages."), parameters=(*_FILTERS, *PAGING_BACK))
+    async def page(self, user: User) -> bytes:
+        """List the account's messages, newest first. A page may be short while the search is not over: see `next`."""
+        limit = page_limit()
+        wanted = MailFilter(
+            status=_choice("status", MessageStatus),
+            source=_choice("source", Source),
+            recipient=_text("recipient", MAILBOX_LENGTH, _in_a_labels),
+            sender=_text("from", MAILBOX_LENGTH, _in_lower_case),
+            tag=_text("tag", TAG_LENGTH, str),
         )
-        return Response(shown, content_type="application/json")
+        account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
+        found = await self.store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
+        cost = MESSAGE_COST * len(found.messages)
+        return await self.services.intake.workers.run(account_id, cost, _encoded_page, found, request_id())
 
     @for_customers(
-        "GET /v1/emails/{id:not_test}",
-        "Read a message with every attempt to deliver it, and what happens next.",
-        (200, MessageDetails, "The message."),
-        Code.NOT_FOUND,
-        parameters=(MESSAGE_ID,),
+        "GET /v1/emails/{id:not_test}", (200, MessageDetails, "The message."), Code.NOT_FOUND, parameters=(MESSAGE_ID,)
     )
-    async def show(self, user: User, message_id: str) -> Response:
-        store = self.services.store
-        account_id = user.account_id
+    async def show(self, user: User, message_id: str) -> bytes:
+        """Read a message with every attempt to deliver it, and what happens next."""
+        store, account_id = self.store, user.account_id
         message, facts = store.messages.read(account_id, message_id), store.mail_log.facts(account_id, message_id)
         if message is None or facts is None:
             raise _unknown()
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
-        record = (
-            store.records.of(message_id, account_id)
-            if cost <= ON_LOOP
-            else await store.records.off_loop(message_id, account_id)
-        )
+        read = store.records
+        record = read.of(message_id, account_id) if cost <= ON_LOOP else await read.off_loop(message_id, account_id)
         if record is None:
             raise _unknown()
-        pools = store.pools.views({tried.domain for tried in record.recipients}, self.warmup, account_id)
-        now = self.services.outside.now()
-        shown = await self.workers.run(
-            account_id, cost, _encoded, record, facts, pools, now, self.max_attempts, request_id()
-        )
-        return Response(shown, content_type="application/json")
+        config, now = self.services.config, self.services.outside.now()
+        pools = store.pools.views({tried.domain for tried in record.recipients}, config.warmup, account_id)
+        most = len(config.delivery.retry_delays) + 1  # attempts
+        shown = record, facts, pools, now, most, request_id()
+        return await self.services.intake.workers.run(account_id, cost, encoded_details, *shown)
 
     @for_customers(
         "GET /v1/emails/{id:not_test}/body",
-        "Read what a message says, while its body is kept.",
         (200, BodyAnswer, "Header, texts and attached files."),
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
     )
     async def body(self, user: User, message_id: str) -> Response:
-        facts = self.services.store.mail_log.facts(user.account_id, message_id)
-        if facts is None:
+        """Read what a message says, while its body is kept."""
+        if (facts := self.store.mail_log.facts(user.account_id, message_id)) is None:
             raise _unknown()
         return await self.bodies.answer(user.account_id, message_id, facts.size, request_id())
 
     @for_customers(
         "POST /v1/emails/{id:not_test}/cancel",
-        "Give up what still waits of a message: it fails, its credits go back, its events are sent.",
         (200, CancelledAnswer, "Cancelled."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         parameters=(MESSAGE_ID,),
     )
-    async def cancel(self, user: User, message_id: str) -> Response:
-        if self.services.store.mail_log.facts(user.account_id, message_id) is None:
+    async def cancel(self, user: User, message_id: str) -> CancelledAnswer:
+        """Give up what still waits of a message: it fails, its credits go back, its events are sent."""
+        if self.store.mail_log.facts(user.account_id, message_id) is None:
             raise _unknown()
-        count = await self.services.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
-        return answer(CancelledAnswer(count, request_id()))
+        count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
+        return CancelledAnswer(count, request_id())
 
 
 def _encoded_page(found: MailPage, request_id: str) -> bytes:
-    return msgspec.json.encode(EmailsAnswer([_listed(each) for each in found.messages], found.next, request_id))
-
-
-def _encoded(
-    record: MessageRecord, facts: MessageFacts, pools: Mapping[str, PoolView], now: int, attempts: int, request_id: str
-) -> bytes:
-    return msgspec.json.encode(details(record, facts, pools, now, attempts, request_id))
+    shown = []
+    for each in found.messages:
+        recipients = [ListedRecipientObject(one.email, one.status) for one in each.recipients]
+        own = each.id, each.status, each.source, each.sender, each.subject, list(each.tags), each.recipient_count
+        shown.append(ListedMessageObject(*own, recipients, rfc3339(each.created_at)))
+    return msgspec.json.encode(EmailsAnswer(shown, found.next, request_id))
 
 
 def _unknown() -> Refused:
     return Refused(Code.NOT_FOUND, "There is no message with this id.")
-
-
-def _filter() -> MailFilter:
-    return MailFilter(
-        status=_choice("status", MessageStatus),
-        source=_choice("source", Source),
-        recipient=_text("recipient", MAILBOX_LENGTH, _in_a_labels),
-        sender=_text("from", MAILBOX_LENGTH, _in_lower_case),
-        tag=_text("tag", TAG_LENGTH, str),
-    )
 
 
 def _in_lower_case(text: str) -> str:
@@ -224,17 +191,3 @@ def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
     if not 1 <= len(given.strip()) <= most:
         raise invalid(name, f"must have 1 to {most} characters")
     return spelled(given.strip())
-
-
-def _listed(message: ListedMessage) -> ListedMessageObject:
-    return ListedMessageObject(
-        message.id,
-        message.status,
-        message.source,
-        message.sender,
-        message.subject,
-        list(message.tags),
-        message.recipient_count,
-        [ListedRecipientObject(each.email, each.status) for each in message.recipients],
-        rfc3339(message.created_at),
-    )

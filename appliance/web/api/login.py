@@ -3,7 +3,6 @@
 A wrong password and an unknown address are answered alike, after the same time.
 """
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,24 +11,17 @@ from msgspec import Meta
 from quart import Response, request
 
 from appliance.errors import Code, Refused
-from appliance.intake.login_throttle import FAILURE_DELAY, LoginAttempt, LoginThrottle
-from appliance.keys.passwords import (
-    MAX_PASSWORD_BYTES,
-    MIN_PASSWORD_CHARACTERS,
-    PasswordHasher,
-    check_new,
-    hash_password,
-)
+from appliance.intake.login_throttle import FAILURE_DELAY
+from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new, hash_password
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import ApiServices, answer, client_address, json_request, refusal, request_id
+from appliance.web.app import ApiServices, Routes, answer, client_address, refusal, request_id
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers, identifier
-from appliance.web.session_cookie import COOKIE_NAME, SessionCookies
-from appliance.web.tokens import Tokens
+from appliance.web.session_cookie import COOKIE_NAME
 
 USER_AGENT_LENGTH = 200  # characters that are stored
 
@@ -95,37 +87,31 @@ def user_agent() -> str:
     return request.headers.get("User-Agent", "")[:USER_AGENT_LENGTH]
 
 
-@dataclass(frozen=True, slots=True)
-class LoginRoutes:
-    services: ApiServices
-    tokens: Tokens
-    cookies: SessionCookies
-    guesses: LoginThrottle
-    hashing: PasswordHasher
-    # The password of an unknown user is checked against this hash, so that the answer takes as long.
-    unknown_user_hash: str = field(default_factory=lambda: hash_password("unknown user"))
+class LoginRoutes(Routes):
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        # The password of an unknown user is checked against this hash, so that the answer takes as long.
+        self._unknown_user_hash = hash_password("unknown user")
 
     def _token_answer(self, user: User, session_id: str) -> Response:
-        token, expires_at = self.tokens.issue(user, session_id)
+        token, expires_at = self.services.auth.tokens.issue(user, session_id)
         account = AccountObject(user.account_id, user.account_name, user.email, user.role)
         return answer(TokenObject(token, "Bearer", rfc3339(expires_at), account, request_id()))
 
     def _with_cookie(self, response: Response, session: LoginSession | None) -> Response:
-        given = self.cookies.clear(request.scheme) if session is None else self.cookies.give(session, request.scheme)
-        response.headers["Set-Cookie"] = given
+        cookies, scheme = self.services.cookies, request.scheme
+        response.headers["Set-Cookie"] = cookies.clear(scheme) if session is None else cookies.give(session, scheme)
         return response
 
-    def _attempted(self, email: str, user: User | None) -> LoginAttempt:
-        """Count the request as a failed login, or refuse it, before the password is hashed."""
-        known = self.services.store.sessions.addresses(user.id if user else "")
-        return self.guesses.attempt(email, client_address(), known)
-
-    async def _is_right(self, attempt: LoginAttempt, password: str, user: User | None) -> bool:
+    async def _is_right(self, email: str, password: str, user: User | None) -> bool:
         """Whether this is the user's password; it takes as long if there is no such user."""
+        # Counted as a failed login, or refused, before the password is hashed.
+        known = self.store.sessions.addresses(user.id if user else "")
+        attempt = self.services.guesses.attempt(email, client_address(), known)
         await trio.sleep(attempt.wait)
         try:
-            stored = user.password_hash if user else self.unknown_user_hash
-            right = await self.hashing.matches(password, stored, site_of(client_address()))
+            stored = user.password_hash if user else self._unknown_user_hash
+            right = await self.services.hashing.matches(password, stored, site_of(client_address()))
         except Refused:
             attempt.withdrawn()
             raise
@@ -137,85 +123,75 @@ class LoginRoutes:
 
     @Operation(
         "POST /v1/auth/login",
-        "Get a customer token, good for 12 hours, and a cookie to renew it by.",
         (200, TokenObject, "Logged in."),
         (*WITH_BODY, Code.UNAUTHORIZED, *ALWAYS),
         LoginRequest,
         headers=("Set-Cookie",),
     )
-    async def login(self) -> Response:
-        wanted, address = await json_request(LoginRequest), client_address()
-        email = wanted.email.strip().lower()
-        user = self.services.store.accounts.user_by_email(email) if "\0" not in email else None
-        attempt = self._attempted(email, user)
-        if not await self._is_right(attempt, wanted.password, user) or user is None:
+    async def login(self, wanted: LoginRequest) -> Response:
+        """Get a customer token, good for 12 hours, and a cookie to renew it by."""
+        address, email = client_address(), wanted.email.strip().lower()
+        user = self.store.accounts.user_by_email(email) if "\0" not in email else None
+        if not await self._is_right(email, wanted.password, user) or user is None:
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
-        session = await self.services.store.sessions.begin(user, address, user_agent())
+        session = await self.store.sessions.begin(user, address, user_agent())
         if session is None:  # hashing takes its time, and meanwhile the password was changed
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         return self._with_cookie(self._token_answer(user, session.id), session)
 
     @Operation(
         "POST /v1/auth/refresh",
-        "Get a new token for the one at hand, or for the session's cookie.",
         (200, TokenObject, "A new token."),
         (Code.UNAUTHORIZED, Code.FORBIDDEN, *ALWAYS),
         security=(*CUSTOMER, {"session": []}),
         headers=("Set-Cookie",),
     )
     async def refresh(self) -> Response:
+        """Get a new token for the one at hand, or for the session's cookie."""
         if "Authorization" in request.headers:
-            user, claims = await self.services.user()
-            await self.services.store.sessions.extend(claims.session_id)
+            user, claims = await self.current_user()
+            await self.store.sessions.extend(claims.session_id)
             return self._token_answer(user, claims.session_id)
         if (cookie := request.cookies.get(COOKIE_NAME)) is None:
             raise Refused(Code.UNAUTHORIZED, NOTHING_TO_RENEW)
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-        if not self.cookies.is_own_page(site, origin, request.headers.get("Host", "")):
+        if not self.services.cookies.is_own_page(site, origin, request.headers.get("Host", "")):
             raise Refused(Code.FORBIDDEN, NOT_OUR_PAGE)
         return await self._renew(cookie)
 
     async def _renew(self, cookie: str) -> Response:
-        given = self.cookies.read(cookie)
+        given = self.services.cookies.read(cookie)
         if given is None:  # the signature is wrong: a guess like any other
-            refused = await self.services.auth.wrong_guess(client_address())
-            return self._with_cookie(
-                refusal(Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)), None
-            )
-        renewal = await self.services.store.sessions.renew(*given, client_address(), user_agent())
+            refused = await self.services.auth.credentials.wrong_guess(client_address())
+            ended = Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)
+            return self._with_cookie(await refusal(ended), None)
+        renewal = await self.store.sessions.renew(*given, client_address(), user_agent())
         if renewal.reused:
             self.services.auth.forget()
             log.warning("a session's cookie came twice: the session has ended", address=client_address())
-        user = self.services.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
+        user = self.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
         if renewal.session is None or user is None:
-            return self._with_cookie(refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
+            return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
         return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
 
-    @for_customers(
-        "POST /v1/auth/logout",
-        "End the session of the token at hand, with every token of it.",
-        (200, LoggedOutObject, "Logged out."),
-    )
+    @for_customers("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."))
     async def logout(self, user: User) -> Response:
-        _, claims = await self.services.user()
-        await self.services.store.sessions.end(claims.session_id, user.id)
+        """End the session of the token at hand, with every token of it."""
+        _, claims = await self.current_user()
+        await self.store.sessions.end(claims.session_id, user.id)
         self.services.auth.forget()
         return self._with_cookie(answer(LoggedOutObject(True, request_id())), None)
 
     @for_customers(
-        "POST /v1/auth/password",
-        "Change the password, and with it end every session of the user.",
-        (200, ChangedObject, "Changed; log in again."),
-        Code.FORBIDDEN,
-        body=PasswordRequest,
+        "POST /v1/auth/password", (200, ChangedObject, "Changed; log in again."), Code.FORBIDDEN, body=PasswordRequest
     )
-    async def password(self, user: User) -> Response:
-        wanted = await json_request(PasswordRequest)
+    async def password(self, user: User, wanted: PasswordRequest) -> Response:
+        """Change the password, and with it end every session of the user."""
         new = check_new(wanted.new_password, "new_password")
-        if not await self._is_right(self._attempted(user.email, user), wanted.current_password, user):
+        if not await self._is_right(user.email, wanted.current_password, user):
             raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")
-        new_hash = await self.hashing.hashed(new, site_of(client_address()))
-        if not await self.services.store.accounts.set_password(user.id, new_hash, user.token_epoch):
+        new_hash = await self.services.hashing.hashed(new, site_of(client_address()))
+        if not await self.store.accounts.set_password(user.id, new_hash, user.token_epoch):
             raise Refused(Code.UNAUTHORIZED, SESSION_ENDED)  # another change came first, and ended this session
         self.services.auth.forget()
         return self._with_cookie(answer(ChangedObject(True, request_id())), None)
@@ -248,40 +224,31 @@ class EndedAnswer(msgspec.Struct):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRoutes:
-    services: ApiServices
-
-    @for_customers(
-        "GET /v1/auth/sessions",
-        "List where the user is logged in.",
-        (200, SessionsAnswer, "The sessions."),
-    )
-    async def show(self, user: User) -> Response:
-        _, claims = await self.services.user()
-        found = self.services.store.sessions.of(user.id)
+class SessionRoutes(Routes):
+    @for_customers("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
+    async def show(self, user: User) -> SessionsAnswer:
+        """List where the user is logged in."""
+        _, claims = await self.current_user()
+        found = self.store.sessions.of(user.id)
         shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
-        return answer(SessionsAnswer(shown, None, request_id()))
+        return SessionsAnswer(shown, None, request_id())
 
-    @for_customers(
-        "DELETE /v1/auth/sessions",
-        "Log out everywhere, here too.",
-        (200, EndedAnswer, "Ended."),
-    )
-    async def end_all(self, user: User) -> Response:
-        ended = await self.services.store.sessions.end_all(user.id)
+    @for_customers("DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."))
+    async def end_all(self, user: User) -> EndedAnswer:
+        """Log out everywhere, here too."""
+        ended = await self.store.sessions.end_all(user.id)
         self.services.auth.forget()
-        return answer(EndedAnswer(ended, request_id()))
+        return EndedAnswer(ended, request_id())
 
     @for_customers(
         "DELETE /v1/auth/sessions/{id}",
-        "End one session.",
         (200, EndedAnswer, "Ended."),
         Code.NOT_FOUND,
         parameters=(identifier("The session's id.", "^ses_[0-9a-f]{32}$"),),
     )
-    async def end(self, user: User, session_id: str) -> Response:
-        if not await self.services.store.sessions.end(session_id, user.id):
+    async def end(self, user: User, session_id: str) -> EndedAnswer:
+        """End one session."""
+        if not await self.store.sessions.end(session_id, user.id):
             raise Refused(Code.NOT_FOUND, "There is no such session.")
         self.services.auth.forget()
-        return answer(EndedAnswer(1, request_id()))
+        return EndedAnswer(1, request_id())

@@ -16,9 +16,11 @@ from quart.wrappers.response import DataBody
 
 from appliance.concurrency.workers import FairQueue
 from appliance.errors import Code, Refused
-from appliance.message.reader import MessageView, read_message
+from appliance.message.reader import read_message
 from appliance.store import Store
+from appliance.web.answer import object_from
 from appliance.web.api.answer_slots import AnswerSlot, AnswerSlots
+from appliance.web.app import answer
 
 SLOT_WAIT = 20.0  # seconds for a slot and for a turn; a client that waits longer gets 503
 SMALL_MESSAGE = 32 * 1024  # bytes; every one of them may become six in JSON
@@ -66,7 +68,7 @@ class MessageBodies:
     async def answer(self, account_id: str, message_id: str, size: int, request_id: str) -> Response:
         """The answer, or a refusal; whether a message of this size is this account's must be known before."""
         if size <= SMALL_MESSAGE:
-            return _whole(await self._encoded(account_id, message_id, request_id))
+            return answer(await self._encoded(account_id, message_id, request_id))
         slot = await self._slots.take(account_id)
         try:
             encoded = await self._encoded(account_id, message_id, request_id)
@@ -75,7 +77,7 @@ class MessageBodies:
             raise
         if len(encoded) <= SMALL_ANSWER:  # most of a large message are files, which are not shown
             slot.release()
-            return _whole(encoded)
+            return answer(encoded)
         response = Response(_SlotBody(encoded, slot), content_type="application/json")
         response.content_length = len(encoded)
         return response
@@ -88,16 +90,13 @@ class MessageBodies:
             return await trio.to_thread.run_sync(_read, mime, request_id, limiter=self._thread)
 
 
-def _whole(encoded: bytes) -> Response:
-    return Response(encoded, content_type="application/json")
-
-
 class _SlotBody(DataBody):
     """An answer that gives its slot back once it has been written, is cut off, or is dropped unwritten."""
 
     def __init__(self, data: bytes, slot: AnswerSlot) -> None:
         super().__init__(data)
         self._slot = slot
+        self._written = 0  # bytes
         self._writing = trio.CancelScope()
         # The garbage collector may run on any thread, but slots may only be used on Trio's.
         self._dropped = finalize(self, trio.lowlevel.current_trio_token().run_sync_soon, slot.release)
@@ -110,7 +109,15 @@ class _SlotBody(DataBody):
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Pieces(self.data, self._slot)
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._slot.progress()  # a piece is asked for when the one before has been written
+        piece = self.data[self._written : self._written + ANSWER_PIECE]
+        if not piece:
+            raise StopAsyncIteration
+        self._written += len(piece)
+        return piece
 
     async def __aexit__(self, *exception: object) -> bool:  # type: ignore[override]  # a cut answer is no error
         self._dropped.detach()
@@ -118,31 +125,8 @@ class _SlotBody(DataBody):
         return self._writing.__exit__(*exception)  # type: ignore[arg-type]  # what every __exit__ is given
 
 
-class _Pieces(AsyncIterator[bytes]):
-    """The pieces of an answer: the next is asked for when the one before has been written."""
-
-    def __init__(self, data: bytes, slot: AnswerSlot) -> None:
-        self._data = memoryview(data)
-        self._slot = slot
-
-    async def __anext__(self) -> bytes:
-        self._slot.progress()
-        if not self._data:
-            raise StopAsyncIteration
-        piece, self._data = bytes(self._data[:ANSWER_PIECE]), self._data[ANSWER_PIECE:]
-        return piece
-
-
 def _read(mime: bytes, request_id: str) -> bytes:
-    return msgspec.json.encode(_object(read_message(mime), request_id))
-
-
-def _object(view: MessageView, request_id: str) -> BodyAnswer:
-    return BodyAnswer(
-        [HeaderObject(name, value) for name, value in view.headers],
-        view.text,
-        view.html,
-        [FileObject(each.filename, each.content_type, each.size, each.content_id) for each in view.attachments],
-        view.truncated,
-        request_id,
-    )
+    view = read_message(mime)
+    headers = [HeaderObject(name, value) for name, value in view.headers]
+    files = [object_from(FileObject, each) for each in view.attachments]
+    return msgspec.json.encode(BodyAnswer(headers, view.text, view.html, files, view.truncated, request_id))

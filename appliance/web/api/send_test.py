@@ -1,28 +1,30 @@
 """A test message to one address, free of charge and really delivered: /v1/emails/test."""
 
 import math
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from quart import Response
 
 from appliance.errors import Code, Refused
-from appliance.intake.accept import MessageIntake
-from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable
 from appliance.model.mail import Caller, MessageStatus, Source, User
 from appliance.times import SECOND
-from appliance.web.app import ApiServices, answer, json_request, request_id
+from appliance.web.api.templates import BODY, LINE
+from appliance.web.app import ApiServices, Routes, request_id
 from appliance.web.operations import for_customers
 
 TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
 TRACKED_ACCOUNTS = 10_000  # with the time of their last test
 TEST_SUBJECT = "A test message"
 TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
+
+_ALIAS = {"pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"}
+_Alias = Annotated[
+    str, Meta(min_length=1, max_length=ALIAS_LENGTH, examples=["order-shipped"], extra_json_schema=_ALIAS)
+]
 
 
 class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
@@ -32,23 +34,10 @@ class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sende
 
     to: Annotated[Mailbox, Meta(examples=["ada@example.net"])]
     sender: Mailbox | UnsetType = UNSET
-    subject: (
-        Annotated[str, Meta(max_length=SUBJECT_LENGTH, extra_json_schema={"pattern": LINE_PATTERN})] | UnsetType
-    ) = UNSET
-    text: Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})] | UnsetType = UNSET
-    html: Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})] | UnsetType = UNSET
-    template: (
-        Annotated[
-            str,
-            Meta(
-                min_length=1,
-                max_length=ALIAS_LENGTH,
-                examples=["order-shipped"],
-                extra_json_schema={"pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    subject: Annotated[str, Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE)] | UnsetType = UNSET
+    text: Annotated[str, Meta(extra_json_schema=BODY)] | UnsetType = UNSET
+    html: Annotated[str, Meta(extra_json_schema=BODY)] | UnsetType = UNSET
+    template: _Alias | UnsetType = UNSET
     variables: Annotated[dict[str, Variable], Meta(max_length=VARIABLES)] | UnsetType = UNSET
 
 
@@ -65,11 +54,10 @@ class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendTestRoutes:
-    services: ApiServices
-    intake: MessageIntake
-    _last: dict[str, int] = field(default_factory=dict)  # by account: when its last test was sent
+class SendTestRoutes(Routes):
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self._last: dict[str, int] = {}  # by account: when its last test was sent
 
     def _check_interval(self, account_id: str) -> None:
         now = self.services.outside.now()
@@ -84,7 +72,6 @@ class SendTestRoutes:
 
     @for_customers(
         "POST /v1/emails/test",
-        "Send a test to one address: free of charge, really delivered, at most every 15 seconds.",
         (202, TestMailAnswer, "Accepted and on disk."),
         Code.FORBIDDEN,
         Code.ACCOUNT_SUSPENDED,
@@ -92,22 +79,20 @@ class SendTestRoutes:
         Code.RATE_LIMITED,
         body=TestMailRequest,
     )
-    async def send(self, user: User) -> Response:
-        body = await json_request(TestMailRequest)
-        caller = self.services.store.access.caller_by_account(user.account_id)
+    async def send(self, user: User, body: TestMailRequest) -> TestMailAnswer:
+        """Send a test to one address: free of charge, really delivered, at most every 15 seconds."""
+        caller = self.store.access.caller_by_account(user.account_id)
         assert caller is not None  # noqa: S101 - its user has just been let in
-        self.intake.check_open(caller)
+        self.services.intake.check_open(caller)
         wanted = _request(body, caller)
         self._check_interval(user.account_id)
         try:
-            receipt = await self.intake.send_test(caller, wanted, request_id())
+            receipt = await self.services.intake.send_test(caller, wanted, request_id())
         except Refused:
             self._last.pop(user.account_id, None)  # nothing was sent
             raise
-        sent = TestMailAnswer(
-            receipt.id, MessageStatus.QUEUED, Source.TEST, receipt.sender, receipt.to[0], request_id()
-        )
-        return answer(sent, 202)
+        sent = receipt.id, MessageStatus.QUEUED, Source.TEST, receipt.sender, receipt.to[0]
+        return TestMailAnswer(*sent, request_id())
 
 
 def _request(body: TestMailRequest, caller: Caller) -> SendRequest:

@@ -1,19 +1,16 @@
 """Counts of an account's recipients by hour and day, delivery times, and what waits: /v1/stats."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
-from quart import Response, request
 
-from appliance.errors import invalid
 from appliance.model.dashboard import AccountStatistics
 from appliance.model.mail import User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time
-from appliance.web.app import ApiServices, answer, request_id
-from appliance.web.operations import for_customers, parameter
+from appliance.web.app import Routes, request_id, whole_number
+from appliance.web.operations import Json, for_customers, parameter
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 90
@@ -63,69 +60,43 @@ class StatsAnswer(msgspec.Struct):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class StatsRoutes:
-    services: ApiServices
+_DAYS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS}
 
+
+class StatsRoutes(Routes):
     @for_customers(
         "GET /v1/stats",
-        "Read how many recipients were sent to by hour and day, what became of them, and what waits.",
         (200, StatsAnswer, "The numbers."),
-        parameters=(
-            parameter(
-                "days",
-                "query",
-                "How many days (UTC), with today.",
-                {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS},
-            ),
-        ),
+        parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS),),
     )
-    async def show(self, user: User) -> Response:
-        days = _days()
-        now = self.services.outside.now() // HOUR
+    async def show(self, user: User) -> StatsAnswer:
+        """Read how many recipients were sent to by hour and day, what became of them, and what waits."""
+        days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
-        numbers = await self.services.store.statistics.of(user.account_id, first * HOUR)
-        return answer(stats(numbers, first, now, days, request_id()))
-
-
-def _days() -> int:
-    given = request.args.get("days", str(DEFAULT_DAYS))
-    if not (given.isascii() and given.isdecimal() and len(given) <= 2 and 1 <= int(given) <= MAX_DAYS):
-        raise invalid("days", f"must be a whole number from 1 to {MAX_DAYS}")
-    return int(given)
+        numbers = await self.store.statistics.of(user.account_id, first * HOUR)
+        return stats(numbers, first, now, days, request_id())
 
 
 def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_id: str) -> StatsAnswer:
     """The answer for the hours from `first` to `now`, also those without mail. Pure."""
+
+    def sums(start: int, hours: int) -> list[int]:
+        return [sum(numbers.by_hour.get((hour, kind), 0) for hour in range(start, start + hours)) for kind in KINDS]
+
+    def counts(start: int, hours: int) -> CountsObject:
+        return CountsObject(rfc3339(start * HOUR), *sums(start, hours))
+
     hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
+    sent, delivered, bounced, failed = sums(first, now + 1 - first)
+    final = delivered + bounced + failed
+    rate = round(bounced / final, 4) if final else None
+    median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
     return StatsAnswer(
-        [_counts(numbers, first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
-        [_counts(numbers, hour, 1) for hour in range(hourly, now + 1)],
-        _totals(numbers, first, now),
+        [counts(first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
+        [counts(hour, 1) for hour in range(hourly, now + 1)],
+        TotalsObject(sent, delivered, bounced, failed, rate, median, p95),
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         request_id,
-    )
-
-
-def _sums(numbers: AccountStatistics, first: int, hours: int) -> list[int]:
-    return [sum(numbers.by_hour.get((hour, kind), 0) for hour in range(first, first + hours)) for kind in KINDS]
-
-
-def _counts(numbers: AccountStatistics, first: int, hours: int) -> CountsObject:
-    return CountsObject(rfc3339(first * HOUR), *_sums(numbers, first, hours))
-
-
-def _totals(numbers: AccountStatistics, first: int, now: int) -> TotalsObject:
-    sent, delivered, bounced, failed = _sums(numbers, first, now + 1 - first)
-    final = delivered + bounced + failed
-    return TotalsObject(
-        sent,
-        delivered,
-        bounced,
-        failed,
-        round(bounced / final, 4) if final else None,
-        quantile(numbers.by_bucket, 0.5),
-        quantile(numbers.by_bucket, 0.95),
     )
 
 

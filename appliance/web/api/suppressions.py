@@ -1,20 +1,18 @@
 """The addresses an account no longer sends to: /v1/suppressions."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from quart import Response, request
+from quart import request
 
-from appliance.errors import Code, Refused, invalid
-from appliance.intake.limits import Quota
+from appliance.errors import Code, Refused
 from appliance.message.addresses import parse
-from appliance.message.characters import LINE_PATTERN, fault_in_line
+from appliance.message.characters import LINE_PATTERN
 from appliance.message.schema import Mailbox
 from appliance.model.mail import User
 from appliance.web.answer import DeletedAnswer, Time, object_from
-from appliance.web.app import ApiServices, answer, json_request, page_limit, request_id
+from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.operations import PAGING, for_customers, parameter
 
 BY_HAND = "added by hand"
@@ -52,50 +50,38 @@ class SuppressionsAnswer(msgspec.Struct):
 _ADDRESS = parameter("address", "path", "The suppressed address.", {"type": "string", "format": "email"})
 
 
-@dataclass(frozen=True, slots=True)
-class SuppressionRoutes:
-    services: ApiServices
-    quota: Quota
-
-    @for_customers(
-        "GET /v1/suppressions",
-        "List the addresses the account no longer sends to.",
-        (200, SuppressionsAnswer, "A page of addresses."),
-        parameters=PAGING,
-    )
-    async def page(self, user: User) -> Response:
+class SuppressionRoutes(Routes):
+    @for_customers("GET /v1/suppressions", (200, SuppressionsAnswer, "A page of addresses."), parameters=PAGING)
+    async def page(self, user: User) -> SuppressionsAnswer:
+        """List the addresses the account no longer sends to."""
         limit = page_limit()
-        found = self.services.store.suppressions.page(user.account_id, request.args.get("after", ""), limit + 1)
+        found = self.store.suppressions.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].address if len(found) > limit else None
         shown = [object_from(SuppressionObject, entry) for entry in found[:limit]]
-        return answer(SuppressionsAnswer(shown, following, request_id()))
+        return SuppressionsAnswer(shown, following, request_id())
 
     @for_customers(
-        "POST /v1/suppressions",
-        "Suppress an address.",
-        (201, SuppressionAnswer, "The entry, new or as it was."),
-        body=SuppressionRequest,
+        "POST /v1/suppressions", (201, SuppressionAnswer, "The entry, new or as it was."), body=SuppressionRequest
     )
-    async def add(self, user: User) -> Response:
-        body = await json_request(SuppressionRequest)
-        if fault := fault_in_line(body.reason):
-            raise invalid("reason", f"must not contain {fault}")
+    async def add(self, user: User, body: SuppressionRequest) -> SuppressionAnswer:
+        """Suppress an address."""
+        check_line("reason", body.reason)
         key = parse(body.address, "address").key
-        may_store = self.quota.bytes()
-        entry = await self.services.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
-        return answer(object_from(SuppressionAnswer, entry, request_id=request_id()), 201)
+        may_store = self.services.intake.quota.bytes()
+        entry = await self.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
+        return object_from(SuppressionAnswer, entry, request_id=request_id())
 
     @for_customers(
         "DELETE /v1/suppressions/{address:rest}",
-        "Let an address be sent to again.",
         (200, DeletedAnswer, "Removed."),
         Code.NOT_FOUND,
         parameters=(_ADDRESS,),
     )
-    async def remove(self, user: User, address: str) -> Response:
+    async def remove(self, user: User, address: str) -> DeletedAnswer:
+        """Let an address be sent to again."""
         try:
             key = parse(address, "address").key
         except Refused as refused:
             raise Refused(Code.NOT_FOUND, "This address is not on the suppression list.") from refused
-        await self.services.store.suppressions.remove(user.account_id, key)
-        return answer(DeletedAnswer(True, request_id()))
+        await self.store.suppressions.remove(user.account_id, key)
+        return DeletedAnswer(True, request_id())

@@ -12,6 +12,8 @@ from appliance.model.queue import PoolView
 from appliance.report import explain
 from appliance.web.answer import Time, object_from, time_or_none
 
+_SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
+
 
 class LineObject(msgspec.Struct):
     """One line of an SMTP dialogue: `C` we said it, `S` the server did, `*` a remark."""
@@ -79,11 +81,11 @@ class MessageDetails(msgspec.Struct, rename={"sender": "from"}):
     request_id: str
 
 
-def details(
+def encoded_details(
     record: MessageRecord, facts: MessageFacts, pools: Mapping[str, PoolView], now: int, attempts: int, request_id: str
-) -> MessageDetails:
+) -> bytes:
     """All that is known of a message; `attempts` is how many a recipient may have."""
-    return object_from(
+    shown = object_from(
         MessageDetails,
         record.message,
         envelope_from=facts.envelope_from,
@@ -96,6 +98,7 @@ def details(
         recipients=[_timeline(tried, pools[tried.domain], now, attempts) for tried in record.recipients],
         request_id=request_id,
     )
+    return msgspec.json.encode(shown)
 
 
 def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) -> TimelineObject:
@@ -112,15 +115,6 @@ def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) ->
 
 def _attempt(number: int, attempt: Attempt) -> AttemptObject:
     duration = (attempt.finished_at - attempt.started_at) // 1000
-    dialogue = [LineObject(line.milliseconds, _speaker(line), line.text) for line in explain.dialogue(attempt)]
+    lines = explain.dialogue(attempt)
+    dialogue = [LineObject(line.milliseconds, _SPEAKERS.get(line.speaker, "*"), line.text) for line in lines]
     return object_from(AttemptObject, attempt, number=number, duration_ms=duration, dialogue=dialogue)
-
-
-def _speaker(line: explain.DialogueLine) -> Literal["C", "S", "*"]:
-    match line.speaker:
-        case "C":
-            return "C"
-        case "S":
-            return "S"
-        case _:
-            return "*"

@@ -1,25 +1,19 @@
 """The webhook of an account: its settings, its secret, and a test event: /v1/webhook."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from quart import Response
 
 from appliance.errors import Code, invalid
-from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import User
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.web.answer import DeletedAnswer, Time, object_from
-from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_object
-from appliance.web.app import ApiServices, answer, json_request, request_id
+from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer
+from appliance.web.app import Routes, request_id
 from appliance.web.operations import for_customers
 
 WEBHOOK_URL_LENGTH = 2048  # characters
-
-CheckUrl = Callable[[str], Awaitable[str | None]]  # why a URL may not be saved, in words
 
 
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,68 +59,51 @@ class SecretAnswer(msgspec.Struct):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookRoutes:
-    services: ApiServices
-    secrets: WebhookSecrets
-    check_url: CheckUrl
-    max_attempts: int
-
-    @for_customers("GET /v1/webhook", "Read the account's webhook.", (200, WebhookAnswer, "The webhook, or null."))
-    async def show(self, user: User) -> Response:
-        webhook = self.services.store.webhooks.of(user.account_id)
-        return answer(WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id()))
+class WebhookRoutes(Routes):
+    @for_customers("GET /v1/webhook", (200, WebhookAnswer, "The webhook, or null."))
+    async def show(self, user: User) -> WebhookAnswer:
+        """Read the account's webhook."""
+        webhook = self.store.webhooks.of(user.account_id)
+        return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id())
 
     @for_customers(
         "PUT /v1/webhook",
-        "Save where events are posted, which ones, and whether.",
         (200, SavedWebhookAnswer, "The webhook as saved, with its `secret` if it is new."),
         body=WebhookRequest,
     )
-    async def save(self, user: User) -> Response:
-        settings = _settings(await json_request(WebhookRequest))
-        if (fault := await self.check_url(settings.url)) is not None:
+    async def save(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
+        """Save where events are posted, which ones, and whether."""
+        wanted = set(EventType) if body.events is UNSET else set(body.events)
+        options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
+        if (fault := await self.services.check_webhook_url(body.url)) is not None:
             raise invalid("url", fault)
         new_id = self.services.outside.identifier("whk")
-        secret, sealed = self.secrets.fresh(new_id)
-        webhook, made = await self.services.store.webhooks.save(user.account_id, settings, new_id, sealed)
-        return answer(SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET))
+        secret, sealed = self.services.webhook_secrets.fresh(new_id)
+        webhook, made = await self.store.webhooks.save(user.account_id, options, new_id, sealed)
+        return SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET)
 
-    @for_customers(
-        "DELETE /v1/webhook",
-        "Delete the webhook, what waits for it, and its history.",
-        (200, DeletedAnswer, "Deleted."),
-        Code.NOT_FOUND,
-    )
-    async def delete(self, user: User) -> Response:
-        await self.services.store.webhooks.delete(user.account_id)
-        return answer(DeletedAnswer(True, request_id()))
+    @for_customers("DELETE /v1/webhook", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND)
+    async def delete(self, user: User) -> DeletedAnswer:
+        """Delete the webhook, what waits for it, and its history."""
+        await self.store.webhooks.delete(user.account_id)
+        return DeletedAnswer(True, request_id())
 
-    @for_customers(
-        "POST /v1/webhook/rotate-secret",
-        "Get a new secret, which signs from now on.",
-        (200, SecretAnswer, "The secret, shown only now."),
-        Code.NOT_FOUND,
-    )
-    async def rotate_secret(self, user: User) -> Response:
-        webhook = self.services.store.webhooks.existing(user.account_id)
-        secret, sealed = self.secrets.fresh(webhook.id)
-        await self.services.store.webhooks.replace_secret(webhook, sealed)
-        return answer(SecretAnswer(secret, request_id()))
+    @for_customers("POST /v1/webhook/rotate-secret", (200, SecretAnswer, "The secret, shown only now."), Code.NOT_FOUND)
+    async def rotate_secret(self, user: User) -> SecretAnswer:
+        """Get a new secret, which signs from now on."""
+        webhook = self.store.webhooks.existing(user.account_id)
+        secret, sealed = self.services.webhook_secrets.fresh(webhook.id)
+        await self.store.webhooks.replace_secret(webhook, sealed)
+        return SecretAnswer(secret, request_id())
 
     @for_customers(
         "POST /v1/webhook/ping",
-        "Have a test event posted; at most every 15 seconds.",
         (202, DeliveryAnswer, "The delivery, on its way."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         Code.RATE_LIMITED,
     )
-    async def ping(self, user: User) -> Response:
-        delivery = await self.services.store.webhook_history.ping(user.account_id)
-        return answer(DeliveryAnswer(delivery_object(delivery, self.max_attempts), request_id()), 202)
-
-
-def _settings(body: WebhookRequest) -> WebhookOptions:
-    wanted = set(EventType) if body.events is UNSET else set(body.events)
-    return WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
+    async def ping(self, user: User) -> DeliveryAnswer:
+        """Have a test event posted; at most every 15 seconds."""
+        delivery = await self.store.webhook_history.ping(user.account_id)
+        return delivery_answer(delivery, self.services.config)

@@ -1,21 +1,20 @@
 """The history of webhook deliveries, and their replay: /v1/webhook/deliveries."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from quart import Response, request
+from quart import request
 
-from appliance.concurrency.workers import ON_LOOP, Workers
+from appliance.concurrency.workers import ON_LOOP
+from appliance.config.settings import Config
 from appliance.errors import Code
 from appliance.intake.limits import RequestRate
 from appliance.model.mail import User
 from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
-from appliance.outside import Outside
 from appliance.times import rfc3339
 from appliance.web.answer import Time, time_or_none
-from appliance.web.app import ApiServices, answer, page_limit, request_id
+from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.operations import BEFORE_PARAMETER, for_customers, limit_parameter, parameter
 
 DELIVERIES_ON_PAGE = 20  # by default
@@ -71,78 +70,53 @@ _HISTORY = (
 )
 
 
-def replay_rate(outside: Outside, at_once: int = REPLAYS_AT_ONCE) -> RequestRate:
-    return RequestRate(REPLAYS_PER_SECOND, outside, at_once, TOO_MANY_REPLAYS)
+class WebhookDeliveryRoutes(Routes):
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self.replays = RequestRate(REPLAYS_PER_SECOND, services.outside, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
 
-
-@dataclass(frozen=True, slots=True)
-class WebhookDeliveryRoutes:
-    services: ApiServices
-    workers: Workers
-    max_attempts: int
-    replays: RequestRate
-
-    @for_customers(
-        "GET /v1/webhook/deliveries",
-        "List what was posted in the last 7 days, the newest first.",
-        (200, DeliveriesAnswer, "A page of deliveries."),
-        parameters=_HISTORY,
-    )
-    async def page(self, user: User) -> Response:
-        limit, message_id, before = (
-            page_limit(DELIVERIES_ON_PAGE),
-            request.args.get("message_id"),
-            request.args.get("before"),
+    @for_customers("GET /v1/webhook/deliveries", (200, DeliveriesAnswer, "A page of deliveries."), parameters=_HISTORY)
+    async def page(self, user: User) -> bytes:
+        """List what was posted in the last 7 days, the newest first."""
+        limit, history = page_limit(DELIVERIES_ON_PAGE), self.store.webhook_history
+        wanted = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
+        off_loop = DELIVERY_COST * limit > ON_LOOP
+        found = await history.page_off_loop(*wanted) if off_loop else history.page(*wanted)
+        cost, config = DELIVERY_COST * len(found), self.services.config
+        return await self.services.intake.workers.run(
+            user.account_id, cost, _encoded, found, limit, config, request_id()
         )
-        account_id, cost = user.account_id, DELIVERY_COST * limit
-        found = (
-            self.services.store.webhook_history.page(account_id, message_id, before, limit + 1)
-            if cost <= ON_LOOP
-            else await self.services.store.webhook_history.page_off_loop(account_id, message_id, before, limit + 1)
-        )
-        cost = DELIVERY_COST * len(found)
-        shown = await self.workers.run(account_id, cost, _encoded, found, limit, self.max_attempts, request_id())
-        return Response(shown, content_type="application/json")
 
     @for_customers(
         "POST /v1/webhook/deliveries/{id}/replay",
-        "Post the same body once more.",
         (202, DeliveryAnswer, "The new delivery, on its way."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         Code.RATE_LIMITED,
         parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
     )
-    async def replay(self, user: User, delivery_id: str) -> Response:
+    async def replay(self, user: User, delivery_id: str) -> DeliveryAnswer:
+        """Post the same body once more."""
         self.replays.take(user.account_id)
-        delivery = await self.services.store.webhook_history.replay(user.account_id, delivery_id)
-        return answer(DeliveryAnswer(delivery_object(delivery, self.max_attempts), request_id()), 202)
+        delivery = await self.store.webhook_history.replay(user.account_id, delivery_id)
+        return delivery_answer(delivery, self.services.config)
 
 
-def _encoded(found: list[WebhookDelivery], limit: int, max_attempts: int, request_id: str) -> bytes:
+def delivery_answer(delivery: WebhookDelivery, config: Config) -> DeliveryAnswer:
+    return DeliveryAnswer(_delivery(delivery, config), request_id())
+
+
+def _encoded(found: list[WebhookDelivery], limit: int, config: Config, request_id: str) -> bytes:
     following = found[limit - 1].id if len(found) > limit else None
-    shown = [delivery_object(each, max_attempts) for each in found[:limit]]
+    shown = [_delivery(each, config) for each in found[:limit]]
     return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id))
 
 
-def delivery_object(delivery: WebhookDelivery, max_attempts: int) -> DeliveryObject:
-    return DeliveryObject(
-        id=delivery.id,
-        event_id=delivery.event_id,
-        type=delivery.type,
-        message_id=delivery.message_id,
-        recipient_id=delivery.recipient_id,
-        url=delivery.url,
-        trigger=delivery.trigger,
-        status=delivery.status,
-        attempt=delivery.attempt,
-        max_attempts=max(max_attempts, delivery.attempt),  # the schedule may have been shortened since
-        request_body=excerpt(delivery.request_body),
-        response_status=delivery.response_status,
-        response_body=delivery.response_body,
-        error=delivery.error,
-        duration_ms=delivery.duration_ms,
-        created_at=rfc3339(delivery.created_at),
-        attempted_at=time_or_none(delivery.attempted_at),
-        next_attempt_at=time_or_none(delivery.next_attempt_at),
-    )
+def _delivery(post: WebhookDelivery, config: Config) -> DeliveryObject:
+    most = max(len(config.webhooks.retry_delays) + 1, post.attempt)  # the schedule may have been shortened since
+    event = post.id, post.event_id, post.type, post.message_id, post.recipient_id
+    sent = post.url, post.trigger, post.status, post.attempt, most, excerpt(post.request_body)
+    got = post.response_status, post.response_body, post.error, post.duration_ms
+    times = rfc3339(post.created_at), time_or_none(post.attempted_at), time_or_none(post.next_attempt_at)
+    shown = (*event, *sent, *got, *times)
+    return DeliveryObject(*shown)

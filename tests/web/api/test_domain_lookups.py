@@ -1,6 +1,7 @@
 """DNS checks of domains: an account whose DNS does not answer does not delay other accounts."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +30,8 @@ async def test_dead_dns_delays_no_other_account(
 ) -> None:
     """However often one account asks for a domain that does not answer, another's is looked up at once."""
     monkeypatch.setattr(domains, "check", dns)
-    nothing: Any = None
-    lookups = DomainLookups(nothing, load(None, {}, tmp_path), nothing)
+    services: Any = SimpleNamespace(config=load(None, {}, tmp_path))
+    lookups = DomainLookups(services)
     async with trio.open_nursery() as nursery:
         for _ in range(2 * DNS_CHECKS):
             nursery.start_soon(lookups.check, "acc_one", [DEAD])

@@ -1,14 +1,16 @@
 """The delivery history over HTTP: how often deliveries may be replayed."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from appliance.concurrency.workers import Workers
+from appliance.config.load import load
 from appliance.model.mail import Role
 from appliance.outside import Outside
-from appliance.store import open_store
-from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes, replay_rate
-from appliance.web.app import ApiServices, create_app
+from appliance.store import Store, open_store
+from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
+from appliance.web.app import create_app
 
 
 class Owner:
@@ -22,6 +24,12 @@ class Owner:
         return self.user_of, None
 
 
+def services_for(tmp_path: Path, store: Store, outside: Outside, account_id: str) -> Any:
+    """What the routes of lists use; every request is of this account's owner."""
+    config, intake = load(None, {}, tmp_path), SimpleNamespace(workers=Workers())
+    return SimpleNamespace(store=store, outside=outside, auth=Owner(account_id), config=config, intake=intake)
+
+
 async def replay(client: Any, delivery_id: str) -> Any:
     """One request, as the edge passes it on."""
     path, edge = f"/v1/webhook/deliveries/{delivery_id}/replay", {"appliance": ("req_1", "127.0.0.1", None)}
@@ -32,10 +40,10 @@ async def test_replays_are_bounded(tmp_path: Path) -> None:
     """Replays cost nothing and are kept for a week: an account has a burst of them, and then waits."""
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        account: Any = Owner("acc_1")
-        services = ApiServices(store, outside, account)
-        routes = WebhookDeliveryRoutes(services, Workers(), 7, replay_rate(outside, at_once=3))
-        client = create_app(services, [routes]).test_client()
+        services = services_for(tmp_path, store, outside, "acc_1")
+        routes = WebhookDeliveryRoutes(services)
+        routes.replays.burst = 3
+        client = create_app(services.auth, [routes]).test_client()
         assert [(await replay(client, "whd_1")).status_code for _ in range(3)] == [404] * 3
         refused = await replay(client, "whd_1")
         assert refused.status_code == 429
