@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from appliance.errors import invalid
 from appliance.message import limits
-from appliance.message.json_faults import STRING, explain, mask_escapes, repeated_key
+from appliance.message.json_faults import STRING, explain, mask_escapes, scan
 from appliance.message.schema import NullableSendRequest, SendRequest, leave_out_nulls
 from appliance.message.template import Variable
 
@@ -38,7 +38,8 @@ def decode(body: bytes | bytearray) -> SendRequest:
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise explain(cause, body, SendRequest) from cause
     if _has_repeated_key(request, body):
-        raise repeated_key(body)
+        path = scan(body, len(body))[2]
+        raise invalid(path or "body", f"{'this' if path else 'a'} key occurs twice in one object")
     leave_out_nulls(request)
     return request
 
