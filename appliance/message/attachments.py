@@ -47,31 +47,26 @@ _BY_EXTENSION: Final = {
 
 
 class File(Struct, frozen=True, gc=False):
-    """One file of a message, decoded."""
-
     filename: str
     content: bytes
     content_type: str
     content_id: str | None
-
-    @property
-    def size(self) -> int:
-        return len(self.content)
 
 
 def read_files(attachments: Sequence[Attachment]) -> tuple[File, ...]:
     """Check and decode the attachments; each one's base64 is released as soon as it is decoded."""
     if len(attachments) > limits.ATTACHMENTS:
         raise invalid("attachments", f"at most {limits.ATTACHMENTS} attachments are allowed")
-    _check_total(attachments)
-    files = tuple(_read(each, f"attachments[{index}]") for index, each in enumerate(attachments))
-    _check_content_ids(files)
-    return files
-
-
-def _check_total(attachments: Sequence[Attachment]) -> None:
     if sum(map(_encoded_size, attachments)) > limits.MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, "attachments: together they are larger than a message may be (10 MiB)")
+    files = tuple(_read(each, f"attachments[{index}]") for index, each in enumerate(attachments))
+    seen: set[str] = set()
+    for index, file in enumerate(files):
+        if file.content_id in seen:
+            raise invalid(f"attachments[{index}].content_id", "another attachment has the same content_id")
+        if file.content_id is not None:
+            seen.add(file.content_id)
+    return files
 
 
 def _encoded_size(attachment: Attachment) -> int:
@@ -83,7 +78,8 @@ def _encoded_size(attachment: Attachment) -> int:
 def _read(attachment: Attachment, field: str) -> File:
     filename = _check_filename(attachment.filename, f"{field}.filename")
     if attachment.content_type is UNSET:
-        content_type = _media_type_of(filename)
+        _, dot, extension = filename.rpartition(".")
+        content_type = _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
     else:
         content_type = _check_media_type(attachment.content_type, f"{field}.content_type")
     content_id = None if attachment.content_id is UNSET else attachment.content_id
@@ -92,11 +88,6 @@ def _read(attachment: Attachment, field: str) -> File:
     content = _decode(attachment.content, f"{field}.content")
     attachment.content = ""  # a large message would otherwise be in memory twice
     return File(filename, content, content_type, content_id)
-
-
-def _media_type_of(filename: str) -> str:
-    _, dot, extension = filename.rpartition(".")
-    return _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
 
 
 def _check_media_type(content_type: str, field: str) -> str:
@@ -134,13 +125,3 @@ def _decode(content: str, field: str) -> bytes:
         return pybase64.b64decode(content, validate=True)
     except ValueError as cause:  # binascii.Error is one; so is the refusal of a string that is not ASCII
         raise invalid(field, "not standard base64") from cause
-
-
-def _check_content_ids(files: Sequence[File]) -> None:
-    seen: set[str] = set()
-    for index, file in enumerate(files):
-        if file.content_id is None:
-            continue
-        if file.content_id in seen:
-            raise invalid(f"attachments[{index}].content_id", "another attachment has the same content_id")
-        seen.add(file.content_id)

@@ -11,8 +11,6 @@ Python's codecs (`punycode`, `idna`, `utf-7`) take far more than linear time.
 import binascii
 import codecs
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -28,7 +26,7 @@ _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]")
 _Q_CODE: Final = re.compile(rb"=([0-9A-Fa-f]{2})")
-_QUOTED: Final = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
+_QUOTED: Final = re.compile(r'[ \t\r\n]*"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _SEGMENT: Final = re.compile(r"([^*]{1,60})(?:\*([0-9]{1,3}))?(\*)?")
 _PERCENT_CODE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -111,35 +109,26 @@ def unlisted_charset(text: str) -> str | None:
 
 
 def decode_words(text: str) -> str:
-    """A text with its encoded words decoded; what is broken, or in an unknown charset, stays as it is written."""
-    return "".join(_decoded_runs(text))
+    """A text with its encoded words decoded; what is broken, or in an unknown charset, stays as it is written.
 
-
-def _decoded_runs(text: str) -> Iterator[str]:
-    """Runs of plain text, and of words that follow one another in one charset: some split a character between two."""
+    Words that follow one another in one charset are decoded together: some split a character between two.
+    """
+    decoded: list[str] = []
     done, charset, run = 0, "", bytearray()
     for word in _WORD.finditer(text):
-        read = _read_word(word)
-        if read is None:  # it is left for the plain text in front of the next word
+        codec = codec_of(word[1])
+        if codec is None:  # it is left for the plain text in front of the next word
             continue
         between = text[done : word.start()]
         if not between.strip(" \t"):  # RFC 2047 6.2: white space between two words is no text
             between = ""
-        if between or read[0] != charset:
-            yield decode_charset(bytes(run), charset) if run else ""
-            yield between
+        if between or codec != charset:
+            decoded += (decode_charset(bytes(run), charset) if run else "", between)
             run.clear()
-        charset, done = read[0], word.end()
-        run += read[1]
-    yield decode_charset(bytes(run), charset) if run else ""
-    yield text[done:]
-
-
-def _read_word(word: re.Match[str]) -> tuple[str, bytes] | None:
-    codec = codec_of(word[1])
-    if codec is None:
-        return None
-    return codec, _decode_base64(word[3]) if word[2] in "Bb" else _decode_q(word[3])
+        charset, done = codec, word.end()
+        run += _decode_base64(word[3]) if word[2] in "Bb" else _decode_q(word[3])
+    decoded += (decode_charset(bytes(run), charset) if run else "", text[done:])
+    return "".join(decoded)
 
 
 def _decode_base64(text: str) -> bytes:
@@ -162,22 +151,13 @@ def _octet(code: re.Match[bytes]) -> bytes:
 # ---- parameters
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """A field such as Content-Type: what stands before the first semicolon, in lower case, and its parameters."""
+def read_parameters(field: bytes) -> tuple[str, dict[str, str]]:
+    """The value of a field such as Content-Type in lower case, and its parameters by lower-case names (RFC 2045 5.1).
 
-    value: str
-    parameters: dict[str, str]  # by lower-case names
-
-    def get(self, name: str, otherwise: str) -> str:
-        return self.parameters.get(name, otherwise)
-
-
-def read_parameters(field: bytes) -> Parameters:
-    """Read a value and parameters (RFC 2045 5.1), also split or encoded ones (RFC 2231), folded or not."""
-    text = field[:FIELD_BYTES].decode("utf-8", "replace")
-    value, _, rest = text.partition(";")
-    return Parameters(value.strip().lower(), _joined(_pairs(rest)))
+    Parameters may be split or encoded (RFC 2231), and the field folded.
+    """
+    value, _, rest = field[:FIELD_BYTES].decode("utf-8", "replace").partition(";")
+    return value.strip().lower(), _joined(_pairs(rest))
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -192,14 +172,13 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         if equals < 0:
             at = semicolon + 1
             continue
-        name, at = text[at:equals].strip().lower(), _after_spaces(text, equals + 1)
-        quoted = _QUOTED.match(text, at)
-        if quoted is not None:
+        name = text[at:equals].strip().lower()
+        if (quoted := _QUOTED.match(text, equals + 1)) is not None:
             value = _ESCAPED.sub(r"\1", quoted[1])
-            at = _find(text, ";", quoted.end()) + 1
+            semicolon = _find(text, ";", quoted.end())
         else:
-            semicolon = _find(text, ";", at)
-            value, at = text[at:semicolon].strip(), semicolon + 1
+            value = text[equals + 1 : semicolon].strip()
+        at = semicolon + 1
         if 0 < len(name) <= PARAMETER_NAME_LENGTH:
             pairs.append((name, value))
     return pairs
@@ -208,12 +187,6 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 def _find(text: str, character: str, at: int) -> int:
     found = text.find(character, at)
     return found if found >= 0 else len(text)
-
-
-def _after_spaces(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
 
 
 def _joined(pairs: list[tuple[str, str]]) -> dict[str, str]:

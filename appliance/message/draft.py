@@ -13,7 +13,7 @@ from appliance.message.addresses import Address, parse
 from appliance.message.attachments import File, read_files
 from appliance.message.header_rules import read_headers, read_tags
 from appliance.message.schema import SendRequest
-from appliance.message.template import Rendered, Template, check_body, check_subject, render
+from appliance.message.template import Template, check_body, check_subject, render
 
 Value = TypeVar("Value")
 
@@ -46,8 +46,20 @@ def draft(request: SendRequest, template: Template | None) -> Draft:
     to, cc, bcc, recipients = _read_recipients(request)
     reply_to = None if request.reply_to is UNSET else parse(request.reply_to, "reply_to")
     headers = () if request.headers is UNSET else read_headers(request.headers)
-    tags = () if request.tags is UNSET else _read_tags(request.tags)
-    content = _read_content(request, template)
+    tags: tuple[str, ...] = ()
+    if isinstance(request.tags, str):
+        tags = read_tags([request.tags], "tags")
+    elif request.tags is not UNSET:
+        tags = read_tags(request.tags, "tags", numbered=True)
+    subject, text, html = _given(request.subject), _given(request.text), _given(request.html)
+    if request.template is not UNSET and template is not None:
+        subject, text, html = render(template, _given(request.variables) or {}, subject)
+    if subject is None:
+        raise invalid("subject", f"this field is required{', since the template has no subject' if template else ''}")
+    check_subject(subject)
+    for field, body in (("text", text), ("html", html)):
+        if body is not None:
+            check_body(field, body)
     return Draft(
         sender=sender,
         to=to,
@@ -55,9 +67,9 @@ def draft(request: SendRequest, template: Template | None) -> Draft:
         bcc=bcc,
         recipients=recipients,
         reply_to=reply_to,
-        subject=_check_subject(content.subject, template),
-        text=_check_body(content.text, "text"),
-        html=_check_body(content.html, "html"),
+        subject=subject,
+        text=text,
+        html=html,
         headers=headers,
         tags=tags,
         files=() if request.attachments is UNSET else read_files(request.attachments),
@@ -106,28 +118,3 @@ def _read_addresses(value: str | list[str], field: str, known: dict[str, Address
         if len(known) > limits.RECIPIENTS:  # before the rest is read, which may be hundreds
             raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
     return tuple(mine.values())
-
-
-def _read_tags(value: str | list[str]) -> tuple[str, ...]:
-    return read_tags([value], "tags") if isinstance(value, str) else read_tags(value, "tags", numbered=True)
-
-
-def _read_content(request: SendRequest, template: Template | None) -> Rendered:
-    subject = _given(request.subject)
-    if request.template is UNSET or template is None:
-        return Rendered(subject, _given(request.text), _given(request.html))
-    return render(template, _given(request.variables) or {}, subject)
-
-
-def _check_subject(subject: str | None, template: Template | None) -> str:
-    if subject is None:
-        reason = "this field is required, since the template has no subject" if template else "this field is required"
-        raise invalid("subject", reason)
-    check_subject(subject)
-    return subject
-
-
-def _check_body(body: str | None, field: str) -> str | None:
-    if body is not None:
-        check_body(field, body)
-    return body

@@ -39,7 +39,7 @@ def test_a_preview_is_what_will_be_sent(call: Any, source: str) -> None:
     found = call("preview", "variables", source)
     assert found == sorted(placeholders(source))
     sent = render(Template("x", 1, source, source, None), {name: VALUES[name] for name in found}, None)
-    assert call("preview", "filled", source, VALUES) == sent.text
+    assert call("preview", "filled", source, VALUES) == sent[1]
 
 
 @pytest.mark.parametrize(
