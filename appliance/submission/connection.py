@@ -26,7 +26,7 @@ from appliance.errors import Code, Refused
 from appliance.message.addresses import Address
 from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
-from appliance.submission.actions import Action, ParseRecipient, Phase, StartTls, Submit, WrongLogin, Yield
+from appliance.submission.actions import Action, ParseRecipient, Phase, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.telemetry.log import get_logger
@@ -44,7 +44,7 @@ class Callbacks:
 
     submit: Callable[[Submit], Awaitable[str]]  # the id of the stored message; raises Refused
     wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
-    parse_recipient: Callable[[ParseRecipient], Awaitable[Address]]  # raises Rejected or Refused
+    parse_recipient: Callable[[ParseRecipient], Awaitable[Address | Rejected | Refused]]
 
 
 class SmtpSession(SMTP):
@@ -99,8 +99,8 @@ class SmtpSession(SMTP):
             action = self._protocol.receive(data)
         except Exception:
             self._fail()
-            return
-        self._begin(action)
+        else:
+            self._begin(action)
 
     def eof_received(self) -> bool:
         """Keep the transport open for a reply that the client still waits for; TLS cannot."""
@@ -168,16 +168,13 @@ class SmtpSession(SMTP):
         if self._blocked:
             if now >= self._due and self.transport is not None:
                 self.transport.abort()
-        elif now >= self._due or self._is_slow(now):
+            return
+        content, seconds = self._protocol.content, now - self._phase_began - limits.SLOW_START
+        is_slow = self._phase is Phase.CONTENT and content and content.size < limits.MIN_CONTENT_RATE * seconds
+        if now >= self._due or is_slow:
             self._end(replies.TOO_SLOW)
         elif self._phase is Phase.COMMAND and now >= self._began + self._settings.session_timeout:
             self._end(replies.SESSION_OVER)
-
-    def _is_slow(self, now: float) -> bool:
-        content = self._protocol.content
-        if self._phase is not Phase.CONTENT or content is None:
-            return False
-        return content.size < limits.MIN_CONTENT_RATE * (now - self._phase_began - limits.SLOW_START)
 
     # ---- actions
 
@@ -185,11 +182,14 @@ class SmtpSession(SMTP):
         try:
             if isinstance(action, Submit):
                 self._protocol.submitted(await self._submit(action))
-            elif isinstance(action, WrongLogin):
-                await self._wrong_login()
             elif isinstance(action, ParseRecipient):
-                self._protocol.recipient_parsed(await self._parse_recipient(action))
-            elif isinstance(action, Yield):
+                self._protocol.recipient_parsed(await self._callbacks.parse_recipient(action))
+            elif action is PlainAction.WRONG_LOGIN:
+                refused = await self._callbacks.wrong_login(self._address)
+                REFUSALS.add(("smtp", Code.UNAUTHORIZED))
+                log.info("login failed", client=self._address)
+                self._protocol.login_failed(too_many=refused.retry_after is not None)
+            elif action is PlainAction.YIELD:
                 await trio.sleep(limits.TURN_PAUSE)
                 self._protocol.resume()
             elif not await self._start_tls():
@@ -217,18 +217,6 @@ class SmtpSession(SMTP):
             log.exception("message failed", client=self._address)
             return None
 
-    async def _wrong_login(self) -> None:
-        refused = await self._callbacks.wrong_login(self._address)
-        REFUSALS.add(("smtp", Code.UNAUTHORIZED))
-        log.info("login failed", client=self._address)
-        self._protocol.login_failed(too_many=refused.retry_after is not None)
-
-    async def _parse_recipient(self, action: ParseRecipient) -> Address | Rejected | Refused:
-        try:
-            return await self._callbacks.parse_recipient(action)
-        except (Rejected, Refused) as refused:
-            return refused
-
     async def _start_tls(self) -> bool:
         """Do the TLS handshake after STARTTLS; the transport reads nothing until it is done."""
         assert self.transport is not None  # noqa: S101
@@ -252,14 +240,14 @@ class SmtpSession(SMTP):
 
     def _begin(self, action: Action | None) -> None:
         """Write the replies, and hand the action, if any, to `run`."""
-        if isinstance(action, StartTls):
+        if action is PlainAction.START_TLS:
             # Before the client can read the reply: what it sends next is for TLS to read.
             self._pause()
         self._flush()
         if action is not None:
             self._action = action
             self._wakeup.set()
-        elif self._phase is Phase.ACTION and self._protocol.waiting > limits.READ_AHEAD:
+        elif self._phase is Phase.ACTION and len(self._protocol.input) > limits.READ_AHEAD:
             self._pause()
 
     def _flush(self) -> None:

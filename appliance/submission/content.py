@@ -7,6 +7,7 @@ content, for which intake refuses the message: nothing that follows a smuggled e
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.message.characters import replaced
+from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.model.mail import Caller
 from appliance.net.memory_budget import MemoryBudget
@@ -95,12 +96,10 @@ class ChunkedContent:
 class IncomingTransaction:
     """From MAIL to the end of the message: its envelope, and the memory taken for its content."""
 
-    __slots__ = ("_budget", "_rcpts", "_taken", "_utf8", "caller", "chunks", "recipients", "sender")
-
-    def __init__(self, backend: Backend, caller: Caller, path: commands.EnvelopePath, budget: MemoryBudget) -> None:
+    def __init__(self, backend: Backend, caller: Caller, sender: str, budget: MemoryBudget, *, utf8: bool) -> None:
         self.caller = caller
-        self._utf8 = "SMTPUTF8" in path.parameters
-        self.sender = self._checked_sender(backend, path.address)
+        self._utf8 = utf8
+        self.sender = self._checked_sender(backend, sender)
         self.recipients: dict[str, str] = {}  # normalized: as spelled by the client
         self.chunks: ChunkedContent | None = None
         self._rcpts = 0  # RCPT commands, accepted or not
@@ -114,7 +113,7 @@ class IncomingTransaction:
             backend.check(self.caller)
         except Refused as refused:
             raise Rejected(replies.refusal(refused)) from None
-        sender = commands.parse_sender(text)
+        sender = commands.parse_address(text, "MAIL FROM")
         if not (self._utf8 or text.isascii()):
             raise Rejected(replies.NEEDS_SMTPUTF8)
         if sender.domain not in self.caller.domains:
@@ -128,14 +127,11 @@ class IncomingTransaction:
         self._rcpts += 1
         if self._rcpts > limits.RCPT_COMMANDS:
             raise Rejected(replies.TOO_MUCH_JUNK, final=True)
-        text = commands.rcpt_path(argument).address
+        text = commands.rcpt_path(argument)
         if not (self._utf8 or text.isascii()):
             raise Rejected(replies.NEEDS_SMTPUTF8)
-        if commands.is_costly(text):
-            return self._costly_recipient(text)
-        return self.add_recipient(commands.parse_recipient(text))
-
-    def _costly_recipient(self, text: str) -> bytes | ParseRecipient:
+        if of_address(text) <= limits.ADDRESS_COST:
+            return self.add_recipient(commands.parse_address(text))
         if len(self.recipients) < RECIPIENTS:
             return ParseRecipient(self.caller.account_id, text)
         return replies.RECIPIENT_OK if text in self.recipients.values() else replies.TOO_MANY_RECIPIENTS

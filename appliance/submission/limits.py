@@ -45,8 +45,6 @@ class MistakeCount:
     As Postfix's smtpd_hard_error_limit and smtpd_junk_command_limit.
     """
 
-    __slots__ = ("_errors", "_junk")
-
     def __init__(self) -> None:
         self._errors = self._junk = 0
 

@@ -18,9 +18,10 @@ from collections.abc import Callable
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
+from appliance.message.cost import of_address
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import authentication, commands, limits, replies
-from appliance.submission.actions import Action, Backend, Phase, StartTls, Submit, WrongLogin, Yield
+from appliance.submission.actions import Action, Backend, Phase, PlainAction, Submit
 from appliance.submission.authentication import AuthExchange, Login
 from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
 from appliance.submission.replies import Rejected
@@ -43,7 +44,7 @@ class SmtpProtocol:
         self._backend = backend
         self._budget = budget
         self._plaintext_login = plaintext_login
-        self._input = commands.InputBuffer()
+        self.input = commands.InputBuffer()
         self._mistakes = limits.MistakeCount()
         self._login_failures = 0
         self._turn = 0  # commands read in this turn
@@ -53,6 +54,7 @@ class SmtpProtocol:
     def _reset(self, *, secure: bool) -> None:
         """Forget what the client has said (RFC 3207 4.2)."""
         self.secure = secure
+        self._may_login = secure or self._plaintext_login
         self._greeted = self._extended = False  # by HELO or EHLO; by EHLO
         self._login: Login | None = None
         self._exchange: AuthExchange | None = None  # whose challenge the client has to answer
@@ -63,16 +65,11 @@ class SmtpProtocol:
     def greet(self) -> None:
         self.out.append(replies.reply("220", f"{self._hostname} ESMTP"))
 
-    @property
-    def waiting(self) -> int:
-        """Octets that have come and were not read yet."""
-        return len(self._input)
-
     def receive(self, data: bytes) -> Action | None:
         """Take what has come, and read as far as possible."""
         if self.phase is Phase.OVER:
             return None
-        self._input.feed(data)
+        self.input.feed(data)
         return self.proceed()
 
     def proceed(self) -> Action | None:
@@ -98,7 +95,7 @@ class SmtpProtocol:
     def close(self) -> None:
         """Read and answer nothing more."""
         self.phase = Phase.OVER
-        self._input.take()
+        self.input.take()
         self._end_transaction()
 
     # ---- results of actions
@@ -146,49 +143,40 @@ class SmtpProtocol:
     def _read(self) -> Action | None:
         self._turn = 0
         action: Action | None = None
-        while self._input and action is None:
+        while self.input and action is None:
+            takes_commands = self.phase is Phase.COMMAND and (not self.stopping or self._is_between_chunks())
             if self.phase is Phase.CONTENT:
                 action = self._read_content()
-            elif not self._can_read_line():
+            elif not (takes_commands and self.input.has_line(auth=self._exchange is not None)):
                 break
             elif self._turn >= limits.COMMANDS_PER_TURN:
-                action = Yield()
+                action = PlainAction.YIELD
             else:
                 self._turn += 1
                 action = self._read_line()
         return action
 
-    def _can_read_line(self) -> bool:
-        if self.phase is not Phase.COMMAND or (self.stopping and not self._is_between_chunks()):
-            return False
-        return self._input.has_line(auth=self._exchange is not None)
-
     def _read_line(self) -> Action | None:
         exchange, self._exchange = self._exchange, None
         try:
-            line = self._input.next_line(auth=exchange is not None)
+            line = self.input.next_line(auth=exchange is not None)
             if line is None:
                 return None
-            command = commands.parse(line)
+            verb, argument = commands.parse(line)
             if exchange is not None:
-                return self._reply(self._log_in(exchange, authentication.respond(exchange, line.decode("utf-8"))))
-            return self._run(command)
+                result = self._log_in(exchange, authentication.respond(exchange, line.decode("utf-8")))
+            elif verb not in _COMMANDS:
+                raise Rejected(replies.NO_SUCH_COMMAND)
+            elif not argument.isascii() and verb not in ("MAIL", "RCPT"):
+                raise Rejected(replies.NOT_TEXT)
+            else:
+                result = _COMMANDS[verb](self, argument)
         except Rejected as rejected:
             if rejected.final:
                 self.end(rejected.reply)
             else:
                 self._counted(rejected.reply)
             return None
-
-    def _run(self, command: commands.Command) -> Action | None:
-        run = _COMMANDS.get(command.verb)
-        if run is None:
-            raise Rejected(replies.NO_SUCH_COMMAND)
-        if not command.argument.isascii() and command.verb not in ("MAIL", "RCPT"):
-            raise Rejected(replies.NOT_TEXT)
-        return self._reply(run(self, command.argument))
-
-    def _reply(self, result: Result) -> Action | None:
         if not isinstance(result, bytes):
             return result
         self.out.append(result)
@@ -220,20 +208,16 @@ class SmtpProtocol:
         self.quit = True
         self.end(replies.BYE)
 
-    def _starttls(self, argument: str) -> StartTls:
+    def _starttls(self, argument: str) -> Action:
         commands.no_argument(argument)
         if self.secure:
             raise Rejected(replies.NO_TLS_HERE)
         self.out.append(replies.READY_FOR_TLS)
         # Plaintext behind it may have been injected (RFC 3207 4.2, 5). The driver reads none after it either.
-        self._input.take()
-        return StartTls()
+        self.input.take()
+        return PlainAction.START_TLS
 
     # ---- AUTH (RFC 4954)
-
-    @property
-    def _may_login(self) -> bool:
-        return self.secure or self._plaintext_login
 
     def _auth(self, argument: str) -> Result:
         if not self._extended:
@@ -250,7 +234,7 @@ class SmtpProtocol:
             return login
         caller = self._backend.caller(login)
         if caller is None:
-            return WrongLogin()
+            return PlainAction.WRONG_LOGIN
         if not self._backend.admit(caller):
             raise Rejected(replies.TOO_MANY_CONNECTIONS, final=True)
         self._login = login
@@ -265,15 +249,16 @@ class SmtpProtocol:
             raise self._no_transaction()
         if self._transaction is not None:
             raise Rejected(replies.MAIL_TWICE)
-        path = commands.mail_path(argument)
+        sender, parameters = commands.mail_path(argument)
         # Looked up again for each message: a session may outlive its credential.
         caller = self._backend.caller(self._login)
         if caller is None:
             self._login = None
             raise Rejected(replies.LOGIN_GONE)
-        if commands.is_costly(path.address):
+        if of_address(sender) > limits.ADDRESS_COST:
             self._turn += limits.COSTLY_SENDER
-        self._transaction = IncomingTransaction(self._backend, caller, path, self._budget)
+        utf8 = "SMTPUTF8" in parameters
+        self._transaction = IncomingTransaction(self._backend, caller, sender, self._budget, utf8=utf8)
         return replies.SENDER_OK
 
     def _rcpt(self, argument: str) -> Result:
@@ -303,7 +288,7 @@ class SmtpProtocol:
                 raise Rejected(replies.NOT_AMONG_CHUNKS)
         except Rejected as rejected:
             self._counted(rejected.reply)
-            if self._input:
+            if self.input:
                 # A client that did not wait for the reply is sending the message: it must not be read as commands.
                 self.end(replies.TALKED_TOO_EARLY)
             return None
@@ -326,12 +311,12 @@ class SmtpProtocol:
         content = self.content
         assert content is not None  # noqa: S101 - the phase says so
         before = content.size
-        rest = content.receive(self._input.take())
+        rest = content.receive(self.input.take())
         if self._transaction is not None and not content.refusal:
             self._transaction.take_memory(content, content.size - before)
         if rest is None:
             return None
-        self._input.feed(rest)
+        self.input.feed(rest)
         return self._content_received(content)
 
     def _content_received(self, content: DataContent | ChunkedContent) -> Action | None:

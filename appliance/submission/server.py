@@ -11,7 +11,6 @@ import ipaddress
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -22,6 +21,7 @@ import trio_asyncio
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
+from appliance.errors import Refused
 from appliance.intake.services import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
@@ -30,12 +30,14 @@ from appliance.net.connection_limits import ConnectionTable, accept_connections
 from appliance.net.memory_budget import MemoryBudget
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
-from appliance.submission import commands, replies
-from appliance.submission.actions import ParseRecipient, Submit
+from appliance.submission import replies
+from appliance.submission.actions import Backend, ParseRecipient, Submit
 from appliance.submission.authentication import Login
+from appliance.submission.commands import parse_address
 from appliance.submission.connection import Callbacks, SmtpSession
 from appliance.submission.loop import attach, prepare
 from appliance.submission.protocol import SmtpProtocol
+from appliance.submission.replies import Rejected
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
@@ -49,12 +51,10 @@ DEADLINE_CHECK: Final = 0.25  # seconds, by which a client may exceed any of its
 ACCEPT_BACKLOG: Final = 1_024  # connections that may wait to be accepted
 ACCEPTS_PER_TURN: Final = 32  # before other tasks have a turn
 # A connection that broke before it was accepted: accept(2) says to treat these as if it had not come.
-_LOST_BEFORE_ACCEPT: Final = frozenset(
-    (
-        errno.ECONNABORTED, errno.ECONNRESET, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
-        errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT,
-    )
-)  # fmt: skip
+_LOST_BEFORE_ACCEPT: Final = {
+    errno.ECONNABORTED, errno.ECONNRESET, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
+    errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT,
+}  # fmt: skip
 
 log = get_logger("submission")
 
@@ -103,19 +103,6 @@ async def listen(bind: Endpoint) -> list[SocketListener]:
     """The listeners of an address to bind; a host name may have several."""
     opened = await trio.open_tcp_listeners(bind.port, host=bind.host, backlog=ACCEPT_BACKLOG)
     return [SocketListener(socket.socket(fileno=each.socket.detach())) for each in opened]
-
-
-@dataclass(frozen=True, slots=True)
-class _Backend:
-    services: IntakeServices
-    admit: Callable[[Caller], bool]
-
-    def caller(self, login: Login) -> Caller | None:
-        return self.services.credentials.caller(login.username, login.password_sha256)
-
-    def check(self, caller: Caller) -> None:
-        self.services.rate.take(caller.idempotency_scope)
-        self.services.intake.check_open(caller)
 
 
 class SubmissionServer:
@@ -169,7 +156,7 @@ class SubmissionServer:
 
     async def _serve(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket, address: str) -> None:
         plaintext_login = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
-        backend = _Backend(self._services, lambda caller: self._admit(session, address, caller))
+        backend = Backend(self._caller, lambda caller: self._admit(session, address, caller), self._check)
         protocol = SmtpProtocol(self._hostname, backend, self._budget, secure=secure, plaintext_login=plaintext_login)
         session = SmtpSession(
             loop,
@@ -186,6 +173,13 @@ class SubmissionServer:
             elif not await session.accept_tls(client):
                 return
             await session.run()
+
+    def _caller(self, login: Login) -> Caller | None:
+        return self._services.credentials.caller(login.username, login.password_sha256)
+
+    def _check(self, caller: Caller) -> None:
+        self._services.rate.take(caller.idempotency_scope)
+        self._services.intake.check_open(caller)
 
     def _admit(self, session: SmtpSession, address: str, caller: Caller) -> bool:
         """Count a session that has logged in by its credential instead of its address."""
@@ -204,9 +198,12 @@ class SubmissionServer:
         )
         return submitted.message_id
 
-    async def _parse_recipient(self, action: ParseRecipient) -> Address:
+    async def _parse_recipient(self, action: ParseRecipient) -> Address | Rejected | Refused:
         # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
-        return await self._services.intake.workers.run(action.account_id, inf, commands.parse_recipient, action.text)
+        try:
+            return await self._services.intake.workers.run(action.account_id, inf, parse_address, action.text)
+        except (Rejected, Refused) as refused:
+            return refused
 
 
 async def serve(
@@ -219,7 +216,8 @@ async def serve(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping`; `started` returns the URLs of the listeners."""
-    listeners = await _listen(config.smtp.bind, "smtp") + await _listen(config.smtp.bind_tls, "smtps")
+    binds = [("smtp", bind) for bind in config.smtp.bind] + [("smtps", bind) for bind in config.smtp.bind_tls]
+    listeners = [(each, f"{scheme}://{each.address}") for scheme, bind in binds for each in await listen(bind)]
     if not listeners:
         task_status.started([])
         return
@@ -254,10 +252,6 @@ def load_certificate(config: Config) -> Certificate:
     except OSError as error:
         wanted = "expected a PEM chain and its PEM key, not encrypted"
         raise ConfigError("smtp.tls_cert", f"{chain} and {key} cannot be used ({error}); {wanted}") from error
-
-
-async def _listen(binds: tuple[Endpoint, ...], scheme: str) -> list[tuple[SocketListener, str]]:
-    return [(listener, f"{scheme}://{listener.address}") for bind in binds for listener in await listen(bind)]
 
 
 async def _enforce_deadlines(sessions: Collection[SmtpSession]) -> None:
