@@ -6,6 +6,7 @@ sender gets an answer, and under one Idempotency-Key it is accepted once; a refu
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple, TypeVar
@@ -13,9 +14,12 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from appliance.concurrency.workers import FairQueue, Workers
+from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.config.values import Share
 from appliance.errors import Code, Refused
-from appliance.intake.limits import Quota
+from appliance.intake.credentials import Credentials
+from appliance.intake.limits import Quota, RequestRate
+from appliance.intake.login_throttle import LoginThrottle
 from appliance.intake.receipt import Receipt, receipt_of
 from appliance.message import cost
 from appliance.message.addresses import Address
@@ -26,6 +30,7 @@ from appliance.message.schema import SendRequest
 from appliance.message.submitted import SubmittedMessage, read, write
 from appliance.message.template import Template
 from appliance.model.mail import Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
+from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.system.free_space import FreeSpace
@@ -139,8 +144,12 @@ class MessageIntake:
         estimate: int,
         own_test: bool = False,
     ) -> Accepted:
-        template = None if request.template is msgspec.UNSET else self._template(caller, request.template)
-        if template is not None:
+        template = None
+        if request.template is not msgspec.UNSET:
+            stored = self._store.templates.current(caller.account_id, request.template)
+            if stored is None:
+                raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
+            template = Template(stored.alias, stored.version, stored.subject, stored.text, stored.html)
             estimate += cost.of_template(template, request.variables or {})
         begun = self._begin(caller, _TEST if own_test else _API, request_id, key, print_of_body)
         async with self._turn(caller, estimate * cost.BYTES_PER_MICROSECOND):
@@ -185,9 +194,9 @@ class MessageIntake:
     async def _submit_new(
         self, caller: Caller, submission: SubmittedMessage, request_id: str, *, secure: bool
     ) -> Submitted:
-        named = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
-        for field, address in named:
-            _check_domain(caller, address, field)
+        addresses = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
+        for name, address in addresses:
+            _check_domain(caller, address, name)
         begun = self._begin(caller, _SMTP, request_id, submission.key, submission.fingerprint)
         finish = partial(
             write,
@@ -247,8 +256,7 @@ class MessageIntake:
     def _begin(
         self, caller: Caller, source: Source, request_id: str, key: str | None, print_of_message: bytes
     ) -> _Begun:
-        message_id, now = self._outside.identifier("msg"), self._outside.now()
-        claim = None
+        message_id, now, claim = self._outside.identifier("msg"), self._outside.now(), None
         if key is not None:
             claim = IdempotencyClaim(caller.idempotency_scope, key, print_of_message, now + KEY_LIFETIME)
         return _Begun(message_id, request_id, _TEST if caller.test else source, now, claim)
@@ -291,7 +299,15 @@ class MessageIntake:
         MESSAGES_ACCEPTED.add(new.source)
         RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
         if MESSAGE_LOG.keep:
-            _note(new)
+            MESSAGE_LOG.note(
+                "accepted",
+                message_id=new.id,
+                request_id=new.request_id,
+                account_id=new.account_id,
+                source=new.source.value,
+                recipients=len(new.recipients),
+                bytes=len(new.mime),
+            )
 
     def _turn(self, caller: Caller, size: int) -> AbstractAsyncContextManager[object]:
         """A turn to make and store a message of about so many bytes, which a small one does not need.
@@ -302,29 +318,11 @@ class MessageIntake:
         return nullcontext() if size < ONE_AT_A_TIME else self._large.take(caller.account_id)
 
     def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
-        new = self._outside.identifier
-        if len(addresses) == 1:
-            return (_recipient(new("rcp"), addresses[0]),)
         # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
-        return tuple(map(_recipient, sorted([new("rcp") for _ in addresses]), addresses))
-
-    def _template(self, caller: Caller, alias: str) -> Template:
-        stored = self._store.templates.current(caller.account_id, alias)
-        if stored is None:
-            raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
-        return Template(stored.alias, stored.version, stored.subject, stored.text, stored.html)
-
-
-def _note(new: NewMessage) -> None:
-    MESSAGE_LOG.note(
-        "accepted",
-        message_id=new.id,
-        request_id=new.request_id,
-        account_id=new.account_id,
-        source=new.source.value,
-        recipients=len(new.recipients),
-        bytes=len(new.mime),
-    )
+        ids = sorted([self._outside.identifier("rcp") for _ in addresses])
+        return tuple(
+            [NewRecipient(new, to.spelling, to.key, to.domain) for new, to in zip(ids, addresses, strict=True)]
+        )
 
 
 def _compose(
@@ -345,5 +343,36 @@ def _check_domain(caller: Caller, sender: Address, field: str) -> None:
         )
 
 
-def _recipient(recipient_id: str, address: Address) -> NewRecipient:
-    return NewRecipient(recipient_id, address.spelling, address.key, address.domain)
+@dataclass(frozen=True, slots=True)
+class IntakeServices:
+    """State that HTTP and SMTP share: throttles, rates and limits count across both."""
+
+    intake: MessageIntake
+    credentials: Credentials
+    guesses: LoginThrottle
+    rate: RequestRate
+    known: KnownNetworks = field(default_factory=KnownNetworks)
+
+    def adopt(self, limits: LimitSettings) -> None:
+        """Work by these limits from now on."""
+        self.rate.per_second = limits.requests_per_second
+        self.intake.free_space.min_bytes = limits.min_free_disk
+        self.intake.free_space.min_percent = limits.min_free_disk_percent
+        self.intake.quota.adopt(limits.stored_bytes_per_account)
+
+
+def build_services(config: Config, outside: Outside, store: Store) -> IntakeServices:
+    limits = config.limits
+    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
+    guesses = LoginThrottle(outside)
+    intake = MessageIntake(
+        store,
+        outside,
+        free_space,
+        sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
+        hostname=config.server.hostname,
+        quota=Quota(limits.stored_bytes_per_account, free_space),
+        text_from_html=config.http.text_from_html,
+    )
+    rate = RequestRate(limits.requests_per_second, outside)
+    return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate)

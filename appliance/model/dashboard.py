@@ -38,15 +38,11 @@ class MailFilter:
 
 
 class ListedRecipient(Struct, frozen=True, gc=False):
-    """A recipient as a list of messages shows it."""
-
     email: str
     status: RecipientStatus
 
 
 class ListedMessage(Struct, frozen=True):
-    """A message as a list shows it, with the first of its recipients."""
-
     id: str
     status: MessageStatus
     source: Source
@@ -55,7 +51,7 @@ class ListedMessage(Struct, frozen=True):
     tags: tuple[str, ...]
     recipient_count: int
     created_at: int
-    recipients: tuple[ListedRecipient, ...]
+    recipients: tuple[ListedRecipient, ...]  # the first of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,6 @@ class _Data(Struct, gc=False):
 
 
 class _Envelope(Struct, gc=False):
-    """The body of an event."""
-
     id: str
     type: str
     created_at: str

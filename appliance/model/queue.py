@@ -51,8 +51,6 @@ class SlowedAccount:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The state of a pool in the running server."""
-
     pool: str
     in_use: int
     allowed: int

@@ -34,8 +34,6 @@ class PostStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The webhook of an account."""
-
     id: str
     account_id: str
     url: str
@@ -60,8 +58,6 @@ class WebhookOptions:
 
 @dataclass(frozen=True, slots=True)
 class SealedSecret:
-    """A signing secret as it is stored."""
-
     sealed: bytes = field(repr=False)
     hint: str
 
@@ -97,8 +93,6 @@ class Lane(Struct, frozen=True, order=True, gc=False):
 
 
 class DuePost(Struct, frozen=True, gc=False):
-    """A post whose next attempt is due."""
-
     lane: Lane
     id: str
     attempt: int  # how many there were
@@ -109,8 +103,6 @@ class DuePost(Struct, frozen=True, gc=False):
 
 
 class PostResult(Struct, frozen=True, gc=False):
-    """The result of one attempt."""
-
     post: DuePost
     status: PostStatus
     url: str

@@ -22,7 +22,7 @@ from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
 from appliance.errors import Refused
-from appliance.intake.services import IntakeServices
+from appliance.intake.accept import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
 
-from appliance.keys.sealing import UnsealError
+from appliance.keys.keyfile import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, PostResult, PostStatus, Webhook, excerpt
 from appliance.outside import Outside

@@ -18,10 +18,10 @@ from appliance.concurrency.workers import Workers
 from appliance.config import load
 from appliance.config.values import Endpoint
 from appliance.errors import Code, Refused
+from appliance.intake.accept import IntakeServices
 from appliance.intake.credentials import Credentials
 from appliance.intake.limits import RequestRate
 from appliance.intake.login_throttle import LoginThrottle
-from appliance.intake.services import IntakeServices
 from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import open_store
