@@ -13,7 +13,8 @@ from appliance.message.addresses import Address, parse
 from appliance.message.attachments import File, read_files
 from appliance.message.header_rules import read_headers, read_tags
 from appliance.message.schema import SendRequest
-from appliance.message.template import Template, check_body, check_subject, render
+from appliance.message.template import check_body, check_subject, render
+from appliance.model.mail import StoredTemplate
 
 Value = TypeVar("Value")
 
@@ -35,7 +36,7 @@ class Draft(Struct, frozen=True, gc=False):
     files: tuple[File, ...]
 
 
-def draft(request: SendRequest, template: Template | None) -> Draft:
+def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
     """Apply every rule to a request; raises Refused for the first one that is broken.
 
     `template` is the stored template that `request.template` names, or None when there is none. The contents of the
@@ -80,7 +81,7 @@ def _given(value: Value | UnsetType) -> Value | None:
     return None if value is UNSET else value
 
 
-def _check_combination(request: SendRequest, template: Template | None) -> None:
+def _check_combination(request: SendRequest, template: StoredTemplate | None) -> None:
     has_body = request.text is not UNSET or request.html is not UNSET
     if request.template is not UNSET:
         if has_body:

@@ -7,7 +7,6 @@ goes on with letters, digits, `_`, `.` and `-`, 64 characters at most. A `{{` th
 import html
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -15,6 +14,7 @@ from msgspec import Meta
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
 from appliance.message.characters import BODY_PATTERN, fault_in_body, fault_in_line
+from appliance.model.mail import StoredTemplate
 
 ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would let a final newline through
 _PLACEHOLDER: Final = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}")
@@ -26,22 +26,10 @@ Text = Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})]
 Variable = Text | WholeNumber | float | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """One stored version of a template."""
-
-    alias: str
-    version: int
-    subject: str | None
-    text: str | None
-    html: str | None
-
-
 # ---- storing
 
 
 def placeholders(source: str) -> frozenset[str]:
-    """The names that this source needs a value for."""
     return frozenset(_PLACEHOLDER.findall(source))
 
 
@@ -103,7 +91,7 @@ def written(value: Variable) -> str:
 
 
 def render(
-    template: Template, variables: Mapping[str, Variable], subject: str | None
+    template: StoredTemplate, variables: Mapping[str, Variable], subject: str | None
 ) -> tuple[str | None, str | None, str | None]:
     """Subject, text and HTML of a template that is filled in: each value once, and never expanded again.
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused
 from appliance.message.template import (
     ALIAS,
-    Template,
     Variable,
     check_template,
     check_variables,
@@ -19,12 +18,13 @@ from appliance.message.template import (
     render,
     written,
 )
+from appliance.model.mail import StoredTemplate
 from tests.message.samples import drafted, hostile_text
 
 
-def template(subject: str | None = None, text: str | None = None, html: str | None = None) -> Template:
+def template(subject: str | None = None, text: str | None = None, html: str | None = None) -> StoredTemplate:
     """A template of these parts."""
-    return Template("welcome", 1, subject, text, html)
+    return StoredTemplate("welcome", 1, subject, text, html, 0, 0)
 
 
 def filled(source: str, **values: Variable) -> str | None:
