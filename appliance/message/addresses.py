@@ -150,36 +150,29 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
 def _read_unusual(bare: str) -> tuple[str, str]:
     """What the plain pattern does not match: non-ASCII on either side, and A-labels."""
     local, _, domain = bare.rpartition("@")
-    local, domain = _read_local(local), _read_domain(domain)
+    if local.isascii():
+        if not _ASCII_LOCAL.fullmatch(local):
+            raise _NotAnAddress("the part before the @ holds a character or a dot that may not stand there")
+    else:
+        try:
+            # The domain here is a stand-in: email-validator refuses special-use ones, and idna checks the real one.
+            found = email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True)
+        except email_validator.EmailNotValidError as cause:
+            raise _NotAnAddress("the part before the @ holds a character that may not stand there") from cause
+        local = found.local_part
+    try:
+        domain = _encoded(domain)
+    except UnicodeError as cause:  # idna.IDNAError is one
+        raise _NotAnAddress("the part after the @ is not a domain name") from cause
+    if "." not in domain.rstrip("."):
+        raise _NotAnAddress("the part after the @ must be a domain name with a dot")
+    if len(domain) > limits.DOMAIN_LENGTH or not _ASCII_DOMAIN.fullmatch(domain):
+        raise _NotAnAddress("the part after the @ is not a domain name")
     if len(f"{local}@{domain}".encode()) > limits.ADDRESS_LENGTH:
         raise _NotAnAddress(_TOO_LONG)
     return local, domain
 
 
-def _read_local(local: str) -> str:
-    if _ASCII_LOCAL.fullmatch(local):
-        return local
-    if local.isascii():
-        raise _NotAnAddress("the part before the @ holds a character or a dot that may not stand there")
-    try:
-        # The domain here is a stand-in: email-validator refuses special-use ones, and idna checks the real one.
-        return email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True).local_part
-    except email_validator.EmailNotValidError as cause:
-        raise _NotAnAddress("the part before the @ holds a character that may not stand there") from cause
-
-
 @lru_cache(maxsize=1_000)  # half a millisecond each, and mail goes to the same domains again and again
 def _encoded(domain: str) -> str:
     return idna.encode(domain, uts46=True, std3_rules=True).decode("ascii").lower()
-
-
-def _read_domain(domain: str) -> str:
-    try:
-        encoded = _encoded(domain)
-    except UnicodeError as cause:  # idna.IDNAError is one
-        raise _NotAnAddress("the part after the @ is not a domain name") from cause
-    if "." not in encoded.rstrip("."):
-        raise _NotAnAddress("the part after the @ must be a domain name with a dot")
-    if len(encoded) > limits.DOMAIN_LENGTH or not _ASCII_DOMAIN.fullmatch(encoded):
-        raise _NotAnAddress("the part after the @ is not a domain name")
-    return encoded

@@ -76,12 +76,19 @@ def _encoded_size(attachment: Attachment) -> int:
 
 
 def _read(attachment: Attachment, field: str) -> File:
-    filename = _check_filename(attachment.filename, f"{field}.filename")
-    if attachment.content_type is UNSET:
+    filename, content_type = attachment.filename, attachment.content_type
+    _check_filename(filename, f"{field}.filename")
+    if content_type is UNSET:
         _, dot, extension = filename.rpartition(".")
         content_type = _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
     else:
-        content_type = _check_media_type(attachment.content_type, f"{field}.content_type")
+        found = _MEDIA_TYPE.fullmatch(content_type)
+        if len(content_type) > limits.CONTENT_TYPE_LENGTH or found is None:
+            reason = "expected a media type such as `image/png` or `text/plain; charset=utf-8`"
+            raise invalid(f"{field}.content_type", reason)
+        # RFC 2045 6.4 forbids base64 on these two, so a mail reader would parse our bytes as parts.
+        if (kind := found[1].lower()) in ("multipart", "message"):
+            raise invalid(f"{field}.content_type", f"{kind} types cannot be attached; use {UNKNOWN_TYPE}")
     content_id = None if attachment.content_id is UNSET else attachment.content_id
     if content_id is not None and not _CONTENT_ID.fullmatch(content_id):
         raise invalid(f"{field}.content_id", "expected 1 to 128 of A-Z, a-z, 0-9 and `._%+@-`")
@@ -90,20 +97,7 @@ def _read(attachment: Attachment, field: str) -> File:
     return File(filename, content, content_type, content_id)
 
 
-def _check_media_type(content_type: str, field: str) -> str:
-    """Refuse what is no media type, and `multipart/…` and `message/…`.
-
-    RFC 2045 6.4 forbids base64 on those two, so a mail reader would parse our bytes as parts.
-    """
-    found = _MEDIA_TYPE.fullmatch(content_type)
-    if len(content_type) > limits.CONTENT_TYPE_LENGTH or found is None:
-        raise invalid(field, "expected a media type such as `image/png` or `text/plain; charset=utf-8`")
-    if found[1].lower() in ("multipart", "message"):
-        raise invalid(field, f"{found[1].lower()} types cannot be attached; use {UNKNOWN_TYPE}")
-    return content_type
-
-
-def _check_filename(filename: str, field: str) -> str:
+def _check_filename(filename: str, field: str) -> None:
     if not filename.strip():
         raise invalid(field, "must not be empty")
     if fault := fault_in_line(filename):
@@ -112,7 +106,6 @@ def _check_filename(filename: str, field: str) -> str:
         raise invalid(field, "expected a file name without a path")
     if len(filename.encode()) > limits.FILENAME_LENGTH:
         raise invalid(field, f"must have at most {limits.FILENAME_LENGTH} octets")
-    return filename
 
 
 def _decode(content: str, field: str) -> bytes:

@@ -152,7 +152,9 @@ def _encode_text(text: str) -> tuple[str, list[bytes]]:
     if high * 2 > sum(map(len, chunks)) * 0.37:
         return "base64", _base64(b"".join(chunks))
     for index, chunk in enumerate(chunks):  # in place: each chunk is released as the next one is encoded
-        chunks[index] = _quoted_printable(chunk)
+        # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
+        ends = chunk.endswith(b"\r\n")
+        chunks[index] = binascii.b2a_qp(chunk) if ends else binascii.b2a_qp(chunk + b"\r\n").removesuffix(b"\r\n")
     return "quoted-printable", chunks
 
 
@@ -179,13 +181,6 @@ def _base64(data: bytes) -> list[bytes]:
     if pieces:
         pieces[-1] = pieces[-1].removesuffix(b"\r\n")
     return pieces
-
-
-def _quoted_printable(data: bytes) -> bytes:
-    if data.endswith(b"\r\n"):
-        return binascii.b2a_qp(data)
-    # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
-    return binascii.b2a_qp(data + b"\r\n").removesuffix(b"\r\n")
 
 
 def _lines_fit(text: str) -> bool:

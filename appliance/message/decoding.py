@@ -126,7 +126,10 @@ def decode_words(text: str) -> str:
             decoded += (decode_charset(bytes(run), charset) if run else "", between)
             run.clear()
         charset, done = codec, word.end()
-        run += _decode_base64(word[3]) if word[2] in "Bb" else _decode_q(word[3])
+        if word[2] in "Bb":
+            run += _decode_base64(word[3])
+        else:  # RFC 2047 4.2; a stray `=` stands for itself
+            run += _Q_CODE.sub(_octet, word[3].replace("_", " ").encode("utf-8"))
     decoded += (decode_charset(bytes(run), charset) if run else "", text[done:])
     return "".join(decoded)
 
@@ -137,11 +140,6 @@ def _decode_base64(text: str) -> bytes:
     if len(clean) % 4 == 1:
         clean = clean[:-1]
     return binascii.a2b_base64(clean + "=" * (-len(clean) % 4))
-
-
-def _decode_q(text: str) -> bytes:
-    """The Q encoding, RFC 2047 4.2; a stray `=` stands for itself."""
-    return _Q_CODE.sub(_octet, text.replace("_", " ").encode("utf-8"))
 
 
 def _octet(code: re.Match[bytes]) -> bytes:

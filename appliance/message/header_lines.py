@@ -48,7 +48,6 @@ def encoded_length(value: str) -> int:
 
 
 def mailboxes(name: str, addresses: Sequence[Address]) -> str:
-    """A From, To, Cc or Reply-To line."""
     if len(addresses) > 1:
         return _mailboxes(name, addresses)
     if addresses[0].name or addresses[0].local.startswith("=?"):
@@ -85,12 +84,9 @@ def disposition(kind: str, filename: str) -> str:
     # Percent-encoded pieces (RFC 2231 3 and 4) that fit a line, no character split between two.
     encoded = "".join(map(_PERCENT.__getitem__, filename.encode("utf-8")))
     segments = _signs(encoded, "%", _SEGMENT - len("utf-8''"), _SEGMENT)
-    if len(segments) == 1:
-        parameters = [f" filename*=utf-8''{segments[0]}"]
-    else:
-        segments[0] = f"utf-8''{segments[0]}"
-        parameters = [f" filename*{index}*={segment};" for index, segment in enumerate(segments)]
-        parameters[-1] = parameters[-1][:-1]
+    segments[0] = f"utf-8''{segments[0]}"
+    parameters = [f" filename*{index}*={segment};" for index, segment in enumerate(segments)]
+    parameters[-1] = parameters[-1][:-1] if len(segments) > 1 else f" filename*={segments[0]}"
     return _folded("Content-Disposition", [f" {kind};", *parameters], HEADER_LINE_LENGTH)
 
 

@@ -126,7 +126,11 @@ class _Page:
             elif self._lists:
                 self._lists.pop()
         elif name == "li" and not closes:
-            self._item()
+            number = None
+            if self._lists and (last := self._lists[-1]) is not None:
+                number = self._lists[-1] = last + 1
+            indent = "  " * min(len(self._lists) - 1, _LISTS)
+            self._mark = indent + ("- " if number is None else f"{number}. ")
         elif name == "pre":
             self._preformatted = max(self._preformatted + (-1 if closes else 1), 0)
         elif name == "hr":
@@ -136,13 +140,6 @@ class _Page:
             self._anchor("" if closes else _value(_HREF, attributes))
         elif name == "img" and (words := " ".join(_value(_ALT, attributes).split())):
             self._put(words)
-
-    def _item(self) -> None:
-        number = None
-        if self._lists and (last := self._lists[-1]) is not None:
-            number = self._lists[-1] = last + 1
-        indent = "  " * min(len(self._lists) - 1, _LISTS)
-        self._mark = indent + ("- " if number is None else f"{number}. ")
 
     def _anchor(self, address: str) -> None:
         """Begin a link, or end it: then its address follows its text, unless it is that text."""

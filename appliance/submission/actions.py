@@ -1,20 +1,26 @@
 """What passes between the SMTP protocol and the rest of the program: phases, actions, and the questions it asks."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from appliance.errors import Refused
+from appliance.message.addresses import Address
 from appliance.model.mail import Caller
 from appliance.submission.authentication import Login
+from appliance.submission.replies import Rejected
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What the protocol asks of the rest of the program; each call returns at once."""
+    """What the protocol and its driver ask of the rest of the program; the first three return at once."""
 
     caller: Callable[[Login], Caller | None]  # the credential's account; None: the login is wrong or no longer valid
     admit: Callable[[Caller], bool]  # counts this connection for the caller's credential; False: that has too many
     check: Callable[[Caller], None]  # raises Refused for a caller that may not send a message at this time
+    submit: Callable[["Submit"], Awaitable[str]]  # the id of the stored message; raises Refused
+    wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
+    parse_recipient: Callable[["ParseRecipient"], Awaitable[Address | Rejected | Refused]]
 
 
 class PlainAction(Enum):

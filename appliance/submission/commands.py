@@ -81,11 +81,6 @@ def parse(line: bytes) -> tuple[str, str]:
     return verb.upper(), argument
 
 
-def no_argument(argument: str) -> None:
-    if argument:
-        raise Rejected(replies.SYNTAX_NOTHING)
-
-
 def mail_path(argument: str) -> tuple[str, dict[str, str | None]]:
     """The address of MAIL without its brackets, and its checked parameters, names in upper case."""
     address, parameters = _path(argument, "FROM:", replies.SYNTAX_MAIL)

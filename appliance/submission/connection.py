@@ -12,9 +12,7 @@ own Trio task (`run`), which nothing but the end of the program cancels.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 
 import trio
@@ -23,12 +21,10 @@ from aiosmtpd.smtp import SMTP
 
 from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, Refused
-from appliance.message.addresses import Address
 from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
 from appliance.submission.actions import Action, ParseRecipient, Phase, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
-from appliance.submission.replies import Rejected
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import REFUSALS
 from appliance.tls.certificate import Certificate
@@ -36,15 +32,6 @@ from appliance.tls.certificate import Certificate
 _TLS_TIMEOUTS = {"ssl_handshake_timeout": limits.TLS_HANDSHAKE, "ssl_shutdown_timeout": limits.TLS_SHUTDOWN}
 
 log = get_logger("submission")
-
-
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """The work that a session has done by the rest of the program."""
-
-    submit: Callable[[Submit], Awaitable[str]]  # the id of the stored message; raises Refused
-    wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
-    parse_recipient: Callable[[ParseRecipient], Awaitable[Address | Rejected | Refused]]
 
 
 class SmtpSession(SMTP):
@@ -55,7 +42,6 @@ class SmtpSession(SMTP):
         loop: asyncio.AbstractEventLoop,
         protocol: SmtpProtocol,
         *,
-        callbacks: Callbacks,
         settings: SmtpSettings,
         certificate: Certificate,
         table: "ConnectionTable[SmtpSession]",
@@ -64,7 +50,6 @@ class SmtpSession(SMTP):
         self.loop = loop
         self.transport: asyncio.Transport | None = None
         self._protocol = protocol
-        self._callbacks = callbacks
         self._settings = settings
         self._certificate = certificate
         self._table = table
@@ -89,7 +74,6 @@ class SmtpSession(SMTP):
         if self._phase is Phase.OVER:  # the program has begun to stop meanwhile
             transport.abort()
             return
-        self._protocol.greet()
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -183,9 +167,9 @@ class SmtpSession(SMTP):
             if isinstance(action, Submit):
                 self._protocol.submitted(await self._submit(action))
             elif isinstance(action, ParseRecipient):
-                self._protocol.recipient_parsed(await self._callbacks.parse_recipient(action))
+                self._protocol.recipient_parsed(await self._protocol.backend.parse_recipient(action))
             elif action is PlainAction.WRONG_LOGIN:
-                refused = await self._callbacks.wrong_login(self._address)
+                refused = await self._protocol.backend.wrong_login(self._address)
                 REFUSALS.add(("smtp", Code.UNAUTHORIZED))
                 log.info("login failed", client=self._address)
                 self._protocol.login_failed(too_many=refused.retry_after is not None)
@@ -205,7 +189,7 @@ class SmtpSession(SMTP):
 
     async def _submit(self, message: Submit) -> str | Refused | None:
         try:
-            return await self._callbacks.submit(message)
+            return await self._protocol.backend.submit(message)
         except Refused as refused:
             REFUSALS.add(("smtp", refused.code))
             # Only faults of ours are logged: what is wrong with a message may quote it.

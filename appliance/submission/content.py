@@ -97,28 +97,25 @@ class IncomingTransaction:
     """From MAIL to the end of the message: its envelope, and the memory taken for its content."""
 
     def __init__(self, backend: Backend, caller: Caller, sender: str, budget: MemoryBudget, *, utf8: bool) -> None:
+        if not sender:
+            raise Rejected(replies.NULL_SENDER)
+        try:
+            backend.check(caller)
+        except Refused as refused:
+            raise Rejected(replies.refusal(refused)) from None
+        address = commands.parse_address(sender, "MAIL FROM")
+        if not (utf8 or sender.isascii()):
+            raise Rejected(replies.NEEDS_SMTPUTF8)
+        if address.domain not in caller.domains:
+            raise Rejected(replies.FOREIGN_SENDER)
         self.caller = caller
+        self.sender = address.wire
         self._utf8 = utf8
-        self.sender = self._checked_sender(backend, sender)
         self.recipients: dict[str, str] = {}  # normalized: as spelled by the client
         self.chunks: ChunkedContent | None = None
         self._rcpts = 0  # RCPT commands, accepted or not
         self._budget = budget
         self._taken = 0
-
-    def _checked_sender(self, backend: Backend, text: str) -> str:
-        if not text:
-            raise Rejected(replies.NULL_SENDER)
-        try:
-            backend.check(self.caller)
-        except Refused as refused:
-            raise Rejected(replies.refusal(refused)) from None
-        sender = commands.parse_address(text, "MAIL FROM")
-        if not (self._utf8 or text.isascii()):
-            raise Rejected(replies.NEEDS_SMTPUTF8)
-        if sender.domain not in self.caller.domains:
-            raise Rejected(replies.FOREIGN_SENDER)
-        return sender.wire
 
     def rcpt(self, argument: str) -> bytes | ParseRecipient:
         """The reply to an RCPT, or what has to be done for it first."""

@@ -35,13 +35,13 @@ class SmtpProtocol:
     def __init__(
         self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool, plaintext_login: bool
     ) -> None:
-        self.out: list[bytes] = []
+        self.out = [replies.reply("220", f"{hostname} ESMTP")]
         self.phase = Phase.COMMAND
         self.stopping = False
         self.quit = False  # the client has said QUIT
         self.content: DataContent | ChunkedContent | None = None  # that is being read
         self._hostname = hostname
-        self._backend = backend
+        self.backend = backend
         self._budget = budget
         self._plaintext_login = plaintext_login
         self.input = commands.InputBuffer()
@@ -62,11 +62,7 @@ class SmtpProtocol:
 
     # ---- called by the driver
 
-    def greet(self) -> None:
-        self.out.append(replies.reply("220", f"{self._hostname} ESMTP"))
-
     def receive(self, data: bytes) -> Action | None:
-        """Take what has come, and read as far as possible."""
         if self.phase is Phase.OVER:
             return None
         self.input.feed(data)
@@ -169,6 +165,8 @@ class SmtpProtocol:
                 raise Rejected(replies.NO_SUCH_COMMAND)
             elif not argument.isascii() and verb not in ("MAIL", "RCPT"):
                 raise Rejected(replies.NOT_TEXT)
+            elif argument and verb in ("STARTTLS", "RSET", "QUIT"):
+                raise Rejected(replies.SYNTAX_NOTHING)
             else:
                 result = _COMMANDS[verb](self, argument)
         except Rejected as rejected:
@@ -198,18 +196,15 @@ class SmtpProtocol:
         offered = replies.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login)
         self._counted(offered if extended else replies.reply("250", self._hostname))
 
-    def _rset(self, argument: str) -> None:
-        commands.no_argument(argument)
+    def _rset(self, _: str) -> None:
         self._end_transaction()
         self._counted(replies.OK)
 
-    def _quit(self, argument: str) -> None:
-        commands.no_argument(argument)
+    def _quit(self, _: str) -> None:
         self.quit = True
         self.end(replies.BYE)
 
-    def _starttls(self, argument: str) -> Action:
-        commands.no_argument(argument)
+    def _starttls(self, _: str) -> Action:
         if self.secure:
             raise Rejected(replies.NO_TLS_HERE)
         self.out.append(replies.READY_FOR_TLS)
@@ -232,10 +227,10 @@ class SmtpProtocol:
         if isinstance(login, bytes):  # one more challenge comes first
             self._exchange = exchange
             return login
-        caller = self._backend.caller(login)
+        caller = self.backend.caller(login)
         if caller is None:
             return PlainAction.WRONG_LOGIN
-        if not self._backend.admit(caller):
+        if not self.backend.admit(caller):
             raise Rejected(replies.TOO_MANY_CONNECTIONS, final=True)
         self._login = login
         return replies.LOGGED_IN
@@ -251,14 +246,14 @@ class SmtpProtocol:
             raise Rejected(replies.MAIL_TWICE)
         sender, parameters = commands.mail_path(argument)
         # Looked up again for each message: a session may outlive its credential.
-        caller = self._backend.caller(self._login)
+        caller = self.backend.caller(self._login)
         if caller is None:
             self._login = None
             raise Rejected(replies.LOGIN_GONE)
         if of_address(sender) > limits.ADDRESS_COST:
             self._turn += limits.COSTLY_SENDER
         utf8 = "SMTPUTF8" in parameters
-        self._transaction = IncomingTransaction(self._backend, caller, sender, self._budget, utf8=utf8)
+        self._transaction = IncomingTransaction(self.backend, caller, sender, self._budget, utf8=utf8)
         return replies.SENDER_OK
 
     def _rcpt(self, argument: str) -> Result:
@@ -283,7 +278,8 @@ class SmtpProtocol:
 
     def _data(self, argument: str) -> bytes | None:
         try:
-            commands.no_argument(argument)
+            if argument:
+                raise Rejected(replies.SYNTAX_NOTHING)
             if self._with_recipients().chunks is not None:
                 raise Rejected(replies.NOT_AMONG_CHUNKS)
         except Rejected as rejected:

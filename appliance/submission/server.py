@@ -32,9 +32,8 @@ from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import replies
 from appliance.submission.actions import Backend, ParseRecipient, Submit
-from appliance.submission.authentication import Login
 from appliance.submission.commands import parse_address
-from appliance.submission.connection import Callbacks, SmtpSession
+from appliance.submission.connection import SmtpSession
 from appliance.submission.loop import attach, prepare
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
@@ -69,12 +68,8 @@ class SocketListener(trio.abc.Listener[Any]):
     def __init__(self, listening: socket.socket) -> None:
         listening.setblocking(False)
         self._socket = listening
+        self.address = str(Endpoint(*listening.getsockname()[:2]))  # as in a URL
         self._accepted = 0  # in this turn
-
-    @property
-    def address(self) -> str:
-        """Host and port, as in a URL."""
-        return str(Endpoint(*self._socket.getsockname()[:2]))
 
     async def accept(self) -> socket.socket:
         """The next connection. Raises OSError when the system is out of descriptors or memory."""
@@ -119,7 +114,6 @@ class SubmissionServer:
         self.table: ConnectionTable[SmtpSession] = ConnectionTable(
             smtp.max_connections, smtp.max_connections_per_address, known=services.known
         )
-        self._callbacks = Callbacks(self._submit, services.credentials.wrong_guess, self._parse_recipient)
 
     def adopt(self, config: Config) -> Callable[[], None]:
         """Prepare settings for sessions that begin after the returned call; OSError if its certificate is unusable."""
@@ -133,7 +127,6 @@ class SubmissionServer:
         return apply
 
     async def connected(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket) -> None:
-        """Serve one client, if the table has a place for it."""
         try:
             address = str(client.getpeername()[0])
         except OSError:  # gone already
@@ -155,13 +148,20 @@ class SubmissionServer:
             log.exception("connection failed", client=address)
 
     async def _serve(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket, address: str) -> None:
+        credentials = self._services.credentials
         plaintext_login = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
-        backend = Backend(self._caller, lambda caller: self._admit(session, address, caller), self._check)
+        backend = Backend(
+            caller=lambda login: credentials.caller(login.username, login.password_sha256),
+            admit=lambda caller: self._admit(session, address, caller),
+            check=self._check,
+            submit=self._submit,
+            wrong_login=credentials.wrong_guess,
+            parse_recipient=self._parse_recipient,
+        )
         protocol = SmtpProtocol(self._hostname, backend, self._budget, secure=secure, plaintext_login=plaintext_login)
         session = SmtpSession(
             loop,
             protocol,
-            callbacks=self._callbacks,
             settings=self._settings,
             certificate=self._certificate,
             table=self.table,
@@ -173,9 +173,6 @@ class SubmissionServer:
             elif not await session.accept_tls(client):
                 return
             await session.run()
-
-    def _caller(self, login: Login) -> Caller | None:
-        return self._services.credentials.caller(login.username, login.password_sha256)
 
     def _check(self, caller: Caller) -> None:
         self._services.rate.take(caller.idempotency_scope)

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import dataclass, field
+from typing import Any
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
@@ -96,6 +97,11 @@ def _parse(work: ParseRecipient) -> Address | Rejected:
         return rejected
 
 
+async def _unused(*_: object) -> Any:
+    """What only the driver of a protocol asks."""
+    raise AssertionError
+
+
 def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:
     """What AUTH PLAIN is given."""
     return base64.b64encode(f"\0{username}\0{password}".encode())
@@ -104,9 +110,8 @@ def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:
 def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = MEMORY) -> Talk:
     """A session that was greeted."""
     backend, budget = FakeBackend(), MemoryBudget(memory, owner_part=2)
-    asked = Backend(backend.caller, backend.admit, backend.check)
+    asked = Backend(backend.caller, backend.admit, backend.check, _unused, _unused, _unused)
     protocol = SmtpProtocol("mail.example.com", asked, budget, secure=secure, plaintext_login=plaintext_login)
-    protocol.greet()
     made = Talk(protocol, backend, budget)
     assert made.replies() == [b"220 mail.example.com ESMTP\r\n"]
     return made

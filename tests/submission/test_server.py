@@ -292,6 +292,10 @@ class Refusing:
     def setblocking(self, flag: bool) -> None:
         """As it is already."""
 
+    def getsockname(self) -> tuple[str, int]:
+        """Some address."""
+        return "127.0.0.1", 25
+
     def accept(self) -> Any:
         """Fail as the kernel would."""
         raise OSError(self._codes.pop(0), "as the kernel says it")
