@@ -15,7 +15,6 @@ import msgspec
 
 from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
-from appliance.config.values import Share
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import Credentials
 from appliance.intake.limits import Quota, RequestRate
@@ -83,30 +82,20 @@ class _Begun(NamedTuple):
         return 0 if self.source is _TEST else len(recipients)
 
 
+@dataclass(eq=False, repr=False)
 class MessageIntake:
     """Accepts messages into one store. The limits it checks can be changed while it runs."""
 
-    def __init__(
-        self,
-        store: Store,
-        outside: Outside,
-        free_space: FreeSpace,
-        *,
-        sandbox: bool,
-        hostname: str,
-        quota: Quota | None = None,
-        text_from_html: bool = True,
-    ) -> None:
-        self._store = store
-        self._outside = outside
-        self.free_space = free_space
-        self.quota = quota or Quota(Share(), free_space)
-        self._sandbox = sandbox
-        self._hostname = hostname
-        self._text_from_html = text_from_html
-        self._running: set[tuple[str, str]] = set()
-        self._large = FairQueue(1, rest=0.0)
-        self.workers = Workers()
+    store: Store
+    outside: Outside
+    free_space: FreeSpace
+    quota: Quota
+    sandbox: bool
+    hostname: str
+    text_from_html: bool = True
+    workers: Workers = field(default_factory=Workers)
+    _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
+    _running: set[tuple[str, str]] = field(default_factory=set)
 
     def check_open(self, caller: Caller) -> None:
         """Refuse, before any body is read, what could not be accepted whatever it said."""
@@ -142,13 +131,13 @@ class MessageIntake:
     async def _send_new(self, request: SendRequest, begun: _Begun, estimate: int) -> Accepted:
         account_id, template = begun.caller.account_id, None
         if request.template is not msgspec.UNSET:
-            template = self._store.templates.current(account_id, request.template)
+            template = self.store.templates.current(account_id, request.template)
             if template is None:
                 raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
             estimate += cost.of_template(template, request.variables or {})
         async with self._turn(account_id, estimate * cost.BYTES_PER_MICROSECOND):
             drafted, mime = await self.workers.run(
-                account_id, estimate, _compose, request, template, begun, self._text_from_html
+                account_id, estimate, _compose, request, template, begun, self.text_from_html
             )
             credits_needed = begun.credits(drafted.recipients)
             receipt = _ENCODER.encode(receipt_of(drafted, begun.id, begun.request_id, credits_needed))
@@ -180,7 +169,7 @@ class MessageIntake:
         for name, address in addresses:
             _check_domain(begun.caller, address, name)
         seconds, size = begun.created_at // SECOND, len(submission.data)
-        finish = partial(write, message_id=begun.id, now_seconds=seconds, hostname=self._hostname, secure=secure)
+        finish = partial(write, message_id=begun.id, now_seconds=seconds, hostname=self.hostname, secure=secure)
         async with self._turn(begun.caller.account_id, size):
             mime = await self.workers.run(begun.caller.account_id, cost.of_size(size), finish, submission)
             await self._accept(begun, submission, submission.envelope_from, mime)
@@ -189,7 +178,7 @@ class MessageIntake:
     # ---- either way
 
     def _begin(self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes) -> _Begun:
-        message_id, now, claim = self._outside.identifier("msg"), self._outside.now(), None
+        message_id, now, claim = self.outside.identifier("msg"), self.outside.now(), None
         if key is not None:
             claim = IdempotencyClaim(caller.idempotency_scope, key, fingerprint, now + KEY_LIFETIME)
         return _Begun(caller, message_id, request_id, _TEST if caller.test else source, now, claim)
@@ -213,7 +202,7 @@ class MessageIntake:
         except (KeyTaken, Refused) as refused:
             # A retry is rare, so first sends do not pay for a search: the transaction finds a taken key by itself, and
             # what was accepted once stays accepted, even if it would be refused by now.
-            earlier = self._store.messages.remembered(begun.caller.account_id, *claim)
+            earlier = self.store.messages.remembered(begun.caller.account_id, *claim)
             if earlier is not None and earlier.fingerprint != begun.claim.fingerprint:
                 raise Refused(
                     Code.IDEMPOTENCY_CONFLICT,
@@ -245,7 +234,7 @@ class MessageIntake:
             account_id=begun.caller.account_id,
             request_id=begun.request_id,
             source=begun.source,
-            simulated=begun.caller.test or self._sandbox,
+            simulated=begun.caller.test or self.sandbox,
             sender=content.sender.text,
             envelope_from=envelope_from.wire,
             subject=content.subject,
@@ -261,7 +250,7 @@ class MessageIntake:
             may_store=self.quota.bytes(),
         )
         began = perf_counter()
-        await self._store.messages.accept(new)
+        await self.store.messages.accept(new)
         ACCEPT_SECONDS.add(perf_counter() - began)
         MESSAGES_ACCEPTED.add(new.source)
         RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
@@ -286,7 +275,7 @@ class MessageIntake:
 
     def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
         # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
-        ids = sorted([self._outside.identifier("rcp") for _ in addresses])
+        ids = sorted([self.outside.identifier("rcp") for _ in addresses])
         return tuple(
             [NewRecipient(new, to.spelling, to.key, to.domain) for new, to in zip(ids, addresses, strict=True)]
         )
@@ -343,9 +332,9 @@ def build_services(config: Config, outside: Outside, store: Store) -> IntakeServ
         store,
         outside,
         free_space,
+        Quota(limits.stored_bytes_per_account, free_space),
         sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
         hostname=config.server.hostname,
-        quota=Quota(limits.stored_bytes_per_account, free_space),
         text_from_html=config.http.text_from_html,
     )
     rate = RequestRate(limits.requests_per_second, outside)

@@ -12,8 +12,17 @@ import apsw
 
 from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused
-from appliance.model.events import PING_TYPE, ping_envelope
-from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger, Webhook, WebhookDelivery
+from appliance.model.webhooks import (
+    PING_TYPE,
+    DuePost,
+    Lane,
+    PostResult,
+    PostStatus,
+    Trigger,
+    Webhook,
+    WebhookDelivery,
+    ping_envelope,
+)
 from appliance.outside import Outside
 from appliance.store.background_reader import Scanner
 from appliance.store.engine import Engine
