@@ -229,6 +229,10 @@ class MessageIntake:
         receipt: bytes | None = None,
     ) -> None:
         """On disk, and handed to delivery, when this returns."""
+        # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
+        ids = sorted([self.outside.identifier("rcp") for _ in content.recipients])
+        pairs = zip(ids, content.recipients, strict=True)
+        recipients = tuple([NewRecipient(new, each.spelling, each.key, each.domain) for new, each in pairs])
         new = NewMessage(
             id=begun.id,
             account_id=begun.caller.account_id,
@@ -243,7 +247,7 @@ class MessageIntake:
             template_version=template.version if template else None,
             mime=mime,
             receipt=receipt,
-            recipients=self._recipients(content.recipients),
+            recipients=recipients,
             credits=begun.credits(content.recipients),
             created_at=begun.created_at,
             idempotency=begun.claim,
@@ -272,13 +276,6 @@ class MessageIntake:
         thread that makes them does so by itself, and so does the store between the parts it writes.
         """
         return nullcontext() if size < ONE_AT_A_TIME else self._large.take(account_id)
-
-    def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
-        # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
-        ids = sorted([self.outside.identifier("rcp") for _ in addresses])
-        return tuple(
-            [NewRecipient(new, to.spelling, to.key, to.domain) for new, to in zip(ids, addresses, strict=True)]
-        )
 
 
 def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:

@@ -153,10 +153,7 @@ class LoginThrottle:
     accounts: dict[str, _Account] = field(default_factory=dict)
 
     def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
-        """Count a login, or refuse it; `known` are the addresses of the account's stored sessions.
-
-        There is no await in here, so logins that arrive together are counted one after the other.
-        """
+        """Count a login, or refuse it, without any await; `known`: addresses of the account's stored sessions."""
         now, network = self.outside.now(), client_network(address)
         record, pair = self.accounts.get(account, _Account()), self.pairs.get((account, network), _Pair())
         is_known = network in record.known or any(client_network(each) == network for each in known)

@@ -67,10 +67,7 @@ class UnsealError(Exception):
 
 
 def seal(key: bytes, plaintext: bytes, context: bytes) -> bytes:
-    """The secret, encrypted with the 32-byte key. `context` names its place, such as table, row and column.
-
-    A secret moved to another place cannot be unsealed there. Sealing twice gives different bytes.
-    """
+    """The secret, encrypted with the 32-byte key for one place (`context`): moved elsewhere it cannot be unsealed."""
     nonce = os.urandom(_NONCE)
     return _VERSION + nonce + _cipher(key).encrypt(nonce, plaintext, _VERSION + context)
 

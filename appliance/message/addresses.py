@@ -51,10 +51,7 @@ class Address(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Equal for two spellings of one address.
-
-        Lower case rather than case folding: folding makes `straße` and `strasse` one mailbox, and they may be two.
-        """
+        """Equal for two spellings of one address. Not case-folded: `straße` and `strasse` may be two mailboxes."""
         local = self.local.lower()
         return f"{local if local.isascii() else unicodedata.normalize('NFC', local)}@{self.domain}"
 

@@ -28,10 +28,7 @@ _CHUNK: Final = 57 * 1024  # octets encoded at a time: 57 of them make a line of
 
 
 class MimePart(Struct, frozen=True, gc=False):
-    """A MIME part: its own header lines, and its body in pieces that are joined once.
-
-    A body ends without a line break of its own: the boundary, or the end of the message, brings it.
-    """
+    """A part's header lines, and its body in pieces, without a final line break: boundary or end brings it."""
 
     headers: str
     pieces: list[bytes]
@@ -159,10 +156,7 @@ def _encode_text(text: str) -> tuple[str, list[bytes]]:
 
 
 def _chunks(text: str) -> Iterator[bytes]:
-    """The text in UTF-8 with every line break as CRLF (RFC 2046 4.1.1), in runs of whole lines.
-
-    In runs, so that a large one is never in memory several times.
-    """
+    """UTF-8 with every line break as CRLF (RFC 2046 4.1.1), in runs of lines: a large text is copied in parts."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _CHUNK) + 1 or len(text)

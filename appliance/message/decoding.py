@@ -14,10 +14,7 @@ import re
 from functools import cache
 from typing import Final
 
-RAW_LENGTH: Final = 8 * 1024  # octets of a field that are decoded: 500 characters never need more than half of it
-FIELD_BYTES: Final = 32 * 1024  # of a field with parameters that are read: a file name of 255 octets needs about 1,500
-PARAMETERS: Final = 200  # read of a field
-PARAMETER_NAME_LENGTH: Final = 60  # octets; parameters with longer names are passed over
+from appliance.message.limits import FIELD_BYTES, PARAMETER_NAME_LENGTH, PARAMETERS, RAW_LENGTH
 
 _STEP: Final = 64 * 1024  # octets decoded in one call, which keeps the interpreter lock for about a millisecond
 _WORD: Final = re.compile(r"=\?([A-Za-z0-9_:.()-]{1,40})(?:\*[A-Za-z0-9-]{1,20})?\?([BbQq])\?([^?]*)\?=")
@@ -72,11 +69,7 @@ def decode_charset(data: bytes, codec: str) -> str:
 
 @cache
 def _table(codec: str) -> str:
-    """A single-byte charset's characters, one for each octet.
-
-    Python's own decoder calls an error handler for every octet without a character, a microsecond each: a megabyte of
-    them would take a second.
-    """
+    """A charset's character for each octet: Python's decoder takes a microsecond for every octet without one."""
     return bytes(range(256)).decode(codec, "replace")
 
 
@@ -127,19 +120,13 @@ def decode_words(text: str) -> str:
             run.clear()
         charset, done = codec, word.end()
         if word[2] in "Bb":
-            run += _decode_base64(word[3])
+            clean = _NOT_BASE64.sub("", word[3])  # padding may be missing, and other characters are passed over
+            clean = clean[:-1] if len(clean) % 4 == 1 else clean
+            run += binascii.a2b_base64(clean + "=" * (-len(clean) % 4))
         else:  # RFC 2047 4.2; a stray `=` stands for itself
             run += _Q_CODE.sub(_octet, word[3].replace("_", " ").encode("utf-8"))
     decoded += (decode_charset(bytes(run), charset) if run else "", text[done:])
     return "".join(decoded)
-
-
-def _decode_base64(text: str) -> bytes:
-    """Base64 as it comes: padding may be missing, and characters that do not belong there are passed over."""
-    clean = _NOT_BASE64.sub("", text)
-    if len(clean) % 4 == 1:
-        clean = clean[:-1]
-    return binascii.a2b_base64(clean + "=" * (-len(clean) % 4))
 
 
 def _octet(code: re.Match[bytes]) -> bytes:
@@ -150,10 +137,7 @@ def _octet(code: re.Match[bytes]) -> bytes:
 
 
 def read_parameters(field: bytes) -> tuple[str, dict[str, str]]:
-    """The value of a field such as Content-Type in lower case, and its parameters by lower-case names (RFC 2045 5.1).
-
-    Parameters may be split or encoded (RFC 2231), and the field folded.
-    """
+    """A field's value and its parameters (RFC 2045 5.1), split or encoded ones too (RFC 2231); names in lower case."""
     value, _, rest = field[:FIELD_BYTES].decode("utf-8", "replace").partition(";")
     return value.strip().lower(), _joined(_pairs(rest))
 

@@ -81,10 +81,7 @@ def algorithm_of(key: PrivateKey) -> Algorithm:
 
 
 def sign(message: bytes, keys: Sequence[SigningKey], *, now_seconds: int) -> bytes:
-    """The DKIM-Signature fields of a message, one for each key, to be put in front of it.
-
-    RSA comes first: a verifier that reads only the topmost signature may not know Ed25519 yet.
-    """
+    """A DKIM-Signature field for each key, to be put in front; RSA first: some verifiers read only the topmost."""
     if not keys:
         return b""
     end = message.find(b"\r\n\r\n")
@@ -169,10 +166,7 @@ def _opening(algorithm: Algorithm, domain: str, selector: str, now_seconds: int)
 
 
 def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes, relaxed: bytes) -> bytes:
-    """One whole field, of which the part that all keys share is given as written and in relaxed form.
-
-    It signs the others, then itself with an empty `b=` and without its last CRLF (RFC 6376 3.7).
-    """
+    """One whole field. It signs the others, then itself with an empty `b=` and no CRLF at its end (RFC 6376 3.7)."""
     opening, relaxed_opening = _opening(key.algorithm, key.domain, key.selector, now_seconds)
     digest = hashlib.sha256(fields + relaxed_opening + relaxed).digest()
     if isinstance(key.key, RSAPrivateKey):

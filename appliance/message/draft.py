@@ -37,11 +37,7 @@ class Draft(Struct, frozen=True, gc=False):
 
 
 def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
-    """Apply every rule to a request; raises Refused for the first one that is broken.
-
-    `template` is the stored template that `request.template` names, or None when there is none. The contents of the
-    request's attachments are gone afterwards: take its fingerprint before.
-    """
+    """Apply every rule; Refused for the first that is broken. The contents of the attachments are released."""
     _check_combination(request, template)
     sender = parse(request.sender, "from")
     to, cc, bcc, recipients = _read_recipients(request)

@@ -58,8 +58,12 @@ def mailboxes(name: str, addresses: Sequence[Address]) -> str:
 def _mailboxes(name: str, addresses: Sequence[Address]) -> str:
     tokens: list[str] = []
     for address in addresses:
-        if address.name:
-            tokens += _phrase(address.name, _room_after(name))
+        if not address.name.isascii() or "=?" in address.name:
+            tokens += [f" {word}" for word in _words(address.name, _room_after(name))]
+        elif _ATOMS.fullmatch(address.name):
+            tokens.append(f" {address.name}")
+        elif address.name:
+            tokens.append(' "{}"'.format(address.name.replace("\\", "\\\\").replace('"', '\\"')))
         tokens.append(f" <{address.wire}>," if address.name else f" {address.wire},")
     tokens[-1] = tokens[-1][:-1]
     return _folded(name, tokens, ENCODED_LINE_LENGTH)
@@ -126,15 +130,6 @@ def _room_after(name: str) -> int:
 
 def _must_encode(value: str) -> bool:
     return not value.isascii() or ("=?" in value and _ENCODED_WORD.search(value) is not None)
-
-
-def _phrase(name: str, room: int) -> list[str]:
-    if not name.isascii() or "=?" in name:
-        return [f" {word}" for word in _words(name, room)]
-    if _ATOMS.fullmatch(name):
-        return [f" {name}"]
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return [f' "{escaped}"']
 
 
 def _words(text: str, room: int) -> list[str]:

@@ -15,14 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.message.decoding import codec_of, decode_charset, display_text, read_parameters
+from appliance.message.limits import CANDIDATES, DEPTH, FIELDS, PART_HEADER_BYTES, PARTS, TEXT_BYTES, TOTAL_HEADER_LINES
 
-TEXT_BYTES: Final = 1024 * 1024  # of each text that is shown
-PART_HEADER_BYTES: Final = 256 * 1024  # of a message's or a part's header; more is taken for its body
-FIELDS: Final = 200  # shown of the message's header, and read of a part's
-PARTS: Final = 200  # in all
-DEPTH: Final = 10  # multiparts inside multiparts; a deeper one is shown as a file
-TOTAL_HEADER_LINES: Final = 20_000  # of all headers in the message
-CANDIDATES: Final = 5_000  # lines that begin like a delimiter
 _WINDOW: Final = 256 * 1024  # octets handled in one call
 
 _FIELD: Final = re.compile(rb"([!-9;-~]{1,200})[ \t]*:(.*)", re.DOTALL)

@@ -24,16 +24,12 @@ class LoginSession:
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """Which messages of an account are wanted; None: any.
-
-    `recipient` and `sender` are addresses, or domains when they have no `@` but in front, in lower case.
-    The domain of a recipient is in A-labels.
-    """
+    """Which messages of an account are wanted; None: any."""
 
     status: MessageStatus | None = None
     source: Source | None = None
-    recipient: str | None = None
-    sender: str | None = None
+    recipient: str | None = None  # an address, or a domain in A-labels if it has no `@` but in front; lower case
+    sender: str | None = None  # the same, its domain as written
     tag: str | None = None
 
 

@@ -10,8 +10,7 @@ that is done; and up to `limits.COMMANDS_PER_TURN` of them, so that one client d
     ACTION   not read                        its result, which the driver reports: COMMAND
     OVER     not read                        nothing: the last reply is written, and the connection closes
 
-The parts: `commands` parses lines, `authentication` runs an AUTH exchange, `content` holds the transaction, and
-`limits.MistakeCount` decides when a client has made too many mistakes.
+The parts: `commands` parses lines, `authentication` runs an AUTH exchange, `content` holds the transaction.
 """
 
 from collections.abc import Callable
@@ -45,7 +44,7 @@ class SmtpProtocol:
         self._budget = budget
         self._plaintext_login = plaintext_login
         self.input = commands.InputBuffer()
-        self._mistakes = limits.MistakeCount()
+        self._errors = self._junk = 0  # since the last accepted message
         self._login_failures = 0
         self._turn = 0  # commands read in this turn
         self._transaction: IncomingTransaction | None = None
@@ -127,7 +126,7 @@ class SmtpProtocol:
         self._end_transaction()
         self.resume()
         if isinstance(result, str):
-            self._mistakes.clear()
+            self._errors = self._junk = 0
             self.out.append(replies.queued(result))
         elif result is not None:
             self._counted(replies.refusal(result))
@@ -181,10 +180,16 @@ class SmtpProtocol:
         return None
 
     def _counted(self, reply: bytes) -> None:
-        """Answer a command that brings a message no nearer, and count it."""
+        """Answer a command that brings a message no nearer, and count it, as Postfix does errors and junk commands."""
         self.out.append(reply)
-        if last_reply := self._mistakes.add(reply):
-            self.end(last_reply)
+        if reply.startswith(b"5"):
+            self._errors += 1
+            if self._errors >= limits.MAX_ERRORS:
+                self.end(replies.TOO_MANY_ERRORS)
+        else:
+            self._junk += 1
+            if self._junk >= limits.MAX_JUNK_COMMANDS:
+                self.end(replies.TOO_MUCH_JUNK)
 
     # ---- the session
 
