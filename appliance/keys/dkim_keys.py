@@ -38,7 +38,17 @@ class SigningKeys:
         stored = [key for key in self.store.dkim_keys.of(account_id, domain) if key.retired_at is None]
         if not stored:
             stored = await self.rotate(account_id, domain)
-        return [await self._open(account_id, domain, key) for key in stored]
+        signing: list[SigningKey] = []
+        for each in stored:
+            context = _context(account_id, domain, each.selector)
+            if (opened := self._opened.get(context)) is None:
+                der = open_sealed(self.key, account_id, domain, each.selector, each.private_key)
+                # In a thread: parsing an RSA key checks it, which takes a tenth of a second.
+                private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
+                opened = SigningKey(domain, each.selector, Algorithm(each.algorithm), private)
+                self._opened.put(context, opened)
+            signing.append(opened)
+        return signing
 
     async def known(self, account_id: str, domain: str, *, rotate: bool = False) -> list[StoredDkimKey]:
         """All keys of a domain, retired ones included; new ones are made if none signs, or on rotation."""
@@ -59,16 +69,6 @@ class SigningKeys:
             fresh.append(StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private)))
         await self.store.dkim_keys.replace(account_id, domain, fresh)
         return fresh
-
-    async def _open(self, account_id: str, domain: str, stored: StoredDkimKey) -> SigningKey:
-        context = _context(account_id, domain, stored.selector)
-        if (opened := self._opened.get(context)) is None:
-            der = open_sealed(self.key, account_id, domain, stored.selector, stored.private_key)
-            # In a thread: parsing an RSA key checks it, which takes a tenth of a second.
-            private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
-            opened = SigningKey(domain, stored.selector, Algorithm(stored.algorithm), private)
-            self._opened.put(context, opened)
-        return opened
 
 
 def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:

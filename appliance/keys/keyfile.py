@@ -59,9 +59,6 @@ def derive(key: bytes, purpose: str) -> bytes:
     return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)
 
 
-# ---- sealed secrets
-
-
 class UnsealError(Exception):
     """The sealed secret is damaged, of another context, or sealed under another key."""
 

@@ -88,7 +88,9 @@ class _Reader:
             start, end, depth, usual = waiting.pop()
             fields, body = self._header(start, end)
             if start == 0 and not depth:
-                self.view.headers = [(name, _text(value)) for name, value in fields[:FIELDS]]
+                self.view.headers = [
+                    (name, display_text(value.decode("utf-8", "replace"))) for name, value in fields[:FIELDS]
+                ]
                 self.view.truncated |= len(fields) > FIELDS
             part, boundary = _described(fields, usual, body, end)
             inside = self._split(body, end, boundary) if boundary and depth < DEPTH else []
@@ -230,10 +232,6 @@ class _Reader:
             at = cut
 
 
-def _text(value: bytes) -> str:
-    return display_text(value.decode("utf-8", "replace"))
-
-
 def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int) -> tuple[_Part, bytes | None]:
     """A part by its header, and the boundary if it is a multipart."""
     first: dict[str, bytes] = {}
@@ -241,7 +239,7 @@ def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int
         first.setdefault(name.lower(), value)
     content_type, parameters = read_parameters(first.get("content-type", b""))
     disposition, placing = read_parameters(first.get("content-disposition", b""))
-    content_id = first.get("content-id")
+    content_id = display_text(first.get("content-id", b"").decode("utf-8", "replace")).strip("<> ")
     found = _MEDIA_TYPE.match(content_type)
     kind = found[0] if found else usual if not content_type else "text/plain"  # RFC 2045 5.2
     boundary = parameters.get("boundary", "").rstrip(" ").encode("utf-8", "replace")
@@ -253,6 +251,6 @@ def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int
         encoding=first.get("content-transfer-encoding", b"").strip().lower().decode("ascii", "replace"),
         filename=display_text(placing.get("filename", "") or parameters.get("name", "")),
         is_attachment=disposition == "attachment",
-        content_id=None if content_id is None else _text(content_id).strip("<> "),
+        content_id=content_id if "content-id" in first else None,
     )
     return part, boundary if kind.startswith("multipart/") and 0 < len(boundary) <= 200 else None

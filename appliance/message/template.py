@@ -26,9 +26,6 @@ Text = Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})]
 Variable = Text | WholeNumber | float | bool
 
 
-# ---- storing
-
-
 def placeholders(source: str) -> frozenset[str]:
     return frozenset(_PLACEHOLDER.findall(source))
 
@@ -60,9 +57,6 @@ def check_body(field: str, body: str) -> None:
     """Refuse a body, of a template or of a message, with a character that none may hold."""
     if fault := fault_in_body(body):
         raise invalid(field, f"must not contain {fault}")
-
-
-# ---- filling in
 
 
 def check_variables(variables: Mapping[str, Variable]) -> None:
