@@ -73,12 +73,10 @@ class Quota:
         return self._share
 
     def adopt(self, setting: Share) -> None:
-        """Work by this setting from now on."""
         self.setting, self._computed_at = setting, -SHARE_KEPT
 
 
 def share_of(percent: int, fillable: int) -> int:
-    """So much of what mail may fill. No I/O."""
     return max(LEAST_SHARE, fillable * percent // 100)
 
 

@@ -130,7 +130,6 @@ NullableSendRequest = _nullable(
 
 
 def leave_out_nulls(request: SendRequest) -> None:
-    """Turn every null of a decoded request into UNSET."""
     if type(request) is SendRequest:
         return
     for given in (request, *(request.attachments or ())):

@@ -88,7 +88,6 @@ class SmtpProtocol:
             self.close()
 
     def close(self) -> None:
-        """Read and answer nothing more."""
         self.phase = Phase.OVER
         self.input.take()
         self._end_transaction()
@@ -328,10 +327,8 @@ class SmtpProtocol:
             self._end_transaction()
             self._counted(content.refusal)
         elif not isinstance(content, ChunkedContent) or content.last:
-            recipients = tuple(transaction.recipients.values())
-            return Submit(
-                transaction.caller, transaction.sender, recipients, content.content, content.size, self.secure
-            )
+            to = tuple(transaction.recipients.values())
+            return Submit(transaction.caller, transaction.sender, to, content.content, content.size, self.secure)
         elif content.announced < limits.SMALL_CHUNK:
             self._counted(replies.CHUNK_TAKEN)
         else:
