@@ -20,7 +20,7 @@ from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
 from appliance.errors import Refused
-from appliance.intake import services
+from appliance.intake.accept import IntakeServices, build_services
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
@@ -148,7 +148,7 @@ async def _run_all(
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
     live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
-    shared = services.build(config, outside, store)
+    shared = build_services(config, outside, store)
     webhooks = webhook.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
@@ -192,7 +192,7 @@ def _announce(config: Config, **urls: list[str]) -> None:
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 
-def _adopt(config: Config, shared: services.IntakeServices, edge: Edge) -> None:
+def _adopt(config: Config, shared: IntakeServices, edge: Edge) -> None:
     set_level(config.server.log_level)
     shared.adopt(config.limits)
     edge.settings = config.http
@@ -231,7 +231,7 @@ def _reload(live: LiveSettings, manager: ServiceManager) -> None:
     manager.ready(SERVING)
 
 
-async def _update_statistics(store: Store, shared: services.IntakeServices) -> None:
+async def _update_statistics(store: Store, shared: IntakeServices) -> None:
     """Write the statistics and the last use of credentials, in the background."""
     while True:
         more = False

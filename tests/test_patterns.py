@@ -161,7 +161,7 @@ def read_json(body: str) -> None:
 
 def walk_json(body: str) -> None:
     """Every token of a body."""
-    json_faults.place(body.encode(), len(body))
+    json_faults.scan(body.encode(), len(body))
 
 
 HOSTILE: list[tuple[Callable[[str], None], str, str, str]] = [

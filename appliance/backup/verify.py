@@ -7,7 +7,7 @@ from pathlib import Path
 
 from appliance.backup import archive
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
-from appliance.keys.sealing import UnsealError
+from appliance.keys.keyfile import UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.store import NewerDatabase
 from appliance.store.faults import Damaged

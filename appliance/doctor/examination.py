@@ -13,8 +13,7 @@ from appliance.dns.records import records, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, domains, machine, names, ok, warning
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
-from appliance.keys.keyfile import KEY_BYTES, KEY_FILE
-from appliance.keys.sealing import UnsealError
+from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.model.mail import StoredDkimKey
 from appliance.model.queue import PoolHold

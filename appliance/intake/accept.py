@@ -6,6 +6,7 @@ sender gets an answer, and under one Idempotency-Key it is accepted once; a refu
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple, TypeVar
@@ -13,9 +14,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from appliance.concurrency.workers import FairQueue, Workers
-from appliance.config.values import Share
+from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.errors import Code, Refused
-from appliance.intake.limits import Quota
+from appliance.intake.credentials import Credentials
+from appliance.intake.limits import Quota, RequestRate
+from appliance.intake.login_throttle import LoginThrottle
 from appliance.intake.receipt import Receipt, receipt_of
 from appliance.message import cost
 from appliance.message.addresses import Address
@@ -24,8 +27,16 @@ from appliance.message.draft import Draft, draft
 from appliance.message.request import fingerprint
 from appliance.message.schema import SendRequest
 from appliance.message.submitted import SubmittedMessage, read, write
-from appliance.message.template import Template
-from appliance.model.mail import Caller, IdempotencyClaim, NewMessage, NewRecipient, RememberedSend, Source
+from appliance.model.mail import (
+    Caller,
+    IdempotencyClaim,
+    NewMessage,
+    NewRecipient,
+    RememberedSend,
+    Source,
+    StoredTemplate,
+)
+from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.system.disk import FreeSpace
@@ -58,8 +69,9 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Begun(NamedTuple):
-    """A message that is being accepted: its ids, how and when it came, and under which key."""
+    """A message that is being accepted: whose it is, its ids, how and when it came, and under which key."""
 
+    caller: Caller
     id: str
     request_id: str
     source: Source
@@ -70,30 +82,20 @@ class _Begun(NamedTuple):
         return 0 if self.source is _TEST else len(recipients)
 
 
+@dataclass(eq=False, repr=False)
 class MessageIntake:
     """Accepts messages into one store. The limits it checks can be changed while it runs."""
 
-    def __init__(
-        self,
-        store: Store,
-        outside: Outside,
-        free_space: FreeSpace,
-        *,
-        sandbox: bool,
-        hostname: str,
-        quota: Quota | None = None,
-        text_from_html: bool = True,
-    ) -> None:
-        self._store = store
-        self._outside = outside
-        self.free_space = free_space
-        self.quota = quota or Quota(Share(), free_space)
-        self._sandbox = sandbox
-        self._hostname = hostname
-        self._text_from_html = text_from_html
-        self._running: set[tuple[str, str]] = set()
-        self._large = FairQueue(1, rest=0.0)
-        self.workers = Workers()
+    store: Store
+    outside: Outside
+    free_space: FreeSpace
+    quota: Quota
+    sandbox: bool
+    hostname: str
+    text_from_html: bool = True
+    workers: Workers = field(default_factory=Workers)
+    _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
+    _running: set[tuple[str, str]] = field(default_factory=set)
 
     def check_open(self, caller: Caller) -> None:
         """Refuse, before any body is read, what could not be accepted whatever it said."""
@@ -102,7 +104,6 @@ class MessageIntake:
         self.check_disk()
 
     def check_disk(self) -> None:
-        """Refuse to write more onto a disk that is nearly full."""
         if self.free_space.low():
             raise Refused(
                 Code.TEMPORARY_FAILURE,
@@ -116,49 +117,32 @@ class MessageIntake:
         """Accept one HTTP message. `size` is the body's, to choose where the work is done."""
         estimate = cost.of_request(request, size)
         print_of_body = await self.workers.run(caller.account_id, estimate, fingerprint, request)
+        begun = self._begin(caller, _API, request_id, key, print_of_body)
         return await self._once(
-            (caller.idempotency_scope, key),
-            partial(self._send_new, caller, request, key, print_of_body, request_id, estimate=estimate),
-            partial(self._replay, caller, key, print_of_body, request_id),
+            begun, partial(self._send_new, request, begun, estimate), partial(_replayed, request_id)
         )
 
     async def send_test(self, caller: Caller, request: SendRequest, request_id: str) -> Receipt:
         """Accept an owner's own test: free of charge, and really delivered. Retrying one sends another."""
-        estimate = cost.of_request(request, 0)
-        accepted = await self._send_new(caller, request, None, b"", request_id, estimate=estimate, own_test=True)
+        begun = self._begin(caller, _TEST, request_id, None, b"")
+        accepted = await self._send_new(request, begun, cost.of_request(request, 0))
         return msgspec.json.decode(accepted.receipt, type=Receipt)
 
-    async def _send_new(
-        self,
-        caller: Caller,
-        request: SendRequest,
-        key: str | None,
-        print_of_body: bytes,
-        request_id: str,
-        *,
-        estimate: int,
-        own_test: bool = False,
-    ) -> Accepted:
-        template = None if request.template is msgspec.UNSET else self._template(caller, request.template)
-        if template is not None:
+    async def _send_new(self, request: SendRequest, begun: _Begun, estimate: int) -> Accepted:
+        account_id, template = begun.caller.account_id, None
+        if request.template is not msgspec.UNSET:
+            template = self.store.templates.current(account_id, request.template)
+            if template is None:
+                raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
             estimate += cost.of_template(template, request.variables or {})
-        begun = self._begin(caller, _TEST if own_test else _API, request_id, key, print_of_body)
-        async with self._turn(caller, estimate * cost.BYTES_PER_MICROSECOND):
+        async with self._turn(account_id, estimate * cost.BYTES_PER_MICROSECOND):
             drafted, mime = await self.workers.run(
-                caller.account_id, estimate, _compose, request, template, begun, caller, self._text_from_html
+                account_id, estimate, _compose, request, template, begun, self.text_from_html
             )
             credits_needed = begun.credits(drafted.recipients)
             receipt = _ENCODER.encode(receipt_of(drafted, begun.id, begun.request_id, credits_needed))
-            await self._accept(caller, begun, drafted, drafted.sender, mime, template=template, receipt=receipt)
+            await self._accept(begun, drafted, drafted.sender, mime, template=template, receipt=receipt)
         return Accepted(receipt)
-
-    def _replay(self, caller: Caller, key: str, print_of_body: bytes, request_id: str) -> Accepted | None:
-        first = self._first_send(caller, key, print_of_body)
-        if first is None or first.receipt is None:
-            return None
-        receipt = msgspec.json.decode(first.receipt, type=Receipt)
-        receipt.request_id = request_id
-        return Accepted(msgspec.json.encode(receipt), replay_of=first.request_id)
 
     # ---- over SMTP
 
@@ -176,42 +160,36 @@ class MessageIntake:
         self.check_open(caller)
         estimate = cost.of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
-        first = partial(self._submit_new, caller, submission, request_id, secure=secure)
-        if submission.key is None:
-            return await first()
-        again = partial(self._submitted_before, caller, submission.key, submission.fingerprint)
-        return await self._once((caller.idempotency_scope, submission.key), first, again)
-
-    async def _submit_new(
-        self, caller: Caller, submission: SubmittedMessage, request_id: str, *, secure: bool
-    ) -> Submitted:
-        named = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
-        for field, address in named:
-            _check_domain(caller, address, field)
         begun = self._begin(caller, _SMTP, request_id, submission.key, submission.fingerprint)
-        finish = partial(
-            write,
-            submission,
-            message_id=begun.id,
-            now_seconds=begun.created_at // SECOND,
-            hostname=self._hostname,
-            secure=secure,
-        )
-        async with self._turn(caller, len(submission.data)):
-            mime = await self.workers.run(caller.account_id, cost.of_size(len(submission.data)), finish)
-            await self._accept(caller, begun, submission, submission.envelope_from, mime)
-        return Submitted(begun.id)
+        first = partial(self._submit_new, submission, begun, secure=secure)
+        return await self._once(begun, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
-    def _submitted_before(self, caller: Caller, key: str, print_of_message: bytes) -> Submitted | None:
-        first = self._first_send(caller, key, print_of_message)
-        return None if first is None else Submitted(first.message_id, replayed=True)
+    async def _submit_new(self, submission: SubmittedMessage, begun: _Begun, *, secure: bool) -> Submitted:
+        addresses = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
+        for name, address in addresses:
+            _check_domain(begun.caller, address, name)
+        seconds, size = begun.created_at // SECOND, len(submission.data)
+        finish = partial(write, message_id=begun.id, now_seconds=seconds, hostname=self.hostname, secure=secure)
+        async with self._turn(begun.caller.account_id, size):
+            mime = await self.workers.run(begun.caller.account_id, cost.of_size(size), finish, submission)
+            await self._accept(begun, submission, submission.envelope_from, mime)
+        return Submitted(begun.id)
 
     # ---- either way
 
+    def _begin(self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes) -> _Begun:
+        message_id, now, claim = self.outside.identifier("msg"), self.outside.now(), None
+        if key is not None:
+            claim = IdempotencyClaim(caller.idempotency_scope, key, fingerprint, now + KEY_LIFETIME)
+        return _Begun(caller, message_id, request_id, _TEST if caller.test else source, now, claim)
+
     async def _once(
-        self, claim: tuple[str, str], first: Callable[[], Awaitable[T]], again: Callable[[], T | None]
+        self, begun: _Begun, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
     ) -> T:
-        """Do `first` unless it was done under this claim before: then `again` returns its result."""
+        """Do `first` unless it was done under the same key before: then `again` returns its result."""
+        if begun.claim is None:
+            return await first()
+        claim = (begun.claim.scope, begun.claim.key)
         if claim in self._running:
             raise Refused(
                 Code.IDEMPOTENCY_IN_PROGRESS,
@@ -224,7 +202,13 @@ class MessageIntake:
         except (KeyTaken, Refused) as refused:
             # A retry is rare, so first sends do not pay for a search: the transaction finds a taken key by itself, and
             # what was accepted once stays accepted, even if it would be refused by now.
-            if (replay := again()) is not None:
+            earlier = self.store.messages.remembered(begun.caller.account_id, *claim)
+            if earlier is not None and earlier.fingerprint != begun.claim.fingerprint:
+                raise Refused(
+                    Code.IDEMPOTENCY_CONFLICT,
+                    "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
+                ) from None
+            if earlier is not None and (replay := again(earlier)) is not None:
                 return replay
             if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
                 raise Refused(
@@ -234,43 +218,27 @@ class MessageIntake:
         finally:
             self._running.discard(claim)
 
-    def _first_send(self, caller: Caller, key: str, fingerprint: bytes) -> RememberedSend | None:
-        """The earlier send under this key; refused when that was another message, or came the other way."""
-        first = self._store.messages.remembered(caller.account_id, caller.idempotency_scope, key)
-        if first is not None and first.fingerprint != fingerprint:
-            raise Refused(
-                Code.IDEMPOTENCY_CONFLICT,
-                "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
-            )
-        return first
-
-    def _begin(
-        self, caller: Caller, source: Source, request_id: str, key: str | None, print_of_message: bytes
-    ) -> _Begun:
-        message_id, now = self._outside.identifier("msg"), self._outside.now()
-        claim = None
-        if key is not None:
-            claim = IdempotencyClaim(caller.idempotency_scope, key, print_of_message, now + KEY_LIFETIME)
-        return _Begun(message_id, request_id, _TEST if caller.test else source, now, claim)
-
     async def _accept(
         self,
-        caller: Caller,
         begun: _Begun,
         content: Draft | SubmittedMessage,
         envelope_from: Address,
         mime: bytes,
         *,
-        template: Template | None = None,
+        template: StoredTemplate | None = None,
         receipt: bytes | None = None,
     ) -> None:
         """On disk, and handed to delivery, when this returns."""
+        # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
+        ids = sorted([self.outside.identifier("rcp") for _ in content.recipients])
+        pairs = zip(ids, content.recipients, strict=True)
+        recipients = tuple([NewRecipient(new, each.spelling, each.key, each.domain) for new, each in pairs])
         new = NewMessage(
             id=begun.id,
-            account_id=caller.account_id,
+            account_id=begun.caller.account_id,
             request_id=begun.request_id,
             source=begun.source,
-            simulated=caller.test or self._sandbox,
+            simulated=begun.caller.test or self.sandbox,
             sender=content.sender.text,
             envelope_from=envelope_from.wire,
             subject=content.subject,
@@ -279,59 +247,50 @@ class MessageIntake:
             template_version=template.version if template else None,
             mime=mime,
             receipt=receipt,
-            recipients=self._recipients(content.recipients),
+            recipients=recipients,
             credits=begun.credits(content.recipients),
             created_at=begun.created_at,
             idempotency=begun.claim,
             may_store=self.quota.bytes(),
         )
         began = perf_counter()
-        await self._store.messages.accept(new)
+        await self.store.messages.accept(new)
         ACCEPT_SECONDS.add(perf_counter() - began)
         MESSAGES_ACCEPTED.add(new.source)
         RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
         if MESSAGE_LOG.keep:
-            _note(new)
+            MESSAGE_LOG.note(
+                "accepted",
+                message_id=new.id,
+                request_id=new.request_id,
+                account_id=new.account_id,
+                source=new.source.value,
+                recipients=len(new.recipients),
+                bytes=len(new.mime),
+            )
 
-    def _turn(self, caller: Caller, size: int) -> AbstractAsyncContextManager[object]:
+    def _turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
         """A turn to make and store a message of about so many bytes, which a small one does not need.
 
         Large ones are made and written one at a time, so that memory holds one of them. Nothing rests in between: the
         thread that makes them does so by itself, and so does the store between the parts it writes.
         """
-        return nullcontext() if size < ONE_AT_A_TIME else self._large.take(caller.account_id)
-
-    def _recipients(self, addresses: Sequence[Address]) -> tuple[NewRecipient, ...]:
-        new = self._outside.identifier
-        if len(addresses) == 1:
-            return (_recipient(new("rcp"), addresses[0]),)
-        # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
-        return tuple(map(_recipient, sorted([new("rcp") for _ in addresses]), addresses))
-
-    def _template(self, caller: Caller, alias: str) -> Template:
-        stored = self._store.templates.current(caller.account_id, alias)
-        if stored is None:
-            raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
-        return Template(stored.alias, stored.version, stored.subject, stored.text, stored.html)
+        return nullcontext() if size < ONE_AT_A_TIME else self._large.take(account_id)
 
 
-def _note(new: NewMessage) -> None:
-    MESSAGE_LOG.note(
-        "accepted",
-        message_id=new.id,
-        request_id=new.request_id,
-        account_id=new.account_id,
-        source=new.source.value,
-        recipients=len(new.recipients),
-        bytes=len(new.mime),
-    )
+def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
+    if first.receipt is None:
+        return None
+    receipt = msgspec.json.decode(first.receipt, type=Receipt)
+    receipt.request_id = request_id
+    return Accepted(msgspec.json.encode(receipt), replay_of=first.request_id)
 
 
 def _compose(
-    request: SendRequest, template: Template | None, begun: _Begun, caller: Caller, text_from_html: bool
+    request: SendRequest, template: StoredTemplate | None, begun: _Begun, text_from_html: bool
 ) -> tuple[Draft, bytes]:
     drafted = draft(request, template)
-    _check_domain(caller, drafted.sender, "from")
+    _check_domain(begun.caller, drafted.sender, "from")
     header_id = f"{begun.id.removeprefix('msg_')}@{drafted.sender.domain}"
     seconds = begun.created_at // SECOND
     return drafted, compose(drafted, message_id=header_id, date_seconds=seconds, text_from_html=text_from_html)
@@ -345,5 +304,35 @@ def _check_domain(caller: Caller, sender: Address, field: str) -> None:
         )
 
 
-def _recipient(recipient_id: str, address: Address) -> NewRecipient:
-    return NewRecipient(recipient_id, address.spelling, address.key, address.domain)
+@dataclass(frozen=True, slots=True)
+class IntakeServices:
+    """State that HTTP and SMTP share: throttles, rates and limits count across both."""
+
+    intake: MessageIntake
+    credentials: Credentials
+    guesses: LoginThrottle
+    rate: RequestRate
+    known: KnownNetworks = field(default_factory=KnownNetworks)
+
+    def adopt(self, limits: LimitSettings) -> None:
+        self.rate.per_second = limits.requests_per_second
+        self.intake.free_space.min_bytes = limits.min_free_disk
+        self.intake.free_space.min_percent = limits.min_free_disk_percent
+        self.intake.quota.adopt(limits.stored_bytes_per_account)
+
+
+def build_services(config: Config, outside: Outside, store: Store) -> IntakeServices:
+    limits = config.limits
+    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
+    guesses = LoginThrottle(outside)
+    intake = MessageIntake(
+        store,
+        outside,
+        free_space,
+        Quota(limits.stored_bytes_per_account, free_space),
+        sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
+        hostname=config.server.hostname,
+        text_from_html=config.http.text_from_html,
+    )
+    rate = RequestRate(limits.requests_per_second, outside)
+    return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate)

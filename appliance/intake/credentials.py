@@ -68,11 +68,7 @@ class Credentials:
             raise
 
     async def wrong_guess(self, address: str) -> Refused:
-        """The answer to a wrong credential: slow, and with a request to wait for an address that goes on.
-
-        Always "unauthorized", as the interface has it: "slow down" would tell a client whose key was revoked to try
-        it again.
-        """
+        """Slow, and always "unauthorized": "slow down" would have a client whose key was revoked try it again."""
         wait = self.guesses.wrong_secret(address)  # counted before anything else can happen
         await trio.sleep(FAILURE_DELAY)
         return Refused(Code.UNAUTHORIZED, WRONG, retry_after=wait)

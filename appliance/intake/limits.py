@@ -53,8 +53,6 @@ class RequestRate:
 
 @dataclass(slots=True)
 class Quota:
-    """The quota of every account."""
-
     setting: Share
     free_space: FreeSpace
     _computed_at: int = field(default=-SHARE_KEPT)
@@ -66,23 +64,19 @@ class Quota:
             return self.setting.bytes or None
         now = self.free_space.outside.now()
         if not 0 <= now - self._computed_at < SHARE_KEPT:
-            self._computed_at = now
-            self._share = share_of(self.setting.percent, self._fillable())
+            self._computed_at, space = now, self.free_space
+            facts = os.statvfs(space.directory)
+            free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+            watermark = max(space.min_bytes, int(total * space.min_percent) // 100) if space.min_bytes else 0
+            used = sum(_size(space.directory / name) for name in DATABASE_FILES)
+            self._share = share_of(self.setting.percent, free + used - watermark)
         return self._share
 
     def adopt(self, setting: Share) -> None:
-        """Work by this setting from now on."""
         self.setting, self._computed_at = setting, -SHARE_KEPT
-
-    def _fillable(self) -> int:
-        facts, space = os.statvfs(self.free_space.directory), self.free_space
-        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
-        watermark = max(space.min_bytes, int(total * space.min_percent) // 100) if space.min_bytes else 0
-        return free + sum(_size(space.directory / name) for name in DATABASE_FILES) - watermark
 
 
 def share_of(percent: int, fillable: int) -> int:
-    """So much of what mail may fill. No I/O."""
     return max(LEAST_SHARE, fillable * percent // 100)
 
 

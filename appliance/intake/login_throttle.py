@@ -92,8 +92,7 @@ class _Account:
 
     def spacing(self, now: int) -> int:
         """How far apart logins from unknown networks are; 0 unless several networks guess."""
-        failed = sum(len(_recent(each, now, ACCOUNT_WINDOW)) for each in self.failures.values())
-        over = failed - PER_ACCOUNT
+        over = sum(len(_recent(each, now, ACCOUNT_WINDOW)) for each in self.failures.values()) - PER_ACCOUNT
         return 0 if over < 0 else min(SECOND << min(over, 10), LONGEST_SPACING)
 
     def turn(self, site: str, now: int) -> int:
@@ -117,7 +116,7 @@ class LoginAttempt:
     """A login that may be checked after `wait` seconds, and counts as failed unless it is given back."""
 
     wait: float
-    _guesses: "LoginThrottle"
+    _throttle: "LoginThrottle"
     _account: str
     _network: str
     _at: int
@@ -125,11 +124,22 @@ class LoginAttempt:
     def succeeded(self) -> None:
         """The password was right: nothing failed, and the account's owner is known to come from here."""
         self.withdrawn()
-        self._guesses._succeeded(self._account, self._network)
+        throttle = self._throttle
+        throttle.pairs.pop((self._account, self._network), None)  # the owner has mistyped, nothing worse
+        record = throttle.accounts.get(self._account, _Account())
+        record.failures.pop(self._network, None)
+        _newest(throttle.accounts, self._account, record, throttle.remembered)
+        _newest(record.known, self._network, None, REMEMBERED_OF_ACCOUNT)
 
     def withdrawn(self) -> None:
         """The password was not checked after all."""
-        self._guesses._give_back(self._account, self._network, self._at)
+        record = self._throttle.accounts.get(self._account)
+        pair = self._throttle.pairs.get((self._account, self._network))
+        shared = record.failures.get(self._network) if record is not None else None
+        by_network = self._throttle.networks.get(self._network)
+        for failures in (by_network, pair.failures if pair is not None else None, shared):
+            if failures is not None and self._at in failures:
+                failures.remove(self._at)
 
 
 @dataclass(slots=True)
@@ -138,29 +148,29 @@ class LoginThrottle:
 
     outside: Outside
     remembered: int = THROTTLES_REMEMBERED
-    _networks: dict[str, deque[int]] = field(default_factory=dict)
-    _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
-    _accounts: dict[str, _Account] = field(default_factory=dict)
+    networks: dict[str, deque[int]] = field(default_factory=dict)
+    pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
+    accounts: dict[str, _Account] = field(default_factory=dict)
 
     def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
-        """Count a login, or refuse it; `known` are the addresses of the account's stored sessions.
-
-        There is no await in here, so logins that arrive together are counted one after the other.
-        """
+        """Count a login, or refuse it, without any await; `known`: addresses of the account's stored sessions."""
         now, network = self.outside.now(), client_network(address)
-        record, pair = self._accounts.get(account, _Account()), self._pairs.get((account, network), _Pair())
+        record, pair = self.accounts.get(account, _Account()), self.pairs.get((account, network), _Pair())
         is_known = network in record.known or any(client_network(each) == network for each in known)
         until = pair.until(now, known=is_known)
         if not is_known:
             until = max(until, self._network_until(network, now))
         if until > now:
             raise _wait(until - now)
-        record = _newest(self._accounts, account, record, self.remembered)
+        record = _newest(self.accounts, account, record, self.remembered)
         turn = now if is_known else max(now, record.turn(site_of(address), now))
         if turn > now + HELD:
             raise _wait(turn - now)
         record.turns.pop(site_of(address), None)
-        self._count(account, network, now)
+        self._count_network(network, now)
+        _newest(self.pairs, (account, network), pair, self.remembered).count(now)
+        shared = record.failures.get(network, deque(maxlen=SHARE))
+        _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
         return LoginAttempt((turn - now) / SECOND, self, account, network, now)
 
     def wrong_secret(self, address: str) -> int | None:
@@ -173,35 +183,14 @@ class LoginThrottle:
         return None
 
     def _network_until(self, network: str, now: int) -> int:
-        failures = self._networks.get(network)
+        failures = self.networks.get(network)
         return 0 if failures is None else max(_until_room(failures, now, *limit) for limit in PER_NETWORK)
-
-    def _count(self, account: str, network: str, now: int) -> None:
-        self._count_network(network, now)
-        pair = self._pairs.get((account, network), _Pair())
-        _newest(self._pairs, (account, network), pair, self.remembered).count(now)
-        record = self._accounts[account]
-        shared = record.failures.get(network, deque(maxlen=SHARE))
-        _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
 
     def _count_network(self, network: str, now: int) -> None:
         if not ipaddress.ip_network(network).is_loopback:
             most, _ = max(PER_NETWORK)
-            failures = self._networks.get(network, deque(maxlen=most))
-            _newest(self._networks, network, failures, self.remembered).append(now)
-
-    def _give_back(self, account: str, network: str, at: int) -> None:
-        record, pair = self._accounts.get(account), self._pairs.get((account, network))
-        shared = record.failures.get(network) if record is not None else None
-        for failures in (self._networks.get(network), pair.failures if pair is not None else None, shared):
-            if failures is not None and at in failures:
-                failures.remove(at)
-
-    def _succeeded(self, account: str, network: str) -> None:
-        self._pairs.pop((account, network), None)  # the owner has mistyped, nothing worse
-        record = _newest(self._accounts, account, self._accounts.get(account, _Account()), self.remembered)
-        record.failures.pop(network, None)
-        _newest(record.known, network, None, REMEMBERED_OF_ACCOUNT)
+            failures = self.networks.get(network, deque(maxlen=most))
+            _newest(self.networks, network, failures, self.remembered).append(now)
 
 
 def _recent(failures: Iterable[int], now: int, window: int) -> list[int]:

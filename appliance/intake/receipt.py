@@ -57,7 +57,7 @@ def receipt_of(drafted: Draft, message_id: str, request_id: str, credits_needed:
         headers=dict(drafted.headers),
         tags=list(drafted.tags),
         attachments=[
-            AttachmentReceipt(file.filename, file.content_type, file.size, file.content_id or msgspec.UNSET)
+            AttachmentReceipt(file.filename, file.content_type, len(file.content), file.content_id or msgspec.UNSET)
             for file in drafted.files
         ],
         reply_to=drafted.reply_to.text if drafted.reply_to else msgspec.UNSET,

@@ -7,8 +7,7 @@ from math import inf
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.keys.keyfile import derive
-from appliance.keys.sealing import seal, unseal
+from appliance.keys.keyfile import derive, seal, unseal
 from appliance.message import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import StoredDkimKey
@@ -17,6 +16,7 @@ from appliance.store import Store
 from appliance.times import SECOND
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
+PURPOSE = "DKIM keys"  # of the key they are sealed with
 OPEN_KEYS = 2_000  # unsealed keys in memory
 KEY_THREADS = 2  # in which keys are generated and parsed
 
@@ -38,7 +38,17 @@ class SigningKeys:
         stored = [key for key in self.store.dkim_keys.of(account_id, domain) if key.retired_at is None]
         if not stored:
             stored = await self.rotate(account_id, domain)
-        return [await self._open(account_id, domain, key) for key in stored]
+        signing: list[SigningKey] = []
+        for each in stored:
+            context = _context(account_id, domain, each.selector)
+            if (opened := self._opened.get(context)) is None:
+                der = open_sealed(self.key, account_id, domain, each.selector, each.private_key)
+                # In a thread: parsing an RSA key checks it, which takes a tenth of a second.
+                private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
+                opened = SigningKey(domain, each.selector, Algorithm(each.algorithm), private)
+                self._opened.put(context, opened)
+            signing.append(opened)
+        return signing
 
     async def known(self, account_id: str, domain: str, *, rotate: bool = False) -> list[StoredDkimKey]:
         """All keys of a domain, retired ones included; new ones are made if none signs, or on rotation."""
@@ -51,34 +61,19 @@ class SigningKeys:
     async def rotate(self, account_id: str, domain: str) -> list[StoredDkimKey]:
         """New keys for a domain. The old ones are retired; their records must stay published for some days."""
         taken = self.store.dkim_keys.selectors(domain)  # of every account, as they share the domain in DNS
-        fresh = [await self._fresh(account_id, domain, algorithm, taken) for algorithm in ALGORITHMS]
+        fresh: list[StoredDkimKey] = []
+        for algorithm in ALGORITHMS:
+            private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
+            selector = dkim_keys.selector(algorithm, self.outside.now() // SECOND, taken)
+            sealed = seal(derive(self.key, PURPOSE), dkim_keys.to_der(private), _context(account_id, domain, selector))
+            fresh.append(StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private)))
         await self.store.dkim_keys.replace(account_id, domain, fresh)
         return fresh
-
-    async def _fresh(self, account_id: str, domain: str, algorithm: Algorithm, taken: list[str]) -> StoredDkimKey:
-        private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
-        selector = dkim_keys.selector(algorithm, self.outside.now() // SECOND, taken)
-        sealed = seal(_sealing_key(self.key), dkim_keys.to_der(private), _context(account_id, domain, selector))
-        return StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private))
-
-    async def _open(self, account_id: str, domain: str, stored: StoredDkimKey) -> SigningKey:
-        context = _context(account_id, domain, stored.selector)
-        if (opened := self._opened.get(context)) is None:
-            der = open_sealed(self.key, account_id, domain, stored.selector, stored.private_key)
-            # In a thread: parsing an RSA key checks it, which takes a tenth of a second.
-            private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
-            opened = SigningKey(domain, stored.selector, Algorithm(stored.algorithm), private)
-            self._opened.put(context, opened)
-        return opened
 
 
 def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
     """An unsealed signing key, as DER; raises UnsealError when the installation's key is another."""
-    return unseal(_sealing_key(key), sealed, _context(account_id, domain, selector))
-
-
-def _sealing_key(key: bytes) -> bytes:
-    return derive(key, "DKIM keys")
+    return unseal(derive(key, PURPOSE), sealed, _context(account_id, domain, selector))
 
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:

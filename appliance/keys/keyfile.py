@@ -1,14 +1,23 @@
-"""The installation's key: a file beside the database, from which all other keys are derived."""
+"""The installation's key: a file beside the database, from which all other keys are derived.
+
+Small secrets are sealed with a derived key before they are stored: AES-256-GCM, bound to the place where it is stored.
+"""
 
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_FILE = "appliance.key"
 KEY_BYTES = 32
+_VERSION: Final = b"\x01"  # of the layout: version, nonce, ciphertext with its tag
+_NONCE: Final = 12  # octets, NIST SP 800-38D 8.2.2; random ones are safe for some 2**32 secrets under one key
+_TAG: Final = 16  # octets
 
 
 class KeyFileError(Exception):
@@ -48,3 +57,31 @@ def _create(path: Path) -> None:
 def derive(key: bytes, purpose: str) -> bytes:
     """A key for one purpose, independent of those for others."""
     return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)
+
+
+class UnsealError(Exception):
+    """The sealed secret is damaged, of another context, or sealed under another key."""
+
+
+def seal(key: bytes, plaintext: bytes, context: bytes) -> bytes:
+    """The secret, encrypted with the 32-byte key for one place (`context`): moved elsewhere it cannot be unsealed."""
+    nonce = os.urandom(_NONCE)
+    return _VERSION + nonce + _cipher(key).encrypt(nonce, plaintext, _VERSION + context)
+
+
+def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
+    """The secret that `seal` was given with this key and context; else UnsealError."""
+    cipher = _cipher(key)
+    if sealed[:1] != _VERSION or len(sealed) < len(_VERSION) + _NONCE + _TAG:
+        raise UnsealError("not a sealed secret of a known version")
+    nonce, ciphertext = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
+    try:
+        return cipher.decrypt(nonce, ciphertext, _VERSION + context)
+    except InvalidTag as cause:
+        raise UnsealError("a sealed secret was altered, moved, or sealed under another key") from cause
+
+
+def _cipher(key: bytes) -> AESGCM:
+    if len(key) != KEY_BYTES:  # AESGCM would quietly take a shorter key for AES-128
+        raise ValueError("a sealing key has 32 bytes")
+    return AESGCM(key)

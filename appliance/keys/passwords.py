@@ -6,7 +6,7 @@ Requests hash through `PasswordHasher`: a fixed number of threads, shared fairly
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import trio
@@ -17,10 +17,8 @@ from appliance.errors import Code, Refused, invalid
 
 T = TypeVar("T")
 
-ARGON2_MEMORY = 19 * 1024  # KiB, with two passes and one lane: OWASP's recommendation, 34 ms here
-ARGON2_PASSES = 2
-ARGON2_LANES = 1
-ARGON2_LENGTH = 32
+# OWASP's recommendation, 34 ms here; the memory in KiB.
+ARGON2: Any = {"length": 32, "iterations": 2, "lanes": 1, "memory_cost": 19 * 1024}
 MIN_PASSWORD_CHARACTERS = 8  # of a new password (NIST SP 800-63B 5.1.1.1)
 MAX_PASSWORD_BYTES = 1_024  # so that a request cannot make the server hash a megabyte
 
@@ -40,14 +38,7 @@ def check_new(password: str, name: str = "password") -> str:
 
 def hash_password(password: str) -> str:
     """The PHC string to store. Takes tens of milliseconds: call it in a thread."""
-    kdf = Argon2id(
-        salt=os.urandom(16),
-        length=ARGON2_LENGTH,
-        iterations=ARGON2_PASSES,
-        lanes=ARGON2_LANES,
-        memory_cost=ARGON2_MEMORY,
-    )
-    return kdf.derive_phc_encoded(password.encode())
+    return Argon2id(salt=os.urandom(16), **ARGON2).derive_phc_encoded(password.encode())
 
 
 def password_matches(password: str, stored: str) -> bool:

@@ -7,11 +7,11 @@ from math import inf
 import pybase64
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.keys.keyfile import derive
-from appliance.keys.sealing import seal, unseal
+from appliance.keys.keyfile import derive, seal, unseal
 from appliance.model.webhooks import SealedSecret, Webhook
 from appliance.outside import Outside
 
+PURPOSE = "webhook secrets"  # of the key they are sealed with
 WEBHOOK_SECRET_BYTES = 32
 HINT_CHARACTERS = 4
 OPEN_SECRETS = 2_000  # unsealed secrets in memory
@@ -23,38 +23,28 @@ class WebhookSecrets:
 
     key: bytes = field(repr=False)
     outside: Outside
-    _sealing_key: bytes = field(init=False, repr=False)
     _opened: TtlCache[bytes, bytes] = field(
         default_factory=lambda: TtlCache(OPEN_SECRETS, inf, time.monotonic), repr=False
     )
 
-    def __post_init__(self) -> None:
-        self._sealing_key = _sealing_key(self.key)
-
     def fresh(self, webhook_id: str) -> tuple[str, SealedSecret]:
         """A new secret for a webhook: as text to show, and sealed to store."""
-        secret = "whsec_" + pybase64.urlsafe_b64encode(self.outside.token_bytes(WEBHOOK_SECRET_BYTES)).decode().rstrip(
-            "="
-        )
-        return secret, SealedSecret(
-            seal(self._sealing_key, secret.encode(), _context(webhook_id)), secret[-HINT_CHARACTERS:]
-        )
+        token = pybase64.urlsafe_b64encode(self.outside.token_bytes(WEBHOOK_SECRET_BYTES)).decode()
+        secret = f"whsec_{token.rstrip('=')}"
+        sealed = seal(derive(self.key, PURPOSE), secret.encode(), _context(webhook_id))
+        return secret, SealedSecret(sealed, secret[-HINT_CHARACTERS:])
 
     def open(self, webhook: Webhook) -> bytes:
         """A webhook's secret; raises UnsealError when it cannot be read."""
         if (secret := self._opened.get(webhook.secret)) is None:
-            secret = unseal(self._sealing_key, webhook.secret, _context(webhook.id))
+            secret = open_sealed(self.key, webhook.id, webhook.secret)
             self._opened.put(webhook.secret, secret)
         return secret
 
 
 def open_sealed(key: bytes, webhook_id: str, sealed: bytes) -> bytes:
     """An unsealed secret; raises UnsealError when the installation's key is another."""
-    return unseal(_sealing_key(key), sealed, _context(webhook_id))
-
-
-def _sealing_key(key: bytes) -> bytes:
-    return derive(key, "webhook secrets")
+    return unseal(derive(key, PURPOSE), sealed, _context(webhook_id))
 
 
 def _context(webhook_id: str) -> bytes:

@@ -22,9 +22,7 @@ _LOCAL = rf"{_ATOM}(?:\.{_ATOM})*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # RFC 1123 2.1
 _NOT_RESERVED = r"(?!..--)"  # labels such as `xn--…` (RFC 5890 2.3.1) are left to idna
 _NOT_A_NUMBER = r"(?![0-9]+\Z)"  # an all-digit last label is the end of an IPv4 address, RFC 3696 2
-_PLAIN = re.compile(
-    rf"({_LOCAL})@((?:{_NOT_RESERVED}{_LABEL}\.)+{_NOT_RESERVED}{_NOT_A_NUMBER}{_LABEL})",
-)
+_PLAIN = re.compile(rf"({_LOCAL})@((?:{_NOT_RESERVED}{_LABEL}\.)+{_NOT_RESERVED}{_NOT_A_NUMBER}{_LABEL})")
 _ASCII_LOCAL = re.compile(_LOCAL)
 _ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
 _WITH_NAME = re.compile(r'(?:"([^"\\]*(?:\\.[^"\\]*)*)" *|([^"<>]*))<([^<>]*)>')
@@ -33,6 +31,7 @@ _CACHED = 2_000  # addresses: each is parsed when accepted and again when delive
 _CACHED_LENGTH = 320  # characters with the name, so that the cache takes a few megabytes at most
 
 _ONE_ADDRESS = "one string is one address; give several addresses as an array of strings"
+_TOO_LONG = f"the address is longer than {limits.ADDRESS_LENGTH} octets"
 _FORMS = 'expected `address`, `Name <address>` or `"Name" <address>`'
 
 
@@ -52,10 +51,7 @@ class Address(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Equal for two spellings of one address.
-
-        Lower case rather than case folding: folding makes `straße` and `strasse` one mailbox, and they may be two.
-        """
+        """Equal for two spellings of one address. Not case-folded: `straße` and `strasse` may be two mailboxes."""
         local = self.local.lower()
         return f"{local if local.isascii() else unicodedata.normalize('NFC', local)}@{self.domain}"
 
@@ -63,17 +59,13 @@ class Address(Struct, frozen=True, gc=False, kw_only=True):
 class _NotAnAddress(Exception):
     """Why a text is no address; `parse` adds the field's name."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
 
 def parse(text: str, field: str) -> Address:
     """Parse one address; a refusal begins with the field's name."""
     try:
         return _cached(text) if len(text) <= _CACHED_LENGTH else _read(text)
     except _NotAnAddress as fault:
-        raise invalid(field, fault.reason) from fault.__cause__
+        raise invalid(field, str(fault)) from fault.__cause__
 
 
 def unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
@@ -88,7 +80,7 @@ def unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
 
 def _read(text: str) -> Address:
     plain = _PLAIN.fullmatch(text)
-    if plain and _fits(plain):
+    if plain and plain.end(1) <= limits.LOCAL_PART_LENGTH and plain.end() <= limits.ADDRESS_LENGTH:
         return Address(name="", local=plain[1], domain=plain[2].lower(), text=text, spelling=text)
     if fault := fault_in_line(text):
         raise _NotAnAddress(f"an address must not contain {fault}")
@@ -101,11 +93,6 @@ def _read(text: str) -> Address:
 _cached = lru_cache(_CACHED)(_read)
 
 
-def _fits(plain: re.Match[str]) -> bool:
-    local, whole = plain.end(1), plain.end()
-    return local <= limits.LOCAL_PART_LENGTH and whole <= limits.ADDRESS_LENGTH
-
-
 def _split(text: str) -> tuple[str, str]:
     if not text:
         raise _NotAnAddress("an address must not be empty")
@@ -114,27 +101,26 @@ def _split(text: str) -> tuple[str, str]:
     parts = _WITH_NAME.fullmatch(text)
     if parts is None:
         raise _NotAnAddress(_ONE_ADDRESS if "," in text or ";" in text else _FORMS)
-    quoted, unquoted, bare = parts.groups()
-    name = unquoted if quoted is None else _unescaped(quoted)
-    return _checked_name(name.strip(" "), quoted is not None), bare
-
-
-def _unescaped(quoted: str) -> str:
-    """A quoted string without the backslashes that only quote what follows (RFC 5322 3.2.1)."""
-    return "\\".join([part.replace("\\", "") for part in quoted.split("\\\\")])
-
-
-def _checked_name(name: str, quoted: bool) -> str:
-    if not quoted and ("," in name or ";" in name):
+    quoted, name, bare = parts.groups()
+    if quoted is not None:  # without the backslashes that only quote what follows (RFC 5322 3.2.1)
+        name = "\\".join([part.replace("\\", "") for part in quoted.split("\\\\")])
+    elif "," in name or ";" in name:
         is_list = "@" in name
         raise _NotAnAddress(_ONE_ADDRESS if is_list else "a name with a comma or semicolon must be in double quotes")
+    name = name.strip(" ")
     if len(name) > limits.DISPLAY_NAME_LENGTH:
         raise _NotAnAddress(f"a name is at most {limits.DISPLAY_NAME_LENGTH} characters long")
-    return name
+    return name, bare
 
 
 def _read_bare(bare: str) -> tuple[str, str]:
-    _check_length(bare)
+    local, _, domain = bare.rpartition("@")
+    if len(local.encode()) > limits.LOCAL_PART_LENGTH:
+        raise _NotAnAddress(f"the part before the @ is longer than {limits.LOCAL_PART_LENGTH} octets")
+    if len(domain) > limits.DOMAIN_LENGTH:
+        raise _NotAnAddress(f"the part after the @ is longer than {limits.DOMAIN_LENGTH} octets")
+    if len(bare.encode()) > limits.ADDRESS_LENGTH:
+        raise _NotAnAddress(_TOO_LONG)
     plain = _PLAIN.fullmatch(bare)
     if plain:
         return plain[1], plain[2].lower()
@@ -158,50 +144,32 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
 )
 
 
-def _check_length(bare: str) -> None:
-    local, _, domain = bare.rpartition("@")
-    if len(local.encode()) > limits.LOCAL_PART_LENGTH:
-        raise _NotAnAddress(f"the part before the @ is longer than {limits.LOCAL_PART_LENGTH} octets")
-    if len(domain) > limits.DOMAIN_LENGTH:
-        raise _NotAnAddress(f"the part after the @ is longer than {limits.DOMAIN_LENGTH} octets")
-    if len(bare.encode()) > limits.ADDRESS_LENGTH:
-        raise _NotAnAddress(f"the address is longer than {limits.ADDRESS_LENGTH} octets")
-
-
 def _read_unusual(bare: str) -> tuple[str, str]:
     """What the plain pattern does not match: non-ASCII on either side, and A-labels."""
     local, _, domain = bare.rpartition("@")
-    local = _read_local(local)
-    domain = _read_domain(domain)
-    if len(f"{local}@{domain}".encode()) > limits.ADDRESS_LENGTH:
-        raise _NotAnAddress(f"the address is longer than {limits.ADDRESS_LENGTH} octets")
-    return local, domain
-
-
-def _read_local(local: str) -> str:
-    if _ASCII_LOCAL.fullmatch(local):
-        return local
     if local.isascii():
-        raise _NotAnAddress("the part before the @ holds a character or a dot that may not stand there")
+        if not _ASCII_LOCAL.fullmatch(local):
+            raise _NotAnAddress("the part before the @ holds a character or a dot that may not stand there")
+    else:
+        try:
+            # The domain here is a stand-in: email-validator refuses special-use ones, and idna checks the real one.
+            found = email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True)
+        except email_validator.EmailNotValidError as cause:
+            raise _NotAnAddress("the part before the @ holds a character that may not stand there") from cause
+        local = found.local_part
     try:
-        # The domain here is a stand-in: email-validator refuses special-use ones, and idna checks the real one.
-        return email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True).local_part
-    except email_validator.EmailNotValidError as cause:
-        raise _NotAnAddress("the part before the @ holds a character that may not stand there") from cause
+        domain = _encoded(domain)
+    except UnicodeError as cause:  # idna.IDNAError is one
+        raise _NotAnAddress("the part after the @ is not a domain name") from cause
+    if "." not in domain.rstrip("."):
+        raise _NotAnAddress("the part after the @ must be a domain name with a dot")
+    if len(domain) > limits.DOMAIN_LENGTH or not _ASCII_DOMAIN.fullmatch(domain):
+        raise _NotAnAddress("the part after the @ is not a domain name")
+    if len(f"{local}@{domain}".encode()) > limits.ADDRESS_LENGTH:
+        raise _NotAnAddress(_TOO_LONG)
+    return local, domain
 
 
 @lru_cache(maxsize=1_000)  # half a millisecond each, and mail goes to the same domains again and again
 def _encoded(domain: str) -> str:
     return idna.encode(domain, uts46=True, std3_rules=True).decode("ascii").lower()
-
-
-def _read_domain(domain: str) -> str:
-    try:
-        encoded = _encoded(domain)
-    except UnicodeError as cause:  # idna.IDNAError is one
-        raise _NotAnAddress("the part after the @ is not a domain name") from cause
-    if "." not in encoded.rstrip("."):
-        raise _NotAnAddress("the part after the @ must be a domain name with a dot")
-    if len(encoded) > limits.DOMAIN_LENGTH or not _ASCII_DOMAIN.fullmatch(encoded):
-        raise _NotAnAddress("the part after the @ is not a domain name")
-    return encoded

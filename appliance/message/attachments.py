@@ -47,31 +47,26 @@ _BY_EXTENSION: Final = {
 
 
 class File(Struct, frozen=True, gc=False):
-    """One file of a message, decoded."""
-
     filename: str
     content: bytes
     content_type: str
     content_id: str | None
-
-    @property
-    def size(self) -> int:
-        return len(self.content)
 
 
 def read_files(attachments: Sequence[Attachment]) -> tuple[File, ...]:
     """Check and decode the attachments; each one's base64 is released as soon as it is decoded."""
     if len(attachments) > limits.ATTACHMENTS:
         raise invalid("attachments", f"at most {limits.ATTACHMENTS} attachments are allowed")
-    _check_total(attachments)
-    files = tuple(_read(each, f"attachments[{index}]") for index, each in enumerate(attachments))
-    _check_content_ids(files)
-    return files
-
-
-def _check_total(attachments: Sequence[Attachment]) -> None:
     if sum(map(_encoded_size, attachments)) > limits.MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, "attachments: together they are larger than a message may be (10 MiB)")
+    files = tuple(_read(each, f"attachments[{index}]") for index, each in enumerate(attachments))
+    seen: set[str] = set()
+    for index, file in enumerate(files):
+        if file.content_id in seen:
+            raise invalid(f"attachments[{index}].content_id", "another attachment has the same content_id")
+        if file.content_id is not None:
+            seen.add(file.content_id)
+    return files
 
 
 def _encoded_size(attachment: Attachment) -> int:
@@ -81,11 +76,19 @@ def _encoded_size(attachment: Attachment) -> int:
 
 
 def _read(attachment: Attachment, field: str) -> File:
-    filename = _check_filename(attachment.filename, f"{field}.filename")
-    if attachment.content_type is UNSET:
-        content_type = _media_type_of(filename)
+    filename, content_type = attachment.filename, attachment.content_type
+    _check_filename(filename, f"{field}.filename")
+    if content_type is UNSET:
+        _, dot, extension = filename.rpartition(".")
+        content_type = _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
     else:
-        content_type = _check_media_type(attachment.content_type, f"{field}.content_type")
+        found = _MEDIA_TYPE.fullmatch(content_type)
+        if len(content_type) > limits.CONTENT_TYPE_LENGTH or found is None:
+            reason = "expected a media type such as `image/png` or `text/plain; charset=utf-8`"
+            raise invalid(f"{field}.content_type", reason)
+        # RFC 2045 6.4 forbids base64 on these two, so a mail reader would parse our bytes as parts.
+        if (kind := found[1].lower()) in ("multipart", "message"):
+            raise invalid(f"{field}.content_type", f"{kind} types cannot be attached; use {UNKNOWN_TYPE}")
     content_id = None if attachment.content_id is UNSET else attachment.content_id
     if content_id is not None and not _CONTENT_ID.fullmatch(content_id):
         raise invalid(f"{field}.content_id", "expected 1 to 128 of A-Z, a-z, 0-9 and `._%+@-`")
@@ -94,25 +97,7 @@ def _read(attachment: Attachment, field: str) -> File:
     return File(filename, content, content_type, content_id)
 
 
-def _media_type_of(filename: str) -> str:
-    _, dot, extension = filename.rpartition(".")
-    return _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
-
-
-def _check_media_type(content_type: str, field: str) -> str:
-    """Refuse what is no media type, and `multipart/…` and `message/…`.
-
-    RFC 2045 6.4 forbids base64 on those two, so a mail reader would parse our bytes as parts.
-    """
-    found = _MEDIA_TYPE.fullmatch(content_type)
-    if len(content_type) > limits.CONTENT_TYPE_LENGTH or found is None:
-        raise invalid(field, "expected a media type such as `image/png` or `text/plain; charset=utf-8`")
-    if found[1].lower() in ("multipart", "message"):
-        raise invalid(field, f"{found[1].lower()} types cannot be attached; use {UNKNOWN_TYPE}")
-    return content_type
-
-
-def _check_filename(filename: str, field: str) -> str:
+def _check_filename(filename: str, field: str) -> None:
     if not filename.strip():
         raise invalid(field, "must not be empty")
     if fault := fault_in_line(filename):
@@ -121,7 +106,6 @@ def _check_filename(filename: str, field: str) -> str:
         raise invalid(field, "expected a file name without a path")
     if len(filename.encode()) > limits.FILENAME_LENGTH:
         raise invalid(field, f"must have at most {limits.FILENAME_LENGTH} octets")
-    return filename
 
 
 def _decode(content: str, field: str) -> bytes:
@@ -134,13 +118,3 @@ def _decode(content: str, field: str) -> bytes:
         return pybase64.b64decode(content, validate=True)
     except ValueError as cause:  # binascii.Error is one; so is the refusal of a string that is not ASCII
         raise invalid(field, "not standard base64") from cause
-
-
-def _check_content_ids(files: Sequence[File]) -> None:
-    seen: set[str] = set()
-    for index, file in enumerate(files):
-        if file.content_id is None:
-            continue
-        if file.content_id in seen:
-            raise invalid(f"attachments[{index}].content_id", "another attachment has the same content_id")
-        seen.add(file.content_id)

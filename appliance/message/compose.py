@@ -28,10 +28,7 @@ _CHUNK: Final = 57 * 1024  # octets encoded at a time: 57 of them make a line of
 
 
 class MimePart(Struct, frozen=True, gc=False):
-    """A MIME part: its own header lines, and its body in pieces that are joined once.
-
-    A body ends without a line break of its own: the boundary, or the end of the message, brings it.
-    """
+    """A part's header lines, and its body in pieces, without a final line break: boundary or end brings it."""
 
     headers: str
     pieces: list[bytes]
@@ -88,12 +85,16 @@ def _whole(draft: Draft, message_id: str) -> MimePart:
     if not draft.files and (draft.text is None or draft.html is None):
         return _text("plain", draft.text or "") if draft.html is None else _text("html", draft.html)
     token = _token(message_id, draft)
-    inline = [file for file in draft.files if file.content_id and draft.html is not None]
     files = [file for file in draft.files if not (file.content_id and draft.html is not None)]
-    body = _body(draft, inline, token)
-    if not files and body:
-        return body
-    parts = [body] if body else []
+    parts = [_text("plain", draft.text)] if draft.text is not None else []
+    if draft.html is not None:
+        html = _text("html", draft.html)
+        images = [_file(file, "inline") for file in draft.files if file.content_id]
+        parts.append(_multipart("related", [html, *images], token) if images else html)
+    if len(parts) == 2:
+        parts = [_multipart("alternative", parts, token)]
+    if not files:
+        return parts[0]
     return _multipart("mixed", [*parts, *(_file(file, "attachment") for file in files)], token)
 
 
@@ -107,32 +108,17 @@ def _token(message_id: str, draft: Draft) -> str:
             return token
 
 
-def _body(draft: Draft, inline: Sequence[File], token: str) -> MimePart | None:
-    parts = []
-    if draft.text is not None:
-        parts.append(_text("plain", draft.text))
-    if draft.html is not None:
-        html = _text("html", draft.html)
-        images = [_file(file, "inline") for file in inline]
-        parts.append(_multipart("related", [html, *images], token) if images else html)
-    if len(parts) == 2:
-        return _multipart("alternative", parts, token)
-    return parts[0] if parts else None
-
-
 def _text(subtype: str, text: str) -> MimePart:
-    return _part(f"Content-Type: text/{subtype}; charset=utf-8\r\n", *_encode_text(text))
+    encoding, pieces = _encode_text(text)
+    kind = f"Content-Type: text/{subtype}; charset=utf-8"
+    return MimePart(f"{kind}\r\nContent-Transfer-Encoding: {encoding}\r\n", pieces)
 
 
 def _file(file: File, kind: str) -> MimePart:
     headers = f"Content-Type: {file.content_type}\r\n{header_lines.disposition(kind, file.filename)}"
     if file.content_id:
         headers += f"Content-ID: <{file.content_id}>\r\n"
-    return _part(headers, "base64", _base64(file.content))
-
-
-def _part(headers: str, encoding: str, pieces: list[bytes]) -> MimePart:
-    return MimePart(f"{headers}Content-Transfer-Encoding: {encoding}\r\n", pieces)
+    return MimePart(f"{headers}Content-Transfer-Encoding: base64\r\n", _base64(file.content))
 
 
 def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
@@ -155,52 +141,40 @@ def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
 
 def _encode_text(text: str) -> tuple[str, list[bytes]]:
     """A body: 7bit when it is ASCII in lines that fit, else quoted-printable or base64, whichever is shorter."""
+    chunks = list(_chunks(text))
     if text.isascii() and _lines_fit(text):
-        return "7bit", [_canonical(chunk) for chunk in _chunks(text)]
-    chunks = [_canonical(chunk) for chunk in _chunks(text)]
+        return "7bit", chunks
     high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)
     # Base64 grows by 37 %, quoted-printable by two octets for each that is not ASCII.
     if high * 2 > sum(map(len, chunks)) * 0.37:
         return "base64", _base64(b"".join(chunks))
     for index, chunk in enumerate(chunks):  # in place: each chunk is released as the next one is encoded
-        chunks[index] = _quoted_printable(chunk)
+        # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
+        ends = chunk.endswith(b"\r\n")
+        chunks[index] = binascii.b2a_qp(chunk) if ends else binascii.b2a_qp(chunk + b"\r\n").removesuffix(b"\r\n")
     return "quoted-printable", chunks
 
 
-def _canonical(text: str) -> bytes:
-    """UTF-8 with every line break as CRLF, RFC 2046 4.1.1."""
-    data = text.encode("utf-8")
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n")
-    return data.replace(b"\n", b"\r\n")
-
-
-def _chunks(text: str) -> Iterator[str]:
-    """The text in runs of whole lines, so that a large one is never in memory several times."""
+def _chunks(text: str) -> Iterator[bytes]:
+    """UTF-8 with every line break as CRLF (RFC 2046 4.1.1), in runs of lines: a large text is copied in parts."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _CHUNK) + 1 or len(text)
-        yield text[start:end]
+        data = text[start:end].encode("utf-8")
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        yield data.replace(b"\n", b"\r\n")
         start = end
 
 
 def _base64(data: bytes) -> list[bytes]:
     """Lines of 76 characters."""
     view = memoryview(data)
-    pieces = [
-        pybase64.encodebytes(view[start : start + _CHUNK]).replace(b"\n", b"\r\n")
-        for start in range(0, len(data), _CHUNK)
-    ]
+    chunks = (view[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))
+    pieces = [pybase64.encodebytes(chunk).replace(b"\n", b"\r\n") for chunk in chunks]
     if pieces:
         pieces[-1] = pieces[-1].removesuffix(b"\r\n")
     return pieces
-
-
-def _quoted_printable(data: bytes) -> bytes:
-    if data.endswith(b"\r\n"):
-        return binascii.b2a_qp(data)
-    # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
-    return binascii.b2a_qp(data + b"\r\n").removesuffix(b"\r\n")
 
 
 def _lines_fit(text: str) -> bool:

@@ -21,8 +21,9 @@ from typing import Final
 from msgspec import UNSET
 
 from appliance.message.schema import SendRequest
-from appliance.message.template import Template, Variable, written
+from appliance.message.template import Variable, written
 from appliance.message.text_from_html import MARKS, marks
+from appliance.model.mail import StoredTemplate
 
 BYTES_PER_MICROSECOND: Final = 24
 UNUSUAL_ADDRESS: Final = 400  # microseconds: IDNA's tables are searched for every character
@@ -37,7 +38,6 @@ def of_size(size: int) -> int:
 
 
 def of_address(text: str) -> int:
-    """To read one address, with or without a name."""
     plain = text.isascii() and "xn--" not in text
     if not plain and text.endswith(">"):  # a name outside ASCII is no trouble by itself
         bare = text[text.rfind("<") :]
@@ -60,7 +60,7 @@ def of_request(request: SendRequest, size: int) -> int:
     return cost
 
 
-def of_template(template: Template, variables: Mapping[str, Variable]) -> int:
+def of_template(template: StoredTemplate, variables: Mapping[str, Variable]) -> int:
     """To fill in a template, and to write what it becomes: as if every placeholder took the longest value."""
     longest = max((len(written(value)) for value in variables.values()), default=0)
     cost = 0
@@ -74,7 +74,6 @@ def of_template(template: Template, variables: Mapping[str, Variable]) -> int:
 
 
 def of_submission(data: bytes, recipients: Iterable[str]) -> int:
-    """To check and complete a message that came by SMTP."""
     lines = data.count(b"\n", 0, _LINES_COUNTED)  # a longer message is expensive by its size alone
     end = data.find(b"\r\n\r\n", 0, _LINES_COUNTED)
     header_lines = data.count(b"\n", 0, _LINES_COUNTED if end < 0 else end)

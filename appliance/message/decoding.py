@@ -11,15 +11,10 @@ Python's codecs (`punycode`, `idna`, `utf-7`) take far more than linear time.
 import binascii
 import codecs
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-RAW_LENGTH: Final = 8 * 1024  # octets of a field that are decoded: 500 characters never need more than half of it
-FIELD_BYTES: Final = 32 * 1024  # of a field with parameters that are read: a file name of 255 octets needs about 1,500
-PARAMETERS: Final = 200  # read of a field
-PARAMETER_NAME_LENGTH: Final = 60  # octets; parameters with longer names are passed over
+from appliance.message.limits import FIELD_BYTES, PARAMETER_NAME_LENGTH, PARAMETERS, RAW_LENGTH
 
 _STEP: Final = 64 * 1024  # octets decoded in one call, which keeps the interpreter lock for about a millisecond
 _WORD: Final = re.compile(r"=\?([A-Za-z0-9_:.()-]{1,40})(?:\*[A-Za-z0-9-]{1,20})?\?([BbQq])\?([^?]*)\?=")
@@ -28,7 +23,7 @@ _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]")
 _Q_CODE: Final = re.compile(rb"=([0-9A-Fa-f]{2})")
-_QUOTED: Final = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
+_QUOTED: Final = re.compile(r'[ \t\r\n]*"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _SEGMENT: Final = re.compile(r"([^*]{1,60})(?:\*([0-9]{1,3}))?(\*)?")
 _PERCENT_CODE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -74,11 +69,7 @@ def decode_charset(data: bytes, codec: str) -> str:
 
 @cache
 def _table(codec: str) -> str:
-    """A single-byte charset's characters, one for each octet.
-
-    Python's own decoder calls an error handler for every octet without a character, a microsecond each: a megabyte of
-    them would take a second.
-    """
+    """A charset's character for each octet: Python's decoder takes a microsecond for every octet without one."""
     return bytes(range(256)).decode(codec, "replace")
 
 
@@ -111,48 +102,31 @@ def unlisted_charset(text: str) -> str | None:
 
 
 def decode_words(text: str) -> str:
-    """A text with its encoded words decoded; what is broken, or in an unknown charset, stays as it is written."""
-    return "".join(_decoded_runs(text))
+    """A text with its encoded words decoded; what is broken, or in an unknown charset, stays as it is written.
 
-
-def _decoded_runs(text: str) -> Iterator[str]:
-    """Runs of plain text, and of words that follow one another in one charset: some split a character between two."""
+    Words that follow one another in one charset are decoded together: some split a character between two.
+    """
+    decoded: list[str] = []
     done, charset, run = 0, "", bytearray()
     for word in _WORD.finditer(text):
-        read = _read_word(word)
-        if read is None:  # it is left for the plain text in front of the next word
+        codec = codec_of(word[1])
+        if codec is None:  # it is left for the plain text in front of the next word
             continue
         between = text[done : word.start()]
         if not between.strip(" \t"):  # RFC 2047 6.2: white space between two words is no text
             between = ""
-        if between or read[0] != charset:
-            yield decode_charset(bytes(run), charset) if run else ""
-            yield between
+        if between or codec != charset:
+            decoded += (decode_charset(bytes(run), charset) if run else "", between)
             run.clear()
-        charset, done = read[0], word.end()
-        run += read[1]
-    yield decode_charset(bytes(run), charset) if run else ""
-    yield text[done:]
-
-
-def _read_word(word: re.Match[str]) -> tuple[str, bytes] | None:
-    codec = codec_of(word[1])
-    if codec is None:
-        return None
-    return codec, _decode_base64(word[3]) if word[2] in "Bb" else _decode_q(word[3])
-
-
-def _decode_base64(text: str) -> bytes:
-    """Base64 as it comes: padding may be missing, and characters that do not belong there are passed over."""
-    clean = _NOT_BASE64.sub("", text)
-    if len(clean) % 4 == 1:
-        clean = clean[:-1]
-    return binascii.a2b_base64(clean + "=" * (-len(clean) % 4))
-
-
-def _decode_q(text: str) -> bytes:
-    """The Q encoding, RFC 2047 4.2; a stray `=` stands for itself."""
-    return _Q_CODE.sub(_octet, text.replace("_", " ").encode("utf-8"))
+        charset, done = codec, word.end()
+        if word[2] in "Bb":
+            clean = _NOT_BASE64.sub("", word[3])  # padding may be missing, and other characters are passed over
+            clean = clean[:-1] if len(clean) % 4 == 1 else clean
+            run += binascii.a2b_base64(clean + "=" * (-len(clean) % 4))
+        else:  # RFC 2047 4.2; a stray `=` stands for itself
+            run += _Q_CODE.sub(_octet, word[3].replace("_", " ").encode("utf-8"))
+    decoded += (decode_charset(bytes(run), charset) if run else "", text[done:])
+    return "".join(decoded)
 
 
 def _octet(code: re.Match[bytes]) -> bytes:
@@ -162,22 +136,10 @@ def _octet(code: re.Match[bytes]) -> bytes:
 # ---- parameters
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """A field such as Content-Type: what stands before the first semicolon, in lower case, and its parameters."""
-
-    value: str
-    parameters: dict[str, str]  # by lower-case names
-
-    def get(self, name: str, otherwise: str) -> str:
-        return self.parameters.get(name, otherwise)
-
-
-def read_parameters(field: bytes) -> Parameters:
-    """Read a value and parameters (RFC 2045 5.1), also split or encoded ones (RFC 2231), folded or not."""
-    text = field[:FIELD_BYTES].decode("utf-8", "replace")
-    value, _, rest = text.partition(";")
-    return Parameters(value.strip().lower(), _joined(_pairs(rest)))
+def read_parameters(field: bytes) -> tuple[str, dict[str, str]]:
+    """A field's value and its parameters (RFC 2045 5.1), split or encoded ones too (RFC 2231); names in lower case."""
+    value, _, rest = field[:FIELD_BYTES].decode("utf-8", "replace").partition(";")
+    return value.strip().lower(), _joined(_pairs(rest))
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -192,14 +154,13 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         if equals < 0:
             at = semicolon + 1
             continue
-        name, at = text[at:equals].strip().lower(), _after_spaces(text, equals + 1)
-        quoted = _QUOTED.match(text, at)
-        if quoted is not None:
+        name = text[at:equals].strip().lower()
+        if (quoted := _QUOTED.match(text, equals + 1)) is not None:
             value = _ESCAPED.sub(r"\1", quoted[1])
-            at = _find(text, ";", quoted.end()) + 1
+            semicolon = _find(text, ";", quoted.end())
         else:
-            semicolon = _find(text, ";", at)
-            value, at = text[at:semicolon].strip(), semicolon + 1
+            value = text[equals + 1 : semicolon].strip()
+        at = semicolon + 1
         if 0 < len(name) <= PARAMETER_NAME_LENGTH:
             pairs.append((name, value))
     return pairs
@@ -208,12 +169,6 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 def _find(text: str, character: str, at: int) -> int:
     found = text.find(character, at)
     return found if found >= 0 else len(text)
-
-
-def _after_spaces(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
 
 
 def _joined(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -77,23 +77,22 @@ class SigningKey:
 
 
 def algorithm_of(key: PrivateKey) -> Algorithm:
-    """What kind of key this is."""
     return Algorithm.RSA if isinstance(key, RSAPrivateKey) else Algorithm.ED25519
 
 
 def sign(message: bytes, keys: Sequence[SigningKey], *, now_seconds: int) -> bytes:
-    """The DKIM-Signature fields of a message, one for each key, to be put in front of it.
-
-    RSA comes first: a verifier that reads only the topmost signature may not know Ed25519 yet.
-    """
+    """A DKIM-Signature field for each key, to be put in front; RSA first: some verifiers read only the topmost."""
     if not keys:
         return b""
     end = message.find(b"\r\n\r\n")
     head, start = (message[:end], end + 4) if end >= 0 else (message.removesuffix(b"\r\n"), len(message))
-    listing, fields = _signed_fields(head)
-    body_hash = _base64(_digest(canonical_body(message, start)))
-    written = b"\r\n %b\r\n bh=%b;\r\n b=" % (listing.written, body_hash)
-    relaxed = b" %b bh=%b; b=" % (listing.relaxed, body_hash)
+    listed, relaxed_list, fields = _signed_fields(head)
+    hasher = hashlib.sha256()
+    for piece in canonical_body(message, start):
+        hasher.update(piece)
+    body_hash = _base64(hasher.digest())
+    written = b"\r\n %b\r\n bh=%b;\r\n b=" % (listed, body_hash)
+    relaxed = b" %b bh=%b; b=" % (relaxed_list, body_hash)
     ordered = sorted(keys, key=lambda key: key.algorithm is not _RSA)
     return b"".join([_signature(key, now_seconds, fields, written, relaxed) for key in ordered])
 
@@ -115,16 +114,12 @@ def canonical_body(message: bytes, start: int, *, piece: int = _PIECE, tail: int
     yield b"\r\n"
 
 
-class _Listing(NamedTuple):
-    """How fields are listed in `h=`: as it is written, in relaxed form, and which field of the header comes when."""
-
-    written: bytes
-    relaxed: bytes
-    order: tuple[int, ...]
+# How fields are listed in `h=`: as it is written, in relaxed form, and which field of the header comes when.
+_Listing = tuple[bytes, bytes, tuple[int, ...]]
 
 
-def _signed_fields(head: bytes) -> tuple[_Listing, bytes]:
-    """The fields to be signed, in relaxed form and in the order of their listing."""
+def _signed_fields(head: bytes) -> tuple[bytes, bytes, bytes]:
+    """The `h=` as it is written and in relaxed form, and the fields to be signed in relaxed form, in that order."""
     if not head.count(b"\r\n") == head.count(b"\r") == head.count(b"\n"):
         raise ValueError("a header with a lone CR or LF cannot be signed")
     present: list[bytes] = []
@@ -138,7 +133,7 @@ def _signed_fields(head: bytes) -> tuple[_Listing, bytes]:
     if b"from" not in present or head.startswith(b"\r\n"):  # an empty first line: all that follows is body
         raise ValueError("a message without From cannot be signed")  # RFC 6376 5.4
     listing = _usual_listing(tuple(present)) if len(present) <= _USUAL_FIELDS else _listing(present)
-    return listing, b"".join([fields[place] for place in listing.order])
+    return listing[0], listing[1], b"".join([fields[place] for place in listing[2]])
 
 
 def _listing(present: Sequence[bytes]) -> _Listing:
@@ -154,7 +149,7 @@ def _listing(present: Sequence[bytes]) -> _Listing:
             names += [name] * (len(places) + 1)
             order += reversed(places)
     written = _folded("h=", [*(f"{name}:" for name in names[:-1]), f"{names[-1]};"])
-    return _Listing(written, _collapsed(_unfolded(written)), tuple(order))
+    return written, _collapsed(_unfolded(written)), tuple(order)
 
 
 _usual_listing = lru_cache(maxsize=256)(_listing)  # most messages have the same few fields
@@ -171,26 +166,16 @@ def _opening(algorithm: Algorithm, domain: str, selector: str, now_seconds: int)
 
 
 def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes, relaxed: bytes) -> bytes:
-    """One whole field, of which the part that all keys share is given as written and in relaxed form.
-
-    It signs the others, then itself with an empty `b=` and without its last CRLF (RFC 6376 3.7).
-    """
+    """One whole field. It signs the others, then itself with an empty `b=` and no CRLF at its end (RFC 6376 3.7)."""
     opening, relaxed_opening = _opening(key.algorithm, key.domain, key.selector, now_seconds)
-    signature = _sign_digest(key.key, hashlib.sha256(fields + relaxed_opening + relaxed).digest())
-    return b"%b%b%b\r\n" % (opening, written, _in_lines(_base64(signature)))
-
-
-def _sign_digest(key: PrivateKey, digest: bytes) -> bytes:
-    if isinstance(key, RSAPrivateKey):
-        return key.sign(digest, _PADDING, _HASHED)
-    return key.sign(digest)  # RFC 8463 3: Ed25519 signs the hash as if it were the message
-
-
-def _digest(pieces: Iterable[bytes]) -> bytes:
-    hasher = hashlib.sha256()
-    for piece in pieces:
-        hasher.update(piece)
-    return hasher.digest()
+    digest = hashlib.sha256(fields + relaxed_opening + relaxed).digest()
+    if isinstance(key.key, RSAPrivateKey):
+        signature = _base64(key.key.sign(digest, _PADDING, _HASHED))
+    else:  # RFC 8463 3: Ed25519 signs the hash as if it were the message
+        signature = _base64(key.key.sign(digest))
+    # RFC 6376 3.5 allows folding white space inside `b=`.
+    lines = [signature[at : at + _SIGNATURE_LINE] for at in range(0, len(signature), _SIGNATURE_LINE)]
+    return b"%b%b%b\r\n" % (opening, written, b"\r\n ".join(lines))
 
 
 def _unfolded(data: bytes) -> bytes:
@@ -246,11 +231,6 @@ def _folded(line: str, words: Iterable[str]) -> bytes:
         else:
             line += word
     return "\r\n ".join([*lines, line]).encode("ascii")
-
-
-def _in_lines(text: bytes) -> bytes:
-    """Base64 with folding white space, which RFC 6376 3.5 allows inside `b=`."""
-    return b"\r\n ".join([text[at : at + _SIGNATURE_LINE] for at in range(0, len(text), _SIGNATURE_LINE)])
 
 
 def _base64(data: bytes) -> bytes:

@@ -7,15 +7,9 @@ from itertools import count
 from typing import Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_der_private_key,
-)
 
 from appliance.message.dkim import Algorithm, PrivateKey, algorithm_of
 
@@ -35,13 +29,13 @@ def generate(algorithm: Algorithm) -> PrivateKey:
 
 def to_der(key: PrivateKey) -> bytes:
     """The private key as PKCS #8, unencrypted: to be sealed before it is stored."""
-    return key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    return key.private_bytes(form.Encoding.DER, form.PrivateFormat.PKCS8, form.NoEncryption())
 
 
 def from_der(data: bytes) -> PrivateKey:
     """The key that `to_der` wrote; KeyUnusable when it is none, or too weak to be accepted anywhere."""
     try:
-        key = load_der_private_key(data, password=None)
+        key = form.load_der_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
         raise KeyUnusable("the bytes are not an unencrypted private key") from cause
     if isinstance(key, Ed25519PrivateKey) or (isinstance(key, rsa.RSAPrivateKey) and key.key_size >= RSA_BITS):
@@ -58,9 +52,9 @@ def record_value(key: PrivateKey) -> str:
     """The TXT record with the key's public half, RFC 6376 3.6.1; of Ed25519 the bare 32 octets, RFC 8463 4."""
     public = key.public_key()
     if isinstance(public, rsa.RSAPublicKey):
-        data = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        data = public.public_bytes(form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo)
     else:
-        data = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+        data = public.public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
     encoded = binascii.b2a_base64(data, newline=False).decode("ascii")
     return f"v=DKIM1; k={algorithm_of(key)}; p={encoded}"
 

@@ -13,7 +13,8 @@ from appliance.message.addresses import Address, parse
 from appliance.message.attachments import File, read_files
 from appliance.message.header_rules import read_headers, read_tags
 from appliance.message.schema import SendRequest
-from appliance.message.template import Rendered, Template, check_body, check_subject, render
+from appliance.message.template import check_body, check_subject, render
+from appliance.model.mail import StoredTemplate
 
 Value = TypeVar("Value")
 
@@ -35,19 +36,27 @@ class Draft(Struct, frozen=True, gc=False):
     files: tuple[File, ...]
 
 
-def draft(request: SendRequest, template: Template | None) -> Draft:
-    """Apply every rule to a request; raises Refused for the first one that is broken.
-
-    `template` is the stored template that `request.template` names, or None when there is none. The contents of the
-    request's attachments are gone afterwards: take its fingerprint before.
-    """
+def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
+    """Apply every rule; Refused for the first that is broken. The contents of the attachments are released."""
     _check_combination(request, template)
     sender = parse(request.sender, "from")
     to, cc, bcc, recipients = _read_recipients(request)
     reply_to = None if request.reply_to is UNSET else parse(request.reply_to, "reply_to")
     headers = () if request.headers is UNSET else read_headers(request.headers)
-    tags = () if request.tags is UNSET else _read_tags(request.tags)
-    content = _read_content(request, template)
+    tags: tuple[str, ...] = ()
+    if isinstance(request.tags, str):
+        tags = read_tags([request.tags], "tags")
+    elif request.tags is not UNSET:
+        tags = read_tags(request.tags, "tags", numbered=True)
+    subject, text, html = _given(request.subject), _given(request.text), _given(request.html)
+    if request.template is not UNSET and template is not None:
+        subject, text, html = render(template, _given(request.variables) or {}, subject)
+    if subject is None:
+        raise invalid("subject", f"this field is required{', since the template has no subject' if template else ''}")
+    check_subject(subject)
+    for field, body in (("text", text), ("html", html)):
+        if body is not None:
+            check_body(field, body)
     return Draft(
         sender=sender,
         to=to,
@@ -55,9 +64,9 @@ def draft(request: SendRequest, template: Template | None) -> Draft:
         bcc=bcc,
         recipients=recipients,
         reply_to=reply_to,
-        subject=_check_subject(content.subject, template),
-        text=_check_body(content.text, "text"),
-        html=_check_body(content.html, "html"),
+        subject=subject,
+        text=text,
+        html=html,
         headers=headers,
         tags=tags,
         files=() if request.attachments is UNSET else read_files(request.attachments),
@@ -68,7 +77,7 @@ def _given(value: Value | UnsetType) -> Value | None:
     return None if value is UNSET else value
 
 
-def _check_combination(request: SendRequest, template: Template | None) -> None:
+def _check_combination(request: SendRequest, template: StoredTemplate | None) -> None:
     has_body = request.text is not UNSET or request.html is not UNSET
     if request.template is not UNSET:
         if has_body:
@@ -106,28 +115,3 @@ def _read_addresses(value: str | list[str], field: str, known: dict[str, Address
         if len(known) > limits.RECIPIENTS:  # before the rest is read, which may be hundreds
             raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
     return tuple(mine.values())
-
-
-def _read_tags(value: str | list[str]) -> tuple[str, ...]:
-    return read_tags([value], "tags") if isinstance(value, str) else read_tags(value, "tags", numbered=True)
-
-
-def _read_content(request: SendRequest, template: Template | None) -> Rendered:
-    subject = _given(request.subject)
-    if request.template is UNSET or template is None:
-        return Rendered(subject, _given(request.text), _given(request.html))
-    return render(template, _given(request.variables) or {}, subject)
-
-
-def _check_subject(subject: str | None, template: Template | None) -> str:
-    if subject is None:
-        reason = "this field is required, since the template has no subject" if template else "this field is required"
-        raise invalid("subject", reason)
-    check_subject(subject)
-    return subject
-
-
-def _check_body(body: str | None, field: str) -> str | None:
-    if body is not None:
-        check_body(field, body)
-    return body

@@ -11,19 +11,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from appliance.message.addresses import Address
-from appliance.message.limits import (
-    ENCODED_LINE_LENGTH,
-    ENCODED_WORD_LENGTH,
-    HEADER_LINE_LENGTH,
-    LINE_LENGTH,
-)
+from appliance.message.limits import ENCODED_LINE_LENGTH, ENCODED_WORD_LENGTH, HEADER_LINE_LENGTH, LINE_LENGTH
 
 _WORD = re.compile(r" *[^ ]+")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _ENCODED_WORD = re.compile(r"=\?[^?]*\?[^?]*\?.*\?=")  # looser than RFC 2047 2, as are those who decode
-_PARAMETER_SAFE = frozenset(
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+.^_`{}~-"
-)  # RFC 2231 7
+# RFC 2231 7
+_PARAMETER_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+.^_`{}~-")
 _PERCENT = tuple(chr(octet) if octet in _PARAMETER_SAFE else f"%{octet:02X}" for octet in range(256))
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -44,43 +38,38 @@ def subject(text: str) -> str:
 
 def custom(name: str, value: str) -> str:
     """A caller's header: ASCII literally, for it may have a syntax of its own; anything else as encoded words."""
-    if _must_encode(value) or _longest_word(value) >= LINE_LENGTH:
-        return _encoded(name, value)
-    return _literal(name, value)
+    has_long_word = len(value) >= LINE_LENGTH and max(map(len, value.split(" "))) >= LINE_LENGTH
+    return _encoded(name, value) if has_long_word or _must_encode(value) else _literal(name, value)
 
 
 def encoded_length(value: str) -> int:
     """Octets of a caller's header value as `custom` writes it, folding aside."""
-    if not _must_encode(value):
-        return len(value)
-    return len(" ".join(_words(value, ENCODED_WORD_LENGTH)))
+    return len(" ".join(_words(value, ENCODED_WORD_LENGTH)) if _must_encode(value) else value)
 
 
 def mailboxes(name: str, addresses: Sequence[Address]) -> str:
-    """A From, To, Cc or Reply-To line."""
-    if len(addresses) == 1:
-        return _mailbox_line(name, addresses[0])
-    return _mailboxes(name, addresses)
-
-
-def _mailbox_line(name: str, address: Address) -> str:
-    if address.name or address.local.startswith("=?"):
-        return _unusual_mailbox_line(name, address)
-    return f"{name}: {address.wire}\r\n"  # an address always fits beside a name
-
-
-@lru_cache(maxsize=500)  # a sender's name is written again and again
-def _unusual_mailbox_line(name: str, address: Address) -> str:
-    return _mailboxes(name, (address,))
+    if len(addresses) > 1:
+        return _mailboxes(name, addresses)
+    if addresses[0].name or addresses[0].local.startswith("=?"):
+        return _cached_mailbox(name, (addresses[0],))
+    return f"{name}: {addresses[0].wire}\r\n"  # an address always fits beside a name
 
 
 def _mailboxes(name: str, addresses: Sequence[Address]) -> str:
     tokens: list[str] = []
     for address in addresses:
-        tokens += _mailbox(address, _room_after(name))
-        tokens[-1] += ","
+        if not address.name.isascii() or "=?" in address.name:
+            tokens += [f" {word}" for word in _words(address.name, _room_after(name))]
+        elif _ATOMS.fullmatch(address.name):
+            tokens.append(f" {address.name}")
+        elif address.name:
+            tokens.append(' "{}"'.format(address.name.replace("\\", "\\\\").replace('"', '\\"')))
+        tokens.append(f" <{address.wire}>," if address.name else f" {address.wire},")
     tokens[-1] = tokens[-1][:-1]
     return _folded(name, tokens, ENCODED_LINE_LENGTH)
+
+
+_cached_mailbox = lru_cache(maxsize=500)(_mailboxes)  # a sender's name is written again and again
 
 
 @lru_cache(maxsize=8)  # many messages share a second
@@ -96,13 +85,12 @@ def disposition(kind: str, filename: str) -> str:
     if filename.isascii() and "=?" not in filename:
         quoted = filename.replace("\\", "\\\\").replace('"', '\\"')
         return _folded("Content-Disposition", [f" {kind};", f' filename="{quoted}"'], HEADER_LINE_LENGTH)
-    segments = _segments(filename)
-    if len(segments) == 1:
-        parameters = [f" filename*=utf-8''{segments[0]}"]
-    else:
-        segments[0] = f"utf-8''{segments[0]}"
-        parameters = [f" filename*{index}*={segment};" for index, segment in enumerate(segments)]
-        parameters[-1] = parameters[-1][:-1]
+    # Percent-encoded pieces (RFC 2231 3 and 4) that fit a line, no character split between two.
+    encoded = "".join(map(_PERCENT.__getitem__, filename.encode("utf-8")))
+    segments = _signs(encoded, "%", _SEGMENT - len("utf-8''"), _SEGMENT)
+    segments[0] = f"utf-8''{segments[0]}"
+    parameters = [f" filename*{index}*={segment};" for index, segment in enumerate(segments)]
+    parameters[-1] = parameters[-1][:-1] if len(segments) > 1 else f" filename*={segments[0]}"
     return _folded("Content-Disposition", [f" {kind};", *parameters], HEADER_LINE_LENGTH)
 
 
@@ -131,8 +119,7 @@ def _literal(name: str, value: str) -> str:
 
 
 def _encoded(name: str, value: str) -> str:
-    tokens = [f" {word}" for word in _words(value, _room_after(name))]
-    return _folded(name, tokens, ENCODED_LINE_LENGTH)
+    return _folded(name, [f" {word}" for word in _words(value, _room_after(name))], ENCODED_LINE_LENGTH)
 
 
 def _room_after(name: str) -> int:
@@ -145,36 +132,15 @@ def _must_encode(value: str) -> bool:
     return not value.isascii() or ("=?" in value and _ENCODED_WORD.search(value) is not None)
 
 
-def _longest_word(value: str) -> int:
-    return max(map(len, value.split(" "))) if len(value) >= LINE_LENGTH else 0
-
-
-def _mailbox(address: Address, room: int) -> list[str]:
-    if not address.name:
-        return [f" {address.wire}"]
-    return [*_phrase(address.name, room), f" <{address.wire}>"]
-
-
-def _phrase(name: str, room: int) -> list[str]:
-    if not name.isascii() or "=?" in name:
-        return [f" {word}" for word in _words(name, room)]
-    if _ATOMS.fullmatch(name):
-        return [f" {name}"]
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return [f' "{escaped}"']
-
-
 def _words(text: str, room: int) -> list[str]:
     """Encoded words for a text (RFC 2047), the first within `room` octets, in whichever encoding is shorter."""
     data = text.encode("utf-8")
     quoted = "".join(map(_Q.__getitem__, data))
+    first, others = room - _FRAME, ENCODED_WORD_LENGTH - _FRAME
     if len(quoted) <= (len(data) + 2) // 3 * 4:
-        others = ENCODED_WORD_LENGTH - _FRAME
-        return [f"=?utf-8?q?{word}?=" for word in _signs(quoted, "=", room - _FRAME, others)]
-    first, others = (
-        (size - _FRAME) // 4 * 3 for size in (room, ENCODED_WORD_LENGTH)
-    )  # four characters for three octets
-    return [f"=?utf-8?b?{_base64(word)}?=" for word in _octets(data, first, others)]
+        return [f"=?utf-8?q?{word}?=" for word in _signs(quoted, "=", first, others)]
+    words = _octets(data, first // 4 * 3, others // 4 * 3)  # four characters for three octets
+    return [f"=?utf-8?b?{binascii.b2a_base64(word, newline=False).decode('ascii')}?=" for word in words]
 
 
 def _octets(data: bytes, first: int, others: int) -> list[bytes]:
@@ -201,13 +167,3 @@ def _signs(encoded: str, mark: str, first: int, others: int) -> list[str]:
         pieces.append(encoded[start:end])
         start, end = end, end + others
     return [*pieces, encoded[start:]]
-
-
-def _base64(data: bytes) -> str:
-    return binascii.b2a_base64(data, newline=False).decode("ascii")
-
-
-def _segments(filename: str) -> list[str]:
-    """Percent-encoded pieces of a file name (RFC 2231 3 and 4) that fit a line, no character split between two."""
-    encoded = "".join(map(_PERCENT.__getitem__, filename.encode("utf-8")))
-    return _signs(encoded, "%", _SEGMENT - len("utf-8''"), _SEGMENT)

@@ -91,27 +91,19 @@ def read_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         raise invalid("headers", f"at most {limits.HEADERS} headers are allowed")
     accepted: dict[str, tuple[str, str]] = {}
     for name, value in headers.items():
-        _check_name(name)
+        if not _NAME.fullmatch(name):
+            raise invalid("headers", "a header's name has 1 to 76 of A-Z, a-z, 0-9 and `-`")
+        if is_reserved(name):
+            raise invalid(f"headers.{name}", "this header is reserved")
         if name.lower() in accepted:
             raise invalid(f"headers.{name}", "the same header, but for upper and lower case, is given twice")
-        accepted[name.lower()] = (name, _check_value(name, value))
+        if fault := fault_in_line(value):
+            raise invalid(f"headers.{name}", f"must not contain {fault}")
+        value = value.strip(" ")
+        if encoded_length(value) > limits.HEADER_VALUE_LENGTH:
+            raise invalid(f"headers.{name}", f"must have at most {limits.HEADER_VALUE_LENGTH} octets after encoding")
+        accepted[name.lower()] = (name, value)
     return tuple(accepted.values())
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise invalid("headers", "a header's name has 1 to 76 of A-Z, a-z, 0-9 and `-`")
-    if is_reserved(name):
-        raise invalid(f"headers.{name}", "this header is reserved")
-
-
-def _check_value(name: str, value: str) -> str:
-    if fault := fault_in_line(value):
-        raise invalid(f"headers.{name}", f"must not contain {fault}")
-    value = value.strip(" ")
-    if encoded_length(value) > limits.HEADER_VALUE_LENGTH:
-        raise invalid(f"headers.{name}", f"must have at most {limits.HEADER_VALUE_LENGTH} octets after encoding")
-    return value
 
 
 def read_tags(tags: Sequence[str], field: str, *, numbered: bool = False) -> tuple[str, ...]:

@@ -5,12 +5,11 @@ whatever the body: a fault behind more than TOKENS tokens is told by its byte al
 """
 
 import re
-from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-from msgspec import Raw, inspect
+from msgspec import Raw
 
 from appliance.errors import Refused, invalid
 from appliance.message.limits import JSON_DEPTH
@@ -28,15 +27,13 @@ _TOKEN = re.compile(STRING + rb"|[{}\[\]:,]")
 _HIGH_HALF = re.compile(rb"\\u[dD][89abAB][0-9A-Fa-f]{2}")
 _HALF_REACH = 12  # bytes: an escape, and fewer than the six of the other half behind it
 _BYTE = re.compile(r"\(byte (\d+)\)")
-_WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `(\w+)`")
-_NULL = re.compile(r"Expected `[^`]*`, got `null`")
-_INDEX = re.compile(r"\[\d+\]")
-_WRONG_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `[^`]*`)?\Z", re.DOTALL)
 _PATH = re.compile(r" - at `\$\.?([^`]*)`\Z")
-_INDEX = re.compile(r"\[\d+\]")
-
+_WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `(\w+)`")
+_WRONG_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
+_WRONG_FIELDS = (
+    (re.compile(r"Object contains unknown field `(.*?)`(?: - at `[^`]*`)?\Z", re.DOTALL), "there is no such field"),
+    (re.compile(r"Object missing required field `([^`]*)`"), "this field is required"),
+)
 _KINDS = {"str": "a string", "whole": "a whole number", "int": "a number", "float": "a number", "bool": "a boolean",
           "array": "an array", "object": "an object", "null": "null"}  # fmt: skip
 # Of the objects whose keys the caller chooses. Made once: to make a decoder costs twenty times what it decodes here.
@@ -45,66 +42,46 @@ _ENTRIES: dict[str, msgspec.json.Decoder[Any]] = {
 }  # fmt: skip
 
 
-# ---- one pass over the tokens
-
-
-class _Scan(NamedTuple):
-    """Where a scan ended: the field it was in, where its last token begins, and the first key given twice."""
-
-    path: str
-    begins: int
-    repeated: str | None
-    complete: bool  # False: given up after TOKENS
-
-
 def mask_escapes(body: Body) -> Body:
     """The body, as long as before, without escaped quotes and backslashes: the next quote ends a string.
 
     A backslash outside a string is no JSON; what follows the first one may then be read wrongly, and is not reported.
     """
-    if b"\\" not in body:
-        return body
-    return body.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    return body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
 
 
-def _scan(body: Body, until: int) -> _Scan:
-    """Pass every token that begins up to this byte, as far as it is worth while."""
-    places: list[str | int | None] = []  # of each open object the key being read, of each open array the index
-    keys: list[set[str]] = []  # of each of them, the keys so far
+def scan(body: Body, until: int) -> tuple[str, int, str | None, bool]:
+    """Pass every token that begins up to this byte: the field it is in, or `body`; where the last token begins; the
+    first key that is given twice; and whether all were passed, or it was given up after TOKENS.
+    """
+    levels: list[dict[str | int, bool]] = []  # of each open object the keys so far, of each open array the indexes
     begins, repeated, awaits_key = 0, None, False
     for number, found in enumerate(_TOKEN.finditer(mask_escapes(body))):
-        if found.start() > until or len(places) > JSON_DEPTH:
+        if found.start() > until or len(levels) > JSON_DEPTH:
             break
         if number >= TOKENS:
-            return _Scan("", begins, repeated, complete=False)
+            return "body", begins, repeated, False
         begins, mark = found.start(), found[0][:1]
-        if mark in (b"{", b"["):
-            places.append(0 if mark == b"[" else None)
-            keys.append(set())
-            awaits_key = mark == b"{"
-        elif not places:
-            continue
-        elif mark in (b"}", b"]"):
-            places.pop()
-            keys.pop()
-            awaits_key = False
-        elif mark == b"," and isinstance(index := places[-1], int):
-            places[-1] = index + 1
-        elif mark == b",":
-            awaits_key = True
+        if mark in b"{[":
+            levels.append({0: True} if mark == b"[" else {})
+        elif mark in b"}]" and levels:
+            levels.pop()
+        elif mark == b"," and levels and 0 in levels[-1]:
+            levels[-1][len(levels[-1])] = True
         elif mark == b'"' and awaits_key:
-            places[-1] = key = _key(bytes(body[begins : found.end()]))
-            awaits_key = False
-            if key in keys[-1]:
-                repeated = repeated or _path(places)
-            keys[-1].add(key)
-    return _Scan(_path(places), begins, repeated, complete=True)
+            key = _key(bytes(body[begins : found.end()]))
+            is_repeated = levels[-1].pop(key, False)
+            levels[-1][key] = True  # the last is the one being read
+            if is_repeated and repeated is None:
+                repeated = _path(levels)
+        awaits_key = mark in b"{," and bool(levels) and 0 not in levels[-1]
+    return _path(levels) or "body", begins, repeated, True
 
 
-def _path(places: list[str | int | None]) -> str:
+def _path(levels: list[dict[str | int, bool]]) -> str:
     """Such as `attachments[2].filename`."""
-    names = [f"[{at}]" if isinstance(at, int) else f".{at[:KEY_SHOWN]}" for at in places if at is not None]
-    return "".join(names).removeprefix(".")
+    places = [next(reversed(level)) for level in levels if level]
+    return "".join([f"[{at}]" if isinstance(at, int) else f".{at[:KEY_SHOWN]}" for at in places]).removeprefix(".")
 
 
 def _key(token: bytes) -> str:
@@ -115,45 +92,26 @@ def _key(token: bytes) -> str:
         return token.strip(b'"').decode("utf-8", "replace")
 
 
-def place(body: Body, position: int) -> str:
-    """The field that holds this byte, or `body` when none does or it takes too long to find."""
-    return _scan(body, position).path or "body"
-
-
 def find_repeated_key(body: Body) -> Refused | None:
     """The refusal of a body in which some object has one key twice, or which has more tokens than any needs."""
-    scan = _scan(body, len(body))
-    if scan.repeated is not None:
-        return invalid(scan.repeated, "this key occurs twice in one object")
-    return None if scan.complete else invalid("body", f"holds more than {TOKENS} JSON tokens")
-
-
-def repeated_key(body: Body) -> Refused:
-    """The refusal of a body that is known to have a key twice."""
-    path = _scan(body, len(body)).repeated
-    return invalid(path or "body", f"{'this' if path else 'a'} key occurs twice in one object")
-
-
-# ---- what msgspec raised
+    _, _, repeated, complete = scan(body, len(body))
+    if repeated is not None:
+        return invalid(repeated, "this key occurs twice in one object")
+    return None if complete else invalid("body", f"holds more than {TOKENS} JSON tokens")
 
 
 def explain(fault: Exception, body: Body, kind: Any) -> Refused:
     """The refusal for an error that msgspec raised while it decoded this body as that type."""
-    if isinstance(fault, UnicodeDecodeError):
-        return _explain_encoding(body)
     if isinstance(fault, RecursionError):
         return invalid("body", f"nested deeper than {JSON_DEPTH} levels")
     if isinstance(fault, msgspec.ValidationError):
         return _explain_value(str(fault), body, kind)
+    if isinstance(fault, UnicodeDecodeError):
+        try:
+            body.decode("utf-8")
+        except UnicodeDecodeError as first:
+            return invalid(scan(body, first.start)[0], f"not valid UTF-8 (byte {first.start})")
     return _explain_syntax(str(fault), body)
-
-
-def _explain_encoding(body: Body) -> Refused:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError as fault:
-        return invalid(place(body, fault.start), f"not valid UTF-8 (byte {fault.start})")
-    return invalid("body", "not valid UTF-8")
 
 
 def _explain_syntax(text: str, body: Body) -> Refused:
@@ -162,34 +120,29 @@ def _explain_syntax(text: str, body: Body) -> Refused:
     if body.startswith(b"\xef\xbb\xbf"):
         return invalid("body", "begins with a byte order mark; JSON is sent without one (RFC 8259 8.1)")
     position = int(found[1]) if (found := _BYTE.search(text)) else 0
-    if "surrogate" in text:
-        return _half_surrogate(body, position - 1)
+    reason, half = f"not valid JSON (byte {position})", None
     if "truncated" in text:  # which msgspec also says of half a pair near the end
+        position, reason = len(body), "the JSON ends too early"
         half = _HIGH_HALF.search(mask_escapes(body), max(0, len(body) - _HALF_REACH))
-        return (
-            _half_surrogate(body, half.start()) if half else invalid(place(body, len(body)), "the JSON ends too early")
-        )
+    if half or "surrogate" in text:
+        position = half.start() if half else position - 1
+        path, begins, _, complete = scan(body, position)
+        where = f"in the string that begins at byte {begins}" if complete else f"(byte {position})"
+        return invalid(path, f"half of a surrogate pair {where}")
     if body[position : position + 2] in (b"Na", b"In"):
-        return invalid(place(body, position), "NaN and Infinity are not JSON numbers")
-    if "trailing characters" in text:
+        reason = "NaN and Infinity are not JSON numbers"
+    elif "trailing characters" in text:
         return invalid("body", f"something follows the JSON object (byte {position})")
-    return invalid(place(body, position), f"not valid JSON (byte {position})")
-
-
-def _half_surrogate(body: Body, position: int) -> Refused:
-    scan = _scan(body, position)
-    where = f"in the string that begins at byte {scan.begins}" if scan.complete else f"(byte {position})"
-    return invalid(scan.path or "body", f"half of a surrogate pair {where}")
+    return invalid(scan(body, position)[0], reason)
 
 
 def _explain_value(text: str, body: Body, kind: Any) -> Refused:
     path = found[1] if (found := _PATH.search(text)) else ""
     if path.endswith("[...]"):
         path = _entry(path.removesuffix("[...]"), body)
-    if unknown := _UNKNOWN.match(text):
-        return invalid(f"{path}.{unknown[1][:KEY_SHOWN]}".removeprefix("."), "there is no such field")
-    if missing := _MISSING.match(text):
-        return invalid(f"{path}.{missing[1]}".removeprefix("."), "this field is required")
+    for pattern, reason in _WRONG_FIELDS:
+        if found := pattern.match(text):
+            return invalid(f"{path}.{found[1][:KEY_SHOWN]}".removeprefix("."), reason)
     return invalid(path or "body", _reason(text, path, kind))
 
 
@@ -210,49 +163,28 @@ def _entry(path: str, body: Body) -> str:
 
 def _reason(text: str, path: str, kind: Any) -> str:
     if wrong := _WRONG_TYPE.match(text):
-        instead = _instead(path, kind) if wrong[2] == "null" else ""
-        return f"expected {_kinds(wrong[1])}, got {_KINDS.get(wrong[2], wrong[2])}{instead}"
+        named = wrong[1].removesuffix(" | null").split(" | ")
+        if "int" in named and "float" not in named:
+            named[named.index("int")] = "whole"
+        *others, last = dict.fromkeys(words for name, words in _KINDS.items() if name in named) or ("another value",)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        instead = ""
+        if wrong[2] == "null" and path:
+            instead = f"; leave the {'entry' if path.endswith(']') else 'field'} out instead"
+            if path.partition(".")[0] not in _ENTRIES and path.rpartition(".")[2] in _required(kind):
+                instead = "; this field is required"
+        return f"expected {expected}, got {_KINDS.get(wrong[2], wrong[2])}{instead}"
     if wrong := _WRONG_LENGTH.match(text):
         if wrong[2] == ">=" and wrong[3] == "1":
             return "must not be empty"
         bound = "at most" if wrong[2] == "<=" else "at least"
         return f"must have {bound} {wrong[3]} {'characters' if wrong[1] == 'str' else 'entries'}"
-    if "out of range" in text or "`int`" in text or "`float`" in text:
-        return "this number is out of range"
-    return "this value is not allowed"
-
-
-def _kinds(alternatives: str) -> str:
-    named = alternatives.removesuffix(" | null").split(" | ")
-    if "int" in named and "float" not in named:
-        named[named.index("int")] = "whole"
-    *others, last = dict.fromkeys(kind for name, kind in _KINDS.items() if name in named) or ("another value",)
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _instead(path: str, kind: Any) -> str:
-    """What to send instead of null."""
-    if not path:
-        return ""
-    if path.endswith("]"):
-        return "; leave the entry out instead"
-    return "; this field is required" if _INDEX.sub("", path) in _required(kind) else "; leave the field out instead"
+    is_number = "out of range" in text or "`int`" in text or "`float`" in text
+    return "this number is out of range" if is_number else "this value is not allowed"
 
 
 @cache
 def _required(kind: Any) -> frozenset[str]:
-    """The paths, without indexes, of the fields that must be given, those of objects within included."""
-    return frozenset(_required_paths(inspect.type_info(kind), ""))
-
-
-def _required_paths(kind: inspect.Type, at: str) -> Iterator[str]:
-    if isinstance(kind, inspect.StructType):
-        for each in kind.fields:
-            if each.required:
-                yield at + each.encode_name
-            yield from _required_paths(each.type, f"{at}{each.encode_name}.")
-    elif isinstance(kind, inspect.UnionType):
-        for one in kind.types:
-            yield from _required_paths(one, at)
-    elif isinstance(kind, inspect.ListType | inspect.Metadata):
-        yield from _required_paths(kind.item_type if isinstance(kind, inspect.ListType) else kind.type, at)
+    """The names of the fields that must be given, those of objects within included."""
+    _, structs = msgspec.json.schema_components([kind])
+    return frozenset(name for struct in structs.values() for name in struct.get("required", ()))

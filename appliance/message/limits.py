@@ -45,3 +45,16 @@ LINE_LENGTH: Final = 998  # octets without CRLF, never exceeded
 HEADER_LINE_LENGTH: Final = 78  # octets aimed at in a header
 ENCODED_LINE_LENGTH: Final = 76  # octets of a header line that holds an encoded word
 ENCODED_WORD_LENGTH: Final = 75  # octets of one encoded word
+
+# Of what is read of a stored message, which may have been written to be expensive; more is left out.
+RAW_LENGTH: Final = 8 * 1024  # octets of a field that are decoded: 500 characters never need more than half of it
+FIELD_BYTES: Final = 32 * 1024  # of a field with parameters that are read: a file name of 255 octets needs about 1,500
+PARAMETERS: Final = 200  # read of a field
+PARAMETER_NAME_LENGTH: Final = 60  # octets; parameters with longer names are passed over
+TEXT_BYTES: Final = 1024 * 1024  # of each text that is shown
+PART_HEADER_BYTES: Final = 256 * 1024  # of a message's or a part's header; more is taken for its body
+FIELDS: Final = 200  # shown of the message's header, and read of a part's
+PARTS: Final = 200  # in all
+DEPTH: Final = 10  # multiparts inside multiparts; a deeper one is shown as a file
+TOTAL_HEADER_LINES: Final = 20_000  # of all headers in the message
+CANDIDATES: Final = 5_000  # lines that begin like a delimiter

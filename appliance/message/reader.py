@@ -15,14 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.message.decoding import codec_of, decode_charset, display_text, read_parameters
+from appliance.message.limits import CANDIDATES, DEPTH, FIELDS, PART_HEADER_BYTES, PARTS, TEXT_BYTES, TOTAL_HEADER_LINES
 
-TEXT_BYTES: Final = 1024 * 1024  # of each text that is shown
-PART_HEADER_BYTES: Final = 256 * 1024  # of a message's or a part's header; more is taken for its body
-FIELDS: Final = 200  # shown of the message's header, and read of a part's
-PARTS: Final = 200  # in all
-DEPTH: Final = 10  # multiparts inside multiparts; a deeper one is shown as a file
-TOTAL_HEADER_LINES: Final = 20_000  # of all headers in the message
-CANDIDATES: Final = 5_000  # lines that begin like a delimiter
 _WINDOW: Final = 256 * 1024  # octets handled in one call
 
 _FIELD: Final = re.compile(rb"([!-9;-~]{1,200})[ \t]*:(.*)", re.DOTALL)
@@ -67,7 +61,10 @@ class _Part:
 
 def read_message(mime: bytes) -> MessageView:
     """What the dashboard shows of these bytes, whatever they are."""
-    return _Reader(mime).read()
+    reader = _Reader(mime)
+    for part in reader.parts():
+        reader.show(part)
+    return reader.view
 
 
 class _Reader:
@@ -75,28 +72,26 @@ class _Reader:
 
     def __init__(self, mime: bytes) -> None:
         self._mime = mime
-        self._view = MessageView()
+        self.view = MessageView()
         self._lines = TOTAL_HEADER_LINES
         self._candidates = CANDIDATES
 
-    def read(self) -> MessageView:
-        for part in self._parts():
-            self._show(part)
-        return self._view
-
-    def _parts(self) -> Iterator[_Part]:
+    def parts(self) -> Iterator[_Part]:
         """The parts that hold content, in their order."""
         waiting = [(0, len(self._mime), 0, "text/plain")]  # extents, outermost first; the last is the next
         left = PARTS
         while waiting:
             if not left:
-                self._view.truncated = True
+                self.view.truncated = True
                 return
             left -= 1
             start, end, depth, usual = waiting.pop()
             fields, body = self._header(start, end)
             if start == 0 and not depth:
-                self._show_header(fields)
+                self.view.headers = [
+                    (name, display_text(value.decode("utf-8", "replace"))) for name, value in fields[:FIELDS]
+                ]
+                self.view.truncated |= len(fields) > FIELDS
             part, boundary = _described(fields, usual, body, end)
             inside = self._split(body, end, boundary) if boundary and depth < DEPTH else []
             if not inside:
@@ -116,22 +111,18 @@ class _Reader:
             after = self._mime.find(b"\n", at, limit) + 1 or limit
             line = self._mime[at:after].rstrip(b"\r\n")
             if not line:
-                return _unfolded(fields), after
+                at = after
+                break
             if line[:1] in b" \t" and fields:
                 fields[-1][1].append(line)
             elif (found := _FIELD.fullmatch(line)) is not None:
                 fields.append((found[1].decode("ascii"), [found[2]]))
             else:  # neither: the empty line is missing, and this is the body
-                return _unfolded(fields), at
+                break
             at = after
-        if at < end:
-            self._view.truncated = True
-        return _unfolded(fields), at
-
-    def _show_header(self, fields: list[tuple[str, bytes]]) -> None:
-        self._view.headers = [(name, _text(value)) for name, value in fields[:FIELDS]]
-        if len(fields) > FIELDS:
-            self._view.truncated = True
+        else:
+            self.view.truncated |= at < end
+        return [(name, b"".join(lines).strip(b" \t")) for name, lines in fields], at
 
     # ---- multiparts
 
@@ -140,12 +131,13 @@ class _Reader:
         extents: list[tuple[int, int]] = []
         opened = -1
         for line_start, line_end, closes in self._delimiters(start, end, boundary):
-            if 0 <= opened < line_start:
-                extents.append((opened, _before_line_end(self._mime, opened, line_start)))
+            if 0 <= opened < line_start:  # the line break in front belongs to the delimiter
+                line_break = 2 if self._mime.endswith(b"\r\n", opened, line_start) else 1
+                extents.append((opened, line_start - line_break))
             if closes:
                 return extents
             if len(extents) >= PARTS:
-                self._view.truncated = True
+                self.view.truncated = True
                 return extents
             opened = line_end
         if opened >= 0:
@@ -158,7 +150,7 @@ class _Reader:
         at = start
         while (found := self._find_line(mark, at, end)) >= 0:
             if not self._candidates:
-                self._view.truncated = True
+                self.view.truncated = True
                 return
             self._candidates -= 1
             rest = found + len(mark)
@@ -184,9 +176,9 @@ class _Reader:
 
     # ---- content
 
-    def _show(self, part: _Part) -> None:
+    def show(self, part: _Part) -> None:
         """The first text of each kind that is not a file is what a reader sees; everything else is attached."""
-        view = self._view
+        view = self.view
         if not part.filename and not part.is_attachment:
             if part.kind == "text/plain" and view.text is None:
                 view.text = self._shown(part)
@@ -197,24 +189,15 @@ class _Reader:
         view.attachments.append(AttachedFile(part.filename, part.kind, self._size(part), part.content_id))
 
     def _shown(self, part: _Part) -> str:
+        decodings = {"base64": self._base64, "quoted-printable": self._quoted_printable}
         pieces, size = [], 0
-        for piece in self._content(part):
+        for piece in decodings.get(part.encoding, self._windows)(part):
             pieces.append(piece)
             size += len(piece)
             if size > TEXT_BYTES:
-                self._view.truncated = True
+                self.view.truncated = True
                 break
         return decode_charset(b"".join(pieces)[:TEXT_BYTES], part.codec)
-
-    def _content(self, part: _Part) -> Iterator[bytes]:
-        """What the part holds, decoded piece by piece."""
-        match part.encoding:
-            case "base64":
-                return self._base64(part)
-            case "quoted-printable":
-                return self._quoted_printable(part)
-            case _:
-                return self._windows(part)
 
     def _size(self, part: _Part) -> int:
         if part.encoding == "base64":  # by its characters: nothing is decoded
@@ -242,31 +225,11 @@ class _Reader:
         at = part.start
         while at < part.end:
             cut = min(at + _WINDOW, part.end)
-            if cut < part.end:  # between lines if there are any, else between two codes
-                cut = self._mime.rfind(b"\n", at, cut) + 1 or self._between_codes(at, cut)
+            if cut < part.end:  # between lines if there are any, else between two `=XX`
+                code = self._mime.rfind(b"=", max(cut - 2, at + 1), cut)
+                cut = self._mime.rfind(b"\n", at, cut) + 1 or (code if code >= 0 else cut)
             yield binascii.a2b_qp(self._mime[at:cut])
             at = cut
-
-    def _between_codes(self, at: int, cut: int) -> int:
-        """A place near `cut` that splits no `=XX`: a code begins at most two octets before it."""
-        code = self._mime.rfind(b"=", max(cut - 2, at + 1), cut)
-        return code if code >= 0 else cut
-
-
-def _unfolded(fields: list[tuple[str, list[bytes]]]) -> list[tuple[str, bytes]]:
-    return [(name, b"".join(lines).strip(b" \t")) for name, lines in fields]
-
-
-def _text(value: bytes) -> str:
-    return display_text(value.decode("utf-8", "replace"))
-
-
-def _before_line_end(mime: bytes, start: int, line: int) -> int:
-    """Where the content before a delimiter line ends: the line break in front belongs to the delimiter."""
-    for size, ending in ((2, b"\r\n"), (1, b"\n")):
-        if line - size >= start and mime.startswith(ending, line - size):
-            return line - size
-    return max(start, line)
 
 
 def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int) -> tuple[_Part, bytes | None]:
@@ -274,20 +237,20 @@ def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int
     first: dict[str, bytes] = {}
     for name, value in fields[:FIELDS]:
         first.setdefault(name.lower(), value)
-    content_type = read_parameters(first.get("content-type", b""))
-    disposition = read_parameters(first.get("content-disposition", b""))
-    content_id = first.get("content-id")
-    found = _MEDIA_TYPE.match(content_type.value)
-    kind = found[0] if found else usual if not content_type.value else "text/plain"  # RFC 2045 5.2
-    boundary = content_type.get("boundary", "").rstrip(" ").encode("utf-8", "replace")
+    content_type, parameters = read_parameters(first.get("content-type", b""))
+    disposition, placing = read_parameters(first.get("content-disposition", b""))
+    content_id = display_text(first.get("content-id", b"").decode("utf-8", "replace")).strip("<> ")
+    found = _MEDIA_TYPE.match(content_type)
+    kind = found[0] if found else usual if not content_type else "text/plain"  # RFC 2045 5.2
+    boundary = parameters.get("boundary", "").rstrip(" ").encode("utf-8", "replace")
     part = _Part(
         start=start,
         end=end,
         kind=kind,
-        codec=codec_of(content_type.get("charset", "utf-8").strip()) or "ascii",
+        codec=codec_of(parameters.get("charset", "utf-8").strip()) or "ascii",
         encoding=first.get("content-transfer-encoding", b"").strip().lower().decode("ascii", "replace"),
-        filename=display_text(disposition.get("filename", "") or content_type.get("name", "")),
-        is_attachment=disposition.value == "attachment",
-        content_id=None if content_id is None else _text(content_id).strip("<> "),
+        filename=display_text(placing.get("filename", "") or parameters.get("name", "")),
+        is_attachment=disposition == "attachment",
+        content_id=content_id if "content-id" in first else None,
     )
     return part, boundary if kind.startswith("multipart/") and 0 < len(boundary) <= 200 else None

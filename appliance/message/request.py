@@ -6,7 +6,6 @@ grow with the body and no faster; a large text or attachment is never copied who
 
 import hashlib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,16 +13,14 @@ from msgspec import UNSET
 
 from appliance.errors import invalid
 from appliance.message import limits
-from appliance.message.json_faults import STRING, explain, mask_escapes, repeated_key
+from appliance.message.json_faults import STRING, explain, mask_escapes, scan
 from appliance.message.schema import NullableSendRequest, SendRequest, leave_out_nulls
-from appliance.message.template import Variable
 
 _DECODER = msgspec.json.Decoder(SendRequest)
 _NULLABLE: msgspec.json.Decoder[SendRequest] = msgspec.json.Decoder(NullableSendRequest)
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _STRINGS = re.compile(STRING)
 _STRING_OR_COMMA = re.compile(STRING + rb"|,")
-_COMMA = ord(",")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
 _END = 2**63  # the first whole number that decode() no longer takes as an integer
 _BLOCK = 64 * 1024  # bytes or characters handled at once
@@ -33,24 +30,20 @@ def decode(body: bytes | bytearray) -> SendRequest:
     """Decode a body of any bytes; raises Refused, and nothing else, when it is no send request."""
     _check_number_of_values(body)
     try:
-        request = _decoded(body)
+        try:
+            request = _DECODER.decode(body)
+        except msgspec.ValidationError:
+            if b"null" not in body:
+                raise
+            request = _NULLABLE.decode(body)
     # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise explain(cause, body, SendRequest) from cause
     if _has_repeated_key(request, body):
-        raise repeated_key(body)
+        path = scan(body, len(body))[2]
+        raise invalid(path or "body", f"{'this' if path else 'a'} key occurs twice in one object")
     leave_out_nulls(request)
     return request
-
-
-def _decoded(body: bytes | bytearray) -> SendRequest:
-    """The request; only a body that needs it is decoded by the types that allow null."""
-    try:
-        return _DECODER.decode(body)
-    except msgspec.ValidationError:
-        if b"null" not in body:
-            raise
-    return _NULLABLE.decode(body)
 
 
 def _check_number_of_values(body: bytes | bytearray) -> None:
@@ -59,7 +52,7 @@ def _check_number_of_values(body: bytes | bytearray) -> None:
         return
     commas = strings = 0
     for token in _STRING_OR_COMMA.finditer(mask_escapes(body)):
-        if body[token.start()] == _COMMA:
+        if body[token.start()] == ord(","):
             commas += 1
         else:
             strings += 1
@@ -121,14 +114,10 @@ def fingerprint(request: SendRequest) -> bytes:
         for start in range(0, len(text), _BLOCK):
             digest.update(text[start : start + _BLOCK].encode("utf-8"))
     if slim.variables is not UNSET:
-        slim = msgspec.structs.replace(slim, variables=_comparable(slim.variables))
+        variables = dict(slim.variables)
+        for name, value in variables.items():  # an integer wherever an integer could have been given
+            if isinstance(value, float) and value.is_integer() and -_END <= value < _END:
+                variables[name] = int(value)
+        slim = msgspec.structs.replace(slim, variables=variables)
     digest.update(_ENCODER.encode(slim))
     return digest.digest()
-
-
-def _comparable(variables: Mapping[str, Variable]) -> dict[str, Variable]:
-    """The same variables, with a whole number as an integer wherever an integer could have been given for it."""
-    return {
-        name: int(value) if isinstance(value, float) and value.is_integer() and -_END <= value < _END else value
-        for name, value in variables.items()
-    }

@@ -23,45 +23,33 @@ _MEDIA_TYPE = rf"^{_TOKEN}/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|\"[ !#-\[\]-~]*\")
 _VARIABLE_NAME = {"minLength": 1, "maxLength": limits.VARIABLE_NAME_LENGTH, "pattern": LINE_PATTERN}
 
 
-def _meta(pattern: str | None = None, schema: Any = None, **options: Any) -> Meta:
-    """A field's bounds, which msgspec applies, and its description, examples and pattern, for the schema only."""
-    if pattern is not None:
-        schema = {"pattern": pattern, **(schema or {})}
-    return Meta(extra_json_schema=schema, **options)
+def _text(pattern: str, least: int | None, most: int | None, description: str | None = None, *examples: str) -> Meta:
+    """A string's bounds, which msgspec applies, and its pattern, description and examples, for the schema only."""
+    shown: Any = {"description": description, "examples": list(examples) or None}
+    return Meta(min_length=least, max_length=most, extra_json_schema={"pattern": pattern}, **shown)
 
 
-_MAILBOX: Any = {"min_length": 1, "max_length": limits.MAILBOX_LENGTH}
-Mailbox = Annotated[str, _meta(_ADDRESS, **_MAILBOX)]
+def _mailbox(description: str | None = None, *examples: str) -> Meta:
+    return _text(_ADDRESS, 1, limits.MAILBOX_LENGTH, description, *examples)
+
+
+Mailbox = Annotated[str, _mailbox()]
 Mailboxes = Mailbox | Annotated[list[Mailbox], Meta(max_length=limits.ADDRESS_ENTRIES)]
-Tag = Annotated[str, _meta("^[!-+\\--~](?:[ -+\\--~]*[!-+\\--~])?$", min_length=1, max_length=limits.TAG_LENGTH)]
-HeaderValue = Annotated[str, _meta(LINE_PATTERN, max_length=limits.HEADER_VALUE_LENGTH)]
+Tag = Annotated[str, _text("^[!-+\\--~](?:[ -+\\--~]*[!-+\\--~])?$", 1, limits.TAG_LENGTH)]
+HeaderValue = Annotated[str, _text(LINE_PATTERN, None, limits.HEADER_VALUE_LENGTH)]
 
-_FILENAME = _meta(
-    rf"^(?!\.\.?$|\s*$)[^{_CONTROLS}/\\]+$",
-    min_length=1,
-    max_length=limits.FILENAME_LENGTH,
-    description="File name without a path.",
-    examples=["invoice.pdf"],
+_FILENAME = _text(
+    rf"^(?!\.\.?$|\s*$)[^{_CONTROLS}/\\]+$", 1, limits.FILENAME_LENGTH, "File name without a path.", "invoice.pdf"
 )
-_CONTENT = _meta(
-    _BASE64,
-    schema={"contentEncoding": "base64"},
+_CONTENT = Meta(
+    extra_json_schema={"pattern": _BASE64, "contentEncoding": "base64"},
     description="The file, in standard base64; line breaks are skipped, and padding may be left out.",
     examples=["aGVsbG8="],
 )
-_CONTENT_TYPE = _meta(
-    _MEDIA_TYPE,
-    max_length=limits.CONTENT_TYPE_LENGTH,
-    description="Media type; by default it follows from the file name's extension.",
-    examples=["application/pdf"],
-)
-_CONTENT_ID = _meta(
-    "^[A-Za-z0-9._%+@-]+$",
-    min_length=1,
-    max_length=limits.CONTENT_ID_LENGTH,
-    description="Marks an inline image; the HTML refers to it as `cid:<content_id>`.",
-    examples=["logo"],
-)
+_TYPE_HELP = "Media type; by default it follows from the file name's extension."
+_CONTENT_TYPE = _text(_MEDIA_TYPE, None, limits.CONTENT_TYPE_LENGTH, _TYPE_HELP, "application/pdf")
+_ID_HELP = "Marks an inline image; the HTML refers to it as `cid:<content_id>`."
+_CONTENT_ID = _text("^[A-Za-z0-9._%+@-]+$", 1, limits.CONTENT_ID_LENGTH, _ID_HELP, "logo")
 
 
 class Attachment(Struct, forbid_unknown_fields=True):
@@ -73,12 +61,8 @@ class Attachment(Struct, forbid_unknown_fields=True):
     content_id: Annotated[str, _CONTENT_ID] | UnsetType = UNSET
 
 
-_SENDER = _meta(
-    _ADDRESS,
-    **_MAILBOX,
-    description="Sender, `a@b.c` or `Name <a@b.c>`; its domain is one the account has registered.",
-    examples=["Shop <orders@example.com>"],
-)
+_FROM_HELP = "Sender, `a@b.c` or `Name <a@b.c>`; its domain is one the account has registered."
+_SENDER = _mailbox(_FROM_HELP, "Shop <orders@example.com>")
 _TO = Meta(
     description="One address or a list. "
     f"The unique addresses across to, cc and bcc number at most {limits.RECIPIENTS}.",
@@ -87,27 +71,18 @@ _TO = Meta(
 _TO_LIST = Meta(min_length=1, max_length=limits.ADDRESS_ENTRIES)
 _CC = Meta(description="One address or a list.")
 _BCC = Meta(description="One address or a list; never written into the message.")
-_SUBJECT = _meta(
-    LINE_PATTERN,
-    max_length=limits.SUBJECT_LENGTH,
-    description="Required unless the template has one; given beside a template, it wins literally.",
-    examples=["Your order"],
-)
-_TEMPLATE = _meta(
-    "^[a-z0-9][a-z0-9_-]{0,63}$",
-    min_length=1,
-    max_length=limits.ALIAS_LENGTH,
-    description="Alias of a stored template; not together with text or html.",
-    examples=["order-shipped"],
-)
-_VARIABLES = _meta(
-    schema={"propertyNames": _VARIABLE_NAME},
+_SUBJECT_HELP = "Required unless the template has one; given beside a template, it wins literally."
+_SUBJECT = _text(LINE_PATTERN, None, limits.SUBJECT_LENGTH, _SUBJECT_HELP, "Your order")
+_TEMPLATE_HELP = "Alias of a stored template; not together with text or html."
+_TEMPLATE = _text("^[a-z0-9][a-z0-9_-]{0,63}$", 1, limits.ALIAS_LENGTH, _TEMPLATE_HELP, "order-shipped")
+_VARIABLES = Meta(
+    extra_json_schema={"propertyNames": _VARIABLE_NAME},
     max_length=limits.VARIABLES,
     description="Values for the template's `{{name}}` placeholders.",
     examples=[{"name": "Ada", "items": 3}],
 )
-_HEADERS = _meta(
-    schema={"propertyNames": {"pattern": "^[A-Za-z0-9-]{1,76}$"}},
+_HEADERS = Meta(
+    extra_json_schema={"propertyNames": {"pattern": "^[A-Za-z0-9-]{1,76}$"}},
     max_length=limits.HEADERS,
     description="Further headers of the message; names the service writes itself are refused.",
     examples=[{"List-Unsubscribe": "<https://example.com/unsubscribe>"}],
@@ -124,10 +99,10 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
     to: Annotated[Mailbox | Annotated[list[Mailbox], _TO_LIST], _TO]
     cc: Annotated[Mailboxes, _CC] | UnsetType = UNSET
     bcc: Annotated[Mailboxes, _BCC] | UnsetType = UNSET
-    reply_to: Annotated[str, _meta(_ADDRESS, **_MAILBOX, description="A single address.")] | UnsetType = UNSET
+    reply_to: Annotated[str, _mailbox("A single address.")] | UnsetType = UNSET
     subject: Annotated[str, _SUBJECT] | UnsetType = UNSET
-    text: Annotated[str, _meta(BODY_PATTERN, description="Plain-text body.")] | UnsetType = UNSET
-    html: Annotated[str, _meta(BODY_PATTERN, description="HTML body.")] | UnsetType = UNSET
+    text: Annotated[str, _text(BODY_PATTERN, None, None, "Plain-text body.")] | UnsetType = UNSET
+    html: Annotated[str, _text(BODY_PATTERN, None, None, "HTML body.")] | UnsetType = UNSET
     template: Annotated[str, _TEMPLATE] | UnsetType = UNSET
     variables: Annotated[dict[str, Variable], _VARIABLES] | UnsetType = UNSET
     headers: Annotated[dict[str, HeaderValue], _HEADERS] | UnsetType = UNSET
@@ -140,17 +115,11 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
 
 def _nullable(kind: type[Struct], **types: Any) -> type[Struct]:
     """The same struct, with null allowed for what need not be given; some fields may have another type."""
-    optional: list[tuple[str, Any, Any]] = [
+    nullable: list[tuple[str, Any, Any]] = [
         (each.name, types.get(each.name, each.type) | None, UNSET) for each in fields(kind) if not each.required
     ]
-    return msgspec.defstruct(
-        kind.__name__,
-        optional,
-        bases=(kind,),
-        namespace={"__doc__": kind.__doc__},
-        module=__name__,
-        forbid_unknown_fields=True,
-    )
+    same: Any = {"bases": (kind,), "namespace": {"__doc__": kind.__doc__}, "module": __name__}
+    return msgspec.defstruct(kind.__name__, nullable, forbid_unknown_fields=True, **same)
 
 
 NullableAttachment = _nullable(Attachment)
@@ -161,18 +130,12 @@ NullableSendRequest = _nullable(
 
 
 def leave_out_nulls(request: SendRequest) -> None:
-    """Turn every null of a decoded request into UNSET."""
     if type(request) is SendRequest:
         return
-    _unset_nulls(request)
-    for attachment in request.attachments or ():
-        _unset_nulls(attachment)
-
-
-def _unset_nulls(given: Struct) -> None:
-    for name in given.__struct_fields__:
-        if getattr(given, name) is None:
-            setattr(given, name, UNSET)
+    for given in (request, *(request.attachments or ())):
+        for name in given.__struct_fields__:
+            if getattr(given, name) is None:
+                setattr(given, name, UNSET)
 
 
 # ---- the schema

@@ -108,28 +108,21 @@ def write(
 ) -> bytes:
     """The message as it is sent on; `message_id` is ours, `secure` whether it came over TLS."""
     date = header_lines.date(now_seconds)
-    ascii_header = submission.data[: submission.header_end].isascii()
-    top = [_received(message_id, date, hostname, secure=secure, smtputf8=not ascii_header)]
-    missing = submission.missing
-    if b"date" in missing:
+    # The trace field, RFC 5321 4.4, without `from` and `for`: the client's address and login are not disclosed to
+    # recipients, and the log has them under the id. The protocols' names: RFC 3848, RFC 6531 4.3.
+    protocol = "ESMTP" if submission.data[: submission.header_end].isascii() else "UTF8SMTP"
+    by = f"Received: by {hostname} (appliance) with {protocol}{'SA' if secure else 'A'}"
+    top = [f"{by}\r\n id {message_id}; {date.removeprefix('Date: ')}"]
+    if b"date" in submission.missing:
         top.append(date)
-    if b"message-id" in missing:
+    if b"message-id" in submission.missing:
         top.append(f"Message-ID: <{message_id.removeprefix('msg_')}@{submission.sender.domain}>\r\n")
-    if b"mime-version" in missing:
+    if b"mime-version" in submission.missing:
         top.append("MIME-Version: 1.0\r\n")
     added = "".join(top).encode("ascii")
     if submission.header is None:
         return joined((added, submission.data))
     return joined((added, submission.header, memoryview(submission.data)[submission.header_end :]))
-
-
-def _received(message_id: str, date: str, hostname: str, *, secure: bool, smtputf8: bool) -> str:
-    """The trace field, RFC 5321 4.4, without `from` and `for`: the client's address and login are not disclosed to
-    recipients, and the log has them under the id. The protocols' names: RFC 3848, RFC 6531 4.3.
-    """
-    protocol = f"{'UTF8SMTP' if smtputf8 else 'ESMTP'}{'SA' if secure else 'A'}"
-    when = date.removeprefix("Date: ")
-    return f"Received: by {hostname} (appliance) with {protocol}\r\n id {message_id}; {when}"
 
 
 # ---- the envelope

@@ -99,22 +99,20 @@ def _check_characters(header: bytes) -> None:
 def _fault(header: bytes) -> Refused:
     """The refusal of a malformed header, by its first line at fault."""
     for number, line in enumerate(header.removesuffix(b"\r\n").split(b"\r\n"), start=1):
-        if reason := _fault_of_line(line, first=number == 1):
+        name, colon, _ = line.partition(b":")
+        reason = ""
+        if line[:1] in (b" ", b"\t"):
+            if number == 1:
+                reason = "begins with a space, and there is no field before it to continue"
+            elif not line.strip(b" \t"):
+                reason = "has nothing but spaces; an empty line between header and body is empty"
+        elif not colon:
+            reason = "is neither a field nor the continuation of one; an empty line goes between header and body"
+        elif not _NAME.fullmatch(name):
+            reason = "has a field name with a space or another character that names cannot have"
+        if reason:
             return invalid("header", f"line {number} {reason}")
     raise AssertionError("a header of good lines is a good header")
-
-
-def _fault_of_line(line: bytes, *, first: bool) -> str | None:
-    if line[:1] in (b" ", b"\t"):
-        if first:
-            return "begins with a space, and there is no field before it to continue"
-        return None if line.strip(b" \t") else "has nothing but spaces; an empty line between header and body is empty"
-    name, colon, _ = line.partition(b":")
-    if not colon:
-        return "is neither a field nor the continuation of one; an empty line goes between header and body"
-    return (
-        None if _NAME.fullmatch(name) else "has a field name with a space or another character that names cannot have"
-    )
 
 
 # ---- From
@@ -135,9 +133,17 @@ def _read_from(value: bytes) -> Address:
     if "=?" in bare:  # some readers decode it, and see another address
         raise invalid("From", "an address must not contain an encoded word")
     address = parse(bare, "From")
-    if not bare.isascii():
-        _check_domain_spelling(address)
-    return _shown(address, one_line(name)[: limits.DISPLAY_NAME_LENGTH].strip(" "))
+    written = address.spelling.rpartition("@")[2].lower()
+    # The message keeps its spelling, so the domain must mean the same without the mapping (UTS 46) of a parser.
+    if not written.isascii() and idna.decode(address.domain) != written:
+        raise invalid("From", "the domain holds characters that readers may read differently; write it plainly")
+    name = one_line(name)[: limits.DISPLAY_NAME_LENGTH].strip(" ")
+    if not name:
+        return address
+    shown = name
+    if _NEEDS_QUOTES.search(name):
+        shown = '"{}"'.format(name.replace("\\", "\\\\").replace('"', '\\"'))
+    return replace(address, name=name, text=f"{shown} <{address.spelling}>")
 
 
 _cached_from = lru_cache(_CACHED)(_read_from)
@@ -148,35 +154,12 @@ def _split(text: str) -> tuple[str, str]:
     if found := _BARE.fullmatch(text):
         return decode_words((found[2] or "")[1:-1]), found[1]
     if found := _NAMED.fullmatch(text):
-        _check_brackets(found[1])
-        return decode_words(_QUOTED.sub(_unquoted, found[1]).strip(" ")), found[2].strip(" ")
+        outside = _QUOTED.sub("", found[1])
+        # Beside a bracket some mail readers take a quoted text, which may hold an `@`, for an address of its own.
+        if outside != found[1] and ("[" in outside or "]" in outside):
+            raise invalid("From", _ONE)
+        name = _QUOTED.sub(lambda quoted: _ESCAPED.sub(r"\1", quoted[1]), found[1])
+        return decode_words(name.strip(" ")), found[2].strip(" ")
     if found := _TWICE.fullmatch(text):  # the address as its own name, without quotes: not allowed, and often seen
         return found[1], found[2]
     raise invalid("From", _ONE)
-
-
-def _check_brackets(name: str) -> None:
-    """Beside a bracket some mail readers take a quoted text, which may hold an `@`, for an address of its own."""
-    outside = _QUOTED.sub("", name)
-    if outside != name and ("[" in outside or "]" in outside):
-        raise invalid("From", _ONE)
-
-
-def _check_domain_spelling(address: Address) -> None:
-    """The message keeps its spelling, so the domain must mean the same without the mapping (UTS 46) of a parser."""
-    written = address.spelling.rpartition("@")[2].lower()
-    if not written.isascii() and idna.decode(address.domain) != written:
-        raise invalid("From", "the domain holds characters that readers may read differently; write it plainly")
-
-
-def _unquoted(quoted: re.Match[str]) -> str:
-    return _ESCAPED.sub(r"\1", quoted[1])
-
-
-def _shown(address: Address, name: str) -> Address:
-    if not name:
-        return address
-    if _NEEDS_QUOTES.search(name):
-        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-        return replace(address, name=name, text=f'"{escaped}" <{address.spelling}>')
-    return replace(address, name=name, text=f"{name} <{address.spelling}>")

@@ -7,14 +7,14 @@ goes on with letters, digits, `_`, `.` and `-`, 64 characters at most. A `{{` th
 import html
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message import limits
 from appliance.message.characters import BODY_PATTERN, fault_in_body, fault_in_line
+from appliance.model.mail import StoredTemplate
 
 ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would let a final newline through
 _PLACEHOLDER: Final = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}")
@@ -26,30 +26,7 @@ Text = Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})]
 Variable = Text | WholeNumber | float | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """One stored version of a template."""
-
-    alias: str
-    version: int
-    subject: str | None
-    text: str | None
-    html: str | None
-
-
-class Rendered(Struct, frozen=True, gc=False):
-    """A template that has been filled in."""
-
-    subject: str | None
-    text: str | None
-    html: str | None
-
-
-# ---- storing
-
-
 def placeholders(source: str) -> frozenset[str]:
-    """The names that this source needs a value for."""
     return frozenset(_PLACEHOLDER.findall(source))
 
 
@@ -82,24 +59,17 @@ def check_body(field: str, body: str) -> None:
         raise invalid(field, f"must not contain {fault}")
 
 
-# ---- filling in
-
-
 def check_variables(variables: Mapping[str, Variable]) -> None:
     """Refuse names and values that no template may be filled with."""
     if len(variables) > limits.VARIABLES:
         raise invalid("variables", f"at most {limits.VARIABLES} keys are allowed")
     for name, value in variables.items():
-        _check_name(name)
+        if not 1 <= len(name) <= limits.VARIABLE_NAME_LENGTH:
+            raise invalid("variables", f"a key has 1 to {limits.VARIABLE_NAME_LENGTH} characters")
+        if fault := fault_in_line(name):
+            raise invalid("variables", f"a key must not contain {fault}")
         if isinstance(value, str):
             check_body(f"variables.{name}", value)
-
-
-def _check_name(name: str) -> None:
-    if not 1 <= len(name) <= limits.VARIABLE_NAME_LENGTH:
-        raise invalid("variables", f"a key has 1 to {limits.VARIABLE_NAME_LENGTH} characters")
-    if fault := fault_in_line(name):
-        raise invalid("variables", f"a key must not contain {fault}")
 
 
 def written(value: Variable) -> str:
@@ -114,10 +84,13 @@ def written(value: Variable) -> str:
     return repr(value + 0.0).removesuffix(".0").replace("e-0", "e-")
 
 
-def render(template: Template, variables: Mapping[str, Variable], subject_override: str | None) -> Rendered:
-    """Fill in a template, each value once and never expanded again; a missing value is refused by its name.
+def render(
+    template: StoredTemplate, variables: Mapping[str, Variable], subject: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """Subject, text and HTML of a template that is filled in: each value once, and never expanded again.
 
-    A given subject wins and is taken literally. In the template's own, line breaks of a value are dropped.
+    A missing value is refused by its name. A given subject wins and is taken literally; in the template's own, line
+    breaks of a value are dropped.
     """
     check_variables(variables)
     values = {name: written(value) for name, value in variables.items()}
@@ -126,24 +99,12 @@ def render(template: Template, variables: Mapping[str, Variable], subject_overri
     # Counted before it is built: a thousand placeholders times a value of a megabyte is a gigabyte.
     if sum(map(len, text)) + sum(map(len, html_text)) > limits.MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, "template: filled in, it is larger than 10 MiB")
-    return Rendered(
-        subject=_subject(template, values) if subject_override is None else subject_override,
-        text=None if template.text is None else "".join(text),
-        html=None if template.html is None else "".join(html_text),
-    )
-
-
-def _subject(template: Template, values: Mapping[str, str]) -> str | None:
-    if template.subject is None:
-        return None
-    pieces = _pieces(template.subject, values, _in_one_line)
-    if sum(map(len, pieces)) > limits.SUBJECT_LENGTH:
-        raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
-    return "".join(pieces)
-
-
-def _in_one_line(value: str) -> str:
-    return value.translate(_LINE_BREAKS)
+    if subject is None and template.subject is not None:
+        pieces = _pieces(template.subject, values, lambda value: value.translate(_LINE_BREAKS))
+        if sum(map(len, pieces)) > limits.SUBJECT_LENGTH:
+            raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
+        subject = "".join(pieces)
+    return subject, template.text and "".join(text), template.html and "".join(html_text)
 
 
 def _pieces(source: str | None, values: Mapping[str, str], write: Callable[[str], str]) -> list[str]:

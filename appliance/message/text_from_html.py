@@ -27,15 +27,11 @@ _SCHEME: Final = re.compile(r"(?:https?|mailto|tel):", re.IGNORECASE)
 _LEFT_OUT: Final = {
     name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "title", "textarea", "template")
 }
-_NEW_LINE: Final = frozenset(
-    (
-        "address", "article", "aside", "center", "dd", "details", "dialog", "div", "dl", "dt", "fieldset", "figcaption",
-        "figure", "footer", "form", "header", "li", "main", "nav", "section", "summary", "tr",
-    )
-)  # fmt: skip
-_NEW_PARAGRAPH: Final = frozenset(
-    ("blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "table", "ul")
-)
+_NEW_LINE: Final = {
+    "address", "article", "aside", "center", "dd", "details", "dialog", "div", "dl", "dt", "fieldset", "figcaption",
+    "figure", "footer", "form", "header", "li", "main", "nav", "section", "summary", "tr",
+}  # fmt: skip
+_NEW_PARAGRAPH: Final = {"blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "table", "ul"}
 _LISTS: Final = 10  # levels that are indented
 
 
@@ -48,15 +44,12 @@ def text_from_html(markup: str) -> str | None:
     """The text of this HTML; None when there is none in it, or when it is over the limits."""
     if len(markup) > HTML_LENGTH or marks(markup) > MARKS:
         return None
-    page = _Page()
-    at = 0
-    while at < len(markup):
+    page, at, end = _Page(), 0, len(markup)
+    while at < end:
         start = markup.find("<", at)
-        if start < 0:
-            start = len(markup)
-        if start > at:
-            page.write(markup[at:start])
-        at = _after_mark(markup, start, page) if start < len(markup) else start
+        if start != at:
+            page.write(markup[at : start if start > 0 else end])
+        at = end if start < 0 else _after_mark(markup, start, page)
     text = "".join(page.written).strip()
     return None if not text or fault_in_body(text) else text
 
@@ -97,7 +90,6 @@ class _Page:
     _link_from: int = 0  # where in `written` its text begins
 
     def write(self, raw: str) -> None:
-        """A run of text."""
         text = _ENTITY.sub(_character, raw) if "&" in raw else raw
         if self._preformatted:
             self._put(text.replace("\r", "").strip("\n"))
@@ -129,9 +121,16 @@ class _Page:
         elif name in ("td", "th"):
             self._space = True
         if name in ("ul", "ol"):
-            self._list(name, closes=closes)
+            if not closes:
+                self._lists.append(0 if name == "ol" else None)
+            elif self._lists:
+                self._lists.pop()
         elif name == "li" and not closes:
-            self._item()
+            number = None
+            if self._lists and (last := self._lists[-1]) is not None:
+                number = self._lists[-1] = last + 1
+            indent = "  " * min(len(self._lists) - 1, _LISTS)
+            self._mark = indent + ("- " if number is None else f"{number}. ")
         elif name == "pre":
             self._preformatted = max(self._preformatted + (-1 if closes else 1), 0)
         elif name == "hr":
@@ -141,19 +140,6 @@ class _Page:
             self._anchor("" if closes else _value(_HREF, attributes))
         elif name == "img" and (words := " ".join(_value(_ALT, attributes).split())):
             self._put(words)
-
-    def _list(self, name: str, *, closes: bool) -> None:
-        if not closes:
-            self._lists.append(0 if name == "ol" else None)
-        elif self._lists:
-            self._lists.pop()
-
-    def _item(self) -> None:
-        number = None
-        if self._lists and (last := self._lists[-1]) is not None:
-            number = self._lists[-1] = last + 1
-        indent = "  " * min(len(self._lists) - 1, _LISTS)
-        self._mark = indent + ("- " if number is None else f"{number}. ")
 
     def _anchor(self, address: str) -> None:
         """Begin a link, or end it: then its address follows its text, unless it is that text."""
@@ -170,11 +156,8 @@ class _Page:
 
 
 def _value(attribute: re.Pattern[str], attributes: str) -> str:
-    """An attribute's value, or nothing."""
     found = attribute.search(attributes)
-    if found is None:
-        return ""
-    return _ENTITY.sub(_character, found[1] or found[2] or found[3] or "").strip()
+    return _ENTITY.sub(_character, found[1] or found[2] or found[3] or "").strip() if found else ""
 
 
 def _character(entity: re.Match[str]) -> str:

@@ -24,29 +24,21 @@ class LoginSession:
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """Which messages of an account are wanted; None: any.
-
-    `recipient` and `sender` are addresses, or domains when they have no `@` but in front, in lower case.
-    The domain of a recipient is in A-labels.
-    """
+    """Which messages of an account are wanted; None: any."""
 
     status: MessageStatus | None = None
     source: Source | None = None
-    recipient: str | None = None
-    sender: str | None = None
+    recipient: str | None = None  # an address, or a domain in A-labels if it has no `@` but in front; lower case
+    sender: str | None = None  # the same, its domain as written
     tag: str | None = None
 
 
 class ListedRecipient(Struct, frozen=True, gc=False):
-    """A recipient as a list of messages shows it."""
-
     email: str
     status: RecipientStatus
 
 
 class ListedMessage(Struct, frozen=True):
-    """A message as a list shows it, with the first of its recipients."""
-
     id: str
     status: MessageStatus
     source: Source
@@ -55,7 +47,7 @@ class ListedMessage(Struct, frozen=True):
     tags: tuple[str, ...]
     recipient_count: int
     created_at: int
-    recipients: tuple[ListedRecipient, ...]
+    recipients: tuple[ListedRecipient, ...]  # the first of them
 
 
 @dataclass(frozen=True, slots=True)

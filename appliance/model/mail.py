@@ -92,8 +92,6 @@ class Caller(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person who logs in to the dashboard."""
-
     id: str
     account_id: str
     account_name: str
@@ -155,8 +153,6 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One change of a balance."""
-
     id: str
     kind: LedgerKind
     amount: int
@@ -215,8 +211,6 @@ class StoredDkimKey:
 
 
 class NewRecipient(Struct, frozen=True, gc=False):
-    """One unique recipient of a message to be stored."""
-
     id: str
     address: str  # as the caller spelled it
     key: str  # lower case, A-labels: what suppression compares
@@ -274,8 +268,6 @@ class NewMessage(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """A recipient of a stored message."""
-
     id: str
     email: str
     status: RecipientStatus
@@ -289,8 +281,6 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A stored message with all its recipients."""
-
     id: str
     status: MessageStatus
     source: Source
@@ -325,8 +315,6 @@ class DueRecipient(Struct, frozen=True, gc=False):
 
 
 class Attempt(Struct, frozen=True, gc=False):
-    """One delivery attempt at one recipient, and the reply."""
-
     started_at: int
     finished_at: int
     smtp_code: int | None
@@ -382,8 +370,6 @@ class TriedRecipient:
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """All that is known of a message."""
-
     account_name: str
     message: Message
     recipients: tuple[TriedRecipient, ...]

@@ -7,15 +7,12 @@ from appliance.model.warmup import WarmupStatus
 
 @dataclass(frozen=True, slots=True)
 class WaitingMail:
-    """How much mail waits for a pool, or within it for one domain.
-
-    `due` is mail whose time has come, `deferred` is mail to be tried later.
-    """
+    """How much mail waits for a pool, or within it for one domain."""
 
     pool: str | None  # None: not looked up yet
     domain: str | None  # None: all of the pool
-    due: int
-    deferred: int
+    due: int  # its time has come
+    deferred: int  # to be tried later
     oldest_at: int  # acceptance of the oldest message
     next_attempt_at: int | None  # of what is deferred
 
@@ -52,8 +49,6 @@ class SlowedAccount:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The state of a pool in the running server."""
-
     pool: str
     in_use: int
     allowed: int

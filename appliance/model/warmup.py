@@ -34,8 +34,6 @@ def hourly_limit(settings: WarmupSettings, day: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class WarmupPace:
-    """The progress of the warm-up of one address at one pool."""
-
     pool: str
     source: str
     day: int
@@ -52,7 +50,16 @@ class WarmupPace:
         """
         if self.day_at <= now < self.day_at + DAY and self.hour_at <= now < self.hour_at + HOUR:
             return self
-        return self._on_day(now)._in_hour(now)
+        here = self
+        if now < here.day_at:  # the clock was ahead
+            here = replace(here, day_at=now)
+        elif now >= here.day_at + DAY:
+            begun = here.day_at + DAY if now < here.day_at + 2 * DAY else now
+            here = replace(here, day=here.day + (1 if here.sent else 0), day_at=begun, sent=0)
+        if now < here.hour_at:
+            return replace(here, hour_at=now, rested_at=min(here.rested_at, now + HOUR))
+        passed = (now - here.hour_at) // HOUR
+        return replace(here, hour_at=here.hour_at + passed * HOUR, used=0) if passed else here
 
     def room(self, settings: WarmupSettings, now: int) -> int | None:
         """How many recipients may go at this moment; None: as many as there are."""
@@ -94,24 +101,9 @@ class WarmupPace:
         most = hourly_limit(settings, here.day)
         if most is None or not (here.day or here.sent):
             return None
-        next_at = self.next_at(settings, now)
-        return WarmupStatus(
-            self.pool, self.source, here.day + 1, settings.days, most, here.used, next_at if next_at > now else None
-        )
-
-    def _on_day(self, now: int) -> "WarmupPace":
-        if now < self.day_at:  # the clock was ahead
-            return replace(self, day_at=now)
-        if now < self.day_at + DAY:
-            return self
-        begun = self.day_at + DAY if now < self.day_at + 2 * DAY else now
-        return replace(self, day=self.day + (1 if self.sent else 0), day_at=begun, sent=0)
-
-    def _in_hour(self, now: int) -> "WarmupPace":
-        if now < self.hour_at:
-            return replace(self, hour_at=now, rested_at=min(self.rested_at, now + HOUR))
-        passed = (now - self.hour_at) // HOUR
-        return replace(self, hour_at=self.hour_at + passed * HOUR, used=0) if passed else self
+        at = self.next_at(settings, now)
+        next_at = at if at > now else None
+        return WarmupStatus(self.pool, self.source, here.day + 1, settings.days, most, here.used, next_at)
 
     def _rest(self, most: int, now: int) -> int:
         """How long until a full burst is available: at most the time in which one accumulates."""

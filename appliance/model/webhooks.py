@@ -1,10 +1,21 @@
-"""Webhooks, their posts and the history of deliveries, as all packages know them: enums and frozen records."""
+"""Webhooks, their posts and the history of deliveries, as all packages know them: enums and frozen records.
+
+The JSON body of an event is made when the result is recorded, so all attempts post the same bytes. No I/O.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
+from appliance.model.mail import RecipientStatus
+from appliance.times import rfc3339
+
+EVENT_SUBJECT_CHARACTERS = 200  # of the subject in an event
+EVENT_RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
+PING_TYPE = "webhook.test"
+PING_SUBJECT = "Test event: your webhook works"
 EXCERPT_BYTES = 2048  # of a body in the history of deliveries, by the interface
 
 
@@ -14,6 +25,9 @@ class EventType(StrEnum):
     DELIVERED = "email.delivered"
     BOUNCED = "email.bounced"
     FAILED = "email.failed"
+
+
+EVENT_TYPES = {RecipientStatus(each.removeprefix("email.")): each.value for each in EventType}
 
 
 class Trigger(StrEnum):
@@ -34,8 +48,6 @@ class PostStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The webhook of an account."""
-
     id: str
     account_id: str
     url: str
@@ -60,8 +72,6 @@ class WebhookOptions:
 
 @dataclass(frozen=True, slots=True)
 class SealedSecret:
-    """A signing secret as it is stored."""
-
     sealed: bytes = field(repr=False)
     hint: str
 
@@ -97,8 +107,6 @@ class Lane(Struct, frozen=True, order=True, gc=False):
 
 
 class DuePost(Struct, frozen=True, gc=False):
-    """A post whose next attempt is due."""
-
     lane: Lane
     id: str
     attempt: int  # how many there were
@@ -109,8 +117,6 @@ class DuePost(Struct, frozen=True, gc=False):
 
 
 class PostResult(Struct, frozen=True, gc=False):
-    """The result of one attempt."""
-
     post: DuePost
     status: PostStatus
     url: str
@@ -128,3 +134,59 @@ def excerpt(body: bytes) -> str:
     if len(body) >= EXCERPT_BYTES:  # perhaps cut within a character
         text = text.removesuffix("\ufffd")
     return text.encode()[:EXCERPT_BYTES].decode("utf-8", "ignore")
+
+
+# ---- the body of an event
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class _Data(Struct, gc=False):
+    """The data of one recipient; what is unset is left out."""
+
+    email_id: str | UnsetType
+    recipient_id: str | UnsetType
+    to: str | UnsetType
+    sender: str | UnsetType = msgspec.field(name="from")
+    subject: str | UnsetType
+    smtp_code: int | UnsetType
+    smtp_response: str | UnsetType
+    test: bool | UnsetType = UNSET
+
+
+class _Envelope(Struct, gc=False):
+    id: str
+    type: str
+    created_at: str
+    data: _Data
+
+
+def envelope(
+    event_id: str,
+    status: RecipientStatus,
+    created_at: int,
+    *,
+    email_id: str,
+    recipient_id: str,
+    to: str,
+    envelope_from: str,
+    subject: str,
+    smtp_code: int | None,
+    smtp_response: str | None,
+) -> bytes:
+    """The JSON body of a recipient's final result; empty fields are left out."""
+    data = _Data(
+        email_id or UNSET,
+        recipient_id or UNSET,
+        to or UNSET,
+        envelope_from or UNSET,
+        subject[:EVENT_SUBJECT_CHARACTERS] or UNSET,
+        UNSET if smtp_code is None else smtp_code,
+        (smtp_response or "")[:EVENT_RESPONSE_CHARACTERS] or UNSET,
+    )
+    return _ENCODER.encode(_Envelope(event_id, EVENT_TYPES[status], rfc3339(created_at), data))
+
+
+def ping_envelope(event_id: str, created_at: int) -> bytes:
+    data = _Data(UNSET, UNSET, UNSET, UNSET, PING_SUBJECT, UNSET, UNSET, test=True)
+    return _ENCODER.encode(_Envelope(event_id, PING_TYPE, rfc3339(created_at), data))

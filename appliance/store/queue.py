@@ -15,8 +15,8 @@ from itertools import chain
 import apsw
 from msgspec.structs import astuple
 
-from appliance.model.events import EVENT_TYPES, envelope
 from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, Outcome, RecipientStatus
+from appliance.model.webhooks import EVENT_TYPES, envelope
 from appliance.outside import Outside
 from appliance.store.accounts import write_ledger
 from appliance.store.engine import StorePart

@@ -13,8 +13,17 @@ import apsw
 
 from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused
-from appliance.model.events import PING_TYPE, ping_envelope
-from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger, Webhook, WebhookDelivery
+from appliance.model.webhooks import (
+    PING_TYPE,
+    DuePost,
+    Lane,
+    PostResult,
+    PostStatus,
+    Trigger,
+    Webhook,
+    WebhookDelivery,
+    ping_envelope,
+)
 from appliance.outside import Outside
 from appliance.store.engine import StorePart
 from appliance.store.sql import NEWEST, Many, Row, one, rows, run

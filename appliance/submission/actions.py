@@ -1,35 +1,34 @@
 """What passes between the SMTP protocol and the rest of the program: phases, actions, and the questions it asks."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
+from appliance.errors import Refused
+from appliance.message.addresses import Address
 from appliance.model.mail import Caller
 from appliance.submission.authentication import Login
-
-
-class Backend(Protocol):
-    """What the protocol asks of the rest of the program; each call returns at once."""
-
-    def caller(self, login: Login) -> Caller | None:
-        """The credential's account; None for a login that is wrong or no longer valid."""
-
-    def admit(self, caller: Caller) -> bool:
-        """Count this connection for the caller's credential; False when that has too many."""
-
-    def check(self, caller: Caller) -> None:
-        """Raise Refused for a caller that may not send a message at this time."""
+from appliance.submission.replies import Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class StartTls:
-    """Do the TLS handshake; then call `secured`."""
+class Backend:
+    """What the protocol and its driver ask of the rest of the program; the first three return at once."""
+
+    caller: Callable[[Login], Caller | None]  # the credential's account; None: the login is wrong or no longer valid
+    admit: Callable[[Caller], bool]  # counts this connection for the caller's credential; False: that has too many
+    check: Callable[[Caller], None]  # raises Refused for a caller that may not send a message at this time
+    submit: Callable[["Submit"], Awaitable[str]]  # the id of the stored message; raises Refused
+    wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
+    parse_recipient: Callable[["ParseRecipient"], Awaitable[Address | Rejected | Refused]]
 
 
-@dataclass(frozen=True, slots=True)
-class WrongLogin:
-    """Count the failed login, and wait; then call `login_failed`."""
+class PlainAction(Enum):
+    """An action without further data."""
+
+    START_TLS = auto()  # do the TLS handshake; then call `secured`
+    WRONG_LOGIN = auto()  # count the failed login, and wait; then call `login_failed`
+    YIELD = auto()  # let other connections have the event loop; then call `resume`
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,7 @@ class ParseRecipient:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Yield:
-    """Let other connections have the event loop; then call `resume`."""
-
-
-Action = StartTls | WrongLogin | Submit | ParseRecipient | Yield
+Action = PlainAction | Submit | ParseRecipient
 
 
 class Phase(Enum):

@@ -4,7 +4,6 @@ An exchange ends in a `Login` or raises `Rejected`. Whether the login is right i
 only its SHA-256 leaves this module, which is also all that the store has.
 """
 
-import binascii
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -17,8 +16,6 @@ from appliance.submission.replies import Rejected
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a client has authenticated with."""
-
     username: str
     password_sha256: bytes
 
@@ -31,10 +28,9 @@ def begin(argument: str) -> tuple[AuthExchange, bytes | Login]:
     name, _, response = argument.partition(" ")
     if not name or " " in response:
         raise Rejected(replies.SYNTAX_AUTH)
-    mechanism = _MECHANISMS.get(name.upper())
-    if mechanism is None:
+    if name.upper() not in _MECHANISMS:
         raise Rejected(replies.MECHANISM_UNKNOWN)
-    exchange = mechanism()
+    exchange = _MECHANISMS[name.upper()]()
     challenge = next(exchange)
     return exchange, respond(exchange, response) if response else challenge
 
@@ -44,7 +40,11 @@ def respond(exchange: AuthExchange, response: str) -> bytes | Login:
     if response == "*":
         raise Rejected(replies.LOGIN_ABORTED)
     try:
-        return exchange.send(_decoded(response))
+        # A single `=` is an empty response, RFC 4954 4.
+        encoded = b"" if response == "=" else response.encode("ascii")
+        return exchange.send(pybase64.b64decode(encoded, validate=True).decode("utf-8"))
+    except ValueError:  # binascii.Error is one
+        raise Rejected(replies.LOGIN_UNREADABLE) from None
     except StopIteration as ended:
         login: Login = ended.value
         return login
@@ -62,15 +62,6 @@ def _login() -> AuthExchange:
     username = yield replies.ASK_USERNAME
     password = yield replies.ASK_PASSWORD
     return Login(username, sha256(password))
-
-
-def _decoded(text: str) -> str:
-    if text == "=":  # an empty response, RFC 4954 4
-        return ""
-    try:
-        return pybase64.b64decode(text.encode("ascii"), validate=True).decode("utf-8")
-    except (binascii.Error, ValueError):
-        raise Rejected(replies.LOGIN_UNREADABLE) from None
 
 
 _MECHANISMS: dict[str, Callable[[], AuthExchange]] = {"PLAIN": _plain, "LOGIN": _login}

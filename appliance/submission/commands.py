@@ -5,12 +5,10 @@ ends the session, because where such a client's next command begins would be a g
 """
 
 import re
-from typing import NamedTuple
 
 from appliance.errors import Refused
 from appliance.message import addresses
 from appliance.message.addresses import Address
-from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.submission import limits, replies
 from appliance.submission.replies import Rejected
@@ -24,8 +22,6 @@ _CHUNK = re.compile(r"([0-9]{1,20})(?: (LAST))?", re.IGNORECASE)
 
 class InputBuffer:
     """What a client has sent and the protocol has not read yet. An overlong line is dropped while it arrives."""
-
-    __slots__ = ("_data", "_skipped")
 
     def __init__(self) -> None:
         self._data = b""
@@ -69,21 +65,8 @@ class InputBuffer:
         return limits.MAIL_LINE if verb == b"MAIL " else limits.COMMAND_LINE
 
 
-class Command(NamedTuple):
-    """A verb in upper case, and what followed the first space."""
-
-    verb: str
-    argument: str
-
-
-class EnvelopePath(NamedTuple):
-    """The argument of MAIL or RCPT: the address without its brackets, and parameters, names in upper case."""
-
-    address: str
-    parameters: dict[str, str | None]
-
-
-def parse(line: bytes) -> Command:
+def parse(line: bytes) -> tuple[str, str]:
+    """The verb in upper case, and what follows the first space."""
     # RFC 5321 4.1.1: trailing white space is not significant; a tab is a control character all the same.
     line = line.rstrip(b" ")
     if _CONTROLS.search(line):
@@ -95,51 +78,42 @@ def parse(line: bytes) -> Command:
     verb, _, argument = text.partition(" ")
     if not verb.isascii():
         raise Rejected(replies.NOT_TEXT)
-    return Command(verb.upper(), argument)
+    return verb.upper(), argument
 
 
-def no_argument(argument: str) -> None:
-    if argument:
-        raise Rejected(replies.SYNTAX_NOTHING)
-
-
-def mail_path(argument: str) -> EnvelopePath:
-    """The argument of MAIL, its parameters checked."""
-    path = _path(argument, "FROM:")
-    if path is None:
-        raise Rejected(replies.SYNTAX_MAIL)
-    for name, value in path.parameters.items():
+def mail_path(argument: str) -> tuple[str, dict[str, str | None]]:
+    """The address of MAIL without its brackets, and its checked parameters, names in upper case."""
+    address, parameters = _path(argument, "FROM:", replies.SYNTAX_MAIL)
+    for name, value in parameters.items():
         _check_parameter(name, value)
-    return path
+    return address, parameters
 
 
-def rcpt_path(argument: str) -> EnvelopePath:
-    """The argument of RCPT, which has no parameters here."""
-    path = _path(argument, "TO:")
-    if path is None or not path.address:
+def rcpt_path(argument: str) -> str:
+    """The address of RCPT, which has no parameters here."""
+    address, parameters = _path(argument, "TO:", replies.SYNTAX_RCPT)
+    if not address:
         raise Rejected(replies.SYNTAX_RCPT)
-    if path.parameters:
+    if parameters:
         raise Rejected(replies.NO_SUCH_PARAMETER)
-    return path
+    return address
 
 
-def _path(argument: str, keyword: str) -> EnvelopePath | None:
+def _path(argument: str, keyword: str, syntax: bytes) -> tuple[str, dict[str, str | None]]:
     """`FROM:<a@b> SIZE=5` parsed; many clients put a space after the colon, and none may leave out the brackets."""
-    if argument[: len(keyword)].upper() != keyword:
-        return None
-    match = _PATH.fullmatch(argument, len(keyword))
+    match = _PATH.fullmatch(argument, len(keyword)) if argument[: len(keyword)].upper() == keyword else None
     if match is None:
-        return None
+        raise Rejected(syntax)
     parameters: dict[str, str | None] = {}
     for word in (match[2] or "").split():
         parameter = _ESMTP_PARAMETER.fullmatch(word)
         if parameter is None:
-            return None
+            raise Rejected(syntax)
         # An equal duplicate is accepted: smtplib adds SMTPUTF8 and BODY to those it was given already.
         name, value = parameter[1].upper(), parameter[2]
         if (parameters.setdefault(name, value) or "").upper() != (value or "").upper():
-            return None
-    return EnvelopePath(match[1], parameters)
+            raise Rejected(syntax)
+    return match[1], parameters
 
 
 def _check_parameter(name: str, value: str | None) -> None:
@@ -170,24 +144,12 @@ def chunk(argument: str) -> tuple[int, bool]:
     return size, match[2] is not None
 
 
-def parse_sender(text: str) -> Address:
-    return _parse_address(text, "MAIL FROM", "553 5.1.7")
-
-
-def parse_recipient(text: str) -> Address:
-    return _parse_address(text, "RCPT TO", "553 5.1.3")
-
-
-def _parse_address(text: str, field: str, code: str) -> Address:
+def parse_address(text: str, field: str = "RCPT TO") -> Address:
     """An address of the envelope, by the same parser as those of the HTTP API."""
+    code = "553 5.1.3" if field == "RCPT TO" else "553 5.1.7"
     if " " in text:
         raise Rejected(replies.reply(code, f"{field}: an address must not contain a space"))
     try:
         return addresses.parse(text, field)
     except Refused as refused:
         raise Rejected(replies.reply(code, refused.text)) from None
-
-
-def is_costly(address: str) -> bool:
-    """Whether parsing it would block the event loop for too long."""
-    return of_address(address) > limits.ADDRESS_COST

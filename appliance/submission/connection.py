@@ -12,9 +12,7 @@ own Trio task (`run`), which nothing but the end of the program cancels.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 
 import trio
@@ -23,12 +21,10 @@ from aiosmtpd.smtp import SMTP
 
 from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, Refused
-from appliance.message.addresses import Address
 from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
-from appliance.submission.actions import Action, ParseRecipient, Phase, StartTls, Submit, WrongLogin, Yield
+from appliance.submission.actions import Action, ParseRecipient, Phase, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
-from appliance.submission.replies import Rejected
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import REFUSALS
 from appliance.tls.certificate import Certificate
@@ -36,15 +32,6 @@ from appliance.tls.certificate import Certificate
 _TLS_TIMEOUTS = {"ssl_handshake_timeout": limits.TLS_HANDSHAKE, "ssl_shutdown_timeout": limits.TLS_SHUTDOWN}
 
 log = get_logger("submission")
-
-
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """The work that a session has done by the rest of the program."""
-
-    submit: Callable[[Submit], Awaitable[str]]  # the id of the stored message; raises Refused
-    wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
-    parse_recipient: Callable[[ParseRecipient], Awaitable[Address]]  # raises Rejected or Refused
 
 
 class SmtpSession(SMTP):
@@ -55,7 +42,6 @@ class SmtpSession(SMTP):
         loop: asyncio.AbstractEventLoop,
         protocol: SmtpProtocol,
         *,
-        callbacks: Callbacks,
         settings: SmtpSettings,
         certificate: Certificate,
         table: "ConnectionTable[SmtpSession]",
@@ -64,7 +50,6 @@ class SmtpSession(SMTP):
         self.loop = loop
         self.transport: asyncio.Transport | None = None
         self._protocol = protocol
-        self._callbacks = callbacks
         self._settings = settings
         self._certificate = certificate
         self._table = table
@@ -89,7 +74,6 @@ class SmtpSession(SMTP):
         if self._phase is Phase.OVER:  # the program has begun to stop meanwhile
             transport.abort()
             return
-        self._protocol.greet()
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -99,8 +83,8 @@ class SmtpSession(SMTP):
             action = self._protocol.receive(data)
         except Exception:
             self._fail()
-            return
-        self._begin(action)
+        else:
+            self._begin(action)
 
     def eof_received(self) -> bool:
         """Keep the transport open for a reply that the client still waits for; TLS cannot."""
@@ -168,16 +152,13 @@ class SmtpSession(SMTP):
         if self._blocked:
             if now >= self._due and self.transport is not None:
                 self.transport.abort()
-        elif now >= self._due or self._is_slow(now):
+            return
+        content, seconds = self._protocol.content, now - self._phase_began - limits.SLOW_START
+        is_slow = self._phase is Phase.CONTENT and content and content.size < limits.MIN_CONTENT_RATE * seconds
+        if now >= self._due or is_slow:
             self._end(replies.TOO_SLOW)
         elif self._phase is Phase.COMMAND and now >= self._began + self._settings.session_timeout:
             self._end(replies.SESSION_OVER)
-
-    def _is_slow(self, now: float) -> bool:
-        content = self._protocol.content
-        if self._phase is not Phase.CONTENT or content is None:
-            return False
-        return content.size < limits.MIN_CONTENT_RATE * (now - self._phase_began - limits.SLOW_START)
 
     # ---- actions
 
@@ -185,11 +166,14 @@ class SmtpSession(SMTP):
         try:
             if isinstance(action, Submit):
                 self._protocol.submitted(await self._submit(action))
-            elif isinstance(action, WrongLogin):
-                await self._wrong_login()
             elif isinstance(action, ParseRecipient):
-                self._protocol.recipient_parsed(await self._parse_recipient(action))
-            elif isinstance(action, Yield):
+                self._protocol.recipient_parsed(await self._protocol.backend.parse_recipient(action))
+            elif action is PlainAction.WRONG_LOGIN:
+                refused = await self._protocol.backend.wrong_login(self._address)
+                REFUSALS.add(("smtp", Code.UNAUTHORIZED))
+                log.info("login failed", client=self._address)
+                self._protocol.login_failed(too_many=refused.retry_after is not None)
+            elif action is PlainAction.YIELD:
                 await trio.sleep(limits.TURN_PAUSE)
                 self._protocol.resume()
             elif not await self._start_tls():
@@ -205,7 +189,7 @@ class SmtpSession(SMTP):
 
     async def _submit(self, message: Submit) -> str | Refused | None:
         try:
-            return await self._callbacks.submit(message)
+            return await self._protocol.backend.submit(message)
         except Refused as refused:
             REFUSALS.add(("smtp", refused.code))
             # Only faults of ours are logged: what is wrong with a message may quote it.
@@ -216,18 +200,6 @@ class SmtpSession(SMTP):
             REFUSALS.add(("smtp", Code.INTERNAL_ERROR))
             log.exception("message failed", client=self._address)
             return None
-
-    async def _wrong_login(self) -> None:
-        refused = await self._callbacks.wrong_login(self._address)
-        REFUSALS.add(("smtp", Code.UNAUTHORIZED))
-        log.info("login failed", client=self._address)
-        self._protocol.login_failed(too_many=refused.retry_after is not None)
-
-    async def _parse_recipient(self, action: ParseRecipient) -> Address | Rejected | Refused:
-        try:
-            return await self._callbacks.parse_recipient(action)
-        except (Rejected, Refused) as refused:
-            return refused
 
     async def _start_tls(self) -> bool:
         """Do the TLS handshake after STARTTLS; the transport reads nothing until it is done."""
@@ -252,14 +224,14 @@ class SmtpSession(SMTP):
 
     def _begin(self, action: Action | None) -> None:
         """Write the replies, and hand the action, if any, to `run`."""
-        if isinstance(action, StartTls):
+        if action is PlainAction.START_TLS:
             # Before the client can read the reply: what it sends next is for TLS to read.
             self._pause()
         self._flush()
         if action is not None:
             self._action = action
             self._wakeup.set()
-        elif self._phase is Phase.ACTION and self._protocol.waiting > limits.READ_AHEAD:
+        elif self._phase is Phase.ACTION and len(self._protocol.input) > limits.READ_AHEAD:
             self._pause()
 
     def _flush(self) -> None:

@@ -9,6 +9,7 @@ from itertools import chain
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.message.characters import joined, replaced
+from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
 from appliance.model.mail import Caller
 from appliance.net.memory_budget import MemoryBudget
@@ -97,31 +98,26 @@ class ChunkedContent:
 class IncomingTransaction:
     """From MAIL to the end of the message: its envelope, and the memory taken for its content."""
 
-    __slots__ = ("_budget", "_rcpts", "_taken", "_utf8", "caller", "chunks", "recipients", "sender")
-
-    def __init__(self, backend: Backend, caller: Caller, path: commands.EnvelopePath, budget: MemoryBudget) -> None:
+    def __init__(self, backend: Backend, caller: Caller, sender: str, budget: MemoryBudget, *, utf8: bool) -> None:
+        if not sender:
+            raise Rejected(replies.NULL_SENDER)
+        try:
+            backend.check(caller)
+        except Refused as refused:
+            raise Rejected(replies.refusal(refused)) from None
+        address = commands.parse_address(sender, "MAIL FROM")
+        if not (utf8 or sender.isascii()):
+            raise Rejected(replies.NEEDS_SMTPUTF8)
+        if address.domain not in caller.domains:
+            raise Rejected(replies.FOREIGN_SENDER)
         self.caller = caller
-        self._utf8 = "SMTPUTF8" in path.parameters
-        self.sender = self._checked_sender(backend, path.address)
+        self.sender = address.wire
+        self._utf8 = utf8
         self.recipients: dict[str, str] = {}  # normalized: as spelled by the client
         self.chunks: ChunkedContent | None = None
         self._rcpts = 0  # RCPT commands, accepted or not
         self._budget = budget
         self._taken = 0
-
-    def _checked_sender(self, backend: Backend, text: str) -> str:
-        if not text:
-            raise Rejected(replies.NULL_SENDER)
-        try:
-            backend.check(self.caller)
-        except Refused as refused:
-            raise Rejected(replies.refusal(refused)) from None
-        sender = commands.parse_sender(text)
-        if not (self._utf8 or text.isascii()):
-            raise Rejected(replies.NEEDS_SMTPUTF8)
-        if sender.domain not in self.caller.domains:
-            raise Rejected(replies.FOREIGN_SENDER)
-        return sender.wire
 
     def rcpt(self, argument: str) -> bytes | ParseRecipient:
         """The reply to an RCPT, or what has to be done for it first."""
@@ -130,14 +126,11 @@ class IncomingTransaction:
         self._rcpts += 1
         if self._rcpts > limits.RCPT_COMMANDS:
             raise Rejected(replies.TOO_MUCH_JUNK, final=True)
-        text = commands.rcpt_path(argument).address
+        text = commands.rcpt_path(argument)
         if not (self._utf8 or text.isascii()):
             raise Rejected(replies.NEEDS_SMTPUTF8)
-        if commands.is_costly(text):
-            return self._costly_recipient(text)
-        return self.add_recipient(commands.parse_recipient(text))
-
-    def _costly_recipient(self, text: str) -> bytes | ParseRecipient:
+        if of_address(text) <= limits.ADDRESS_COST:
+            return self.add_recipient(commands.parse_address(text))
         if len(self.recipients) < RECIPIENTS:
             return ParseRecipient(self.caller.account_id, text)
         return replies.RECIPIENT_OK if text in self.recipients.values() else replies.TOO_MANY_RECIPIENTS

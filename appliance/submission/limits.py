@@ -1,9 +1,8 @@
-"""What a submitting client must stay within: each number with its unit and origin, and the count of its mistakes."""
+"""What a submitting client must stay within: each number with its unit and origin."""
 
 from typing import Final
 
 from appliance.message.limits import MESSAGE_SIZE
-from appliance.submission import replies
 
 # Command lines, in octets with their CRLF.
 COMMAND_LINE: Final = 512  # RFC 5321 4.5.3.1.4
@@ -37,26 +36,3 @@ TLS_SHUTDOWN: Final = 2.0  # for the client's close_notify
 WRITE_TIMEOUT: Final = 30.0  # for a client that does not read its replies
 REPLY_LINGER: Final = 2.0  # after the last reply, during which input is read so that no reset destroys the reply
 STOPPING_LINGER: Final = 0.3  # the same while the program is shutting down
-
-
-class MistakeCount:
-    """Errors and junk commands of one client; an accepted message clears both.
-
-    As Postfix's smtpd_hard_error_limit and smtpd_junk_command_limit.
-    """
-
-    __slots__ = ("_errors", "_junk")
-
-    def __init__(self) -> None:
-        self._errors = self._junk = 0
-
-    def add(self, reply: bytes) -> bytes | None:
-        """Count the command answered by `reply`; the reply that ends the session if it was one too many."""
-        if reply.startswith(b"5"):
-            self._errors += 1
-            return replies.TOO_MANY_ERRORS if self._errors >= MAX_ERRORS else None
-        self._junk += 1
-        return replies.TOO_MUCH_JUNK if self._junk >= MAX_JUNK_COMMANDS else None
-
-    def clear(self) -> None:
-        self._errors = self._junk = 0

@@ -10,17 +10,17 @@ that is done; and up to `limits.COMMANDS_PER_TURN` of them, so that one client d
     ACTION   not read                        its result, which the driver reports: COMMAND
     OVER     not read                        nothing: the last reply is written, and the connection closes
 
-The parts: `commands` parses lines, `authentication` runs an AUTH exchange, `content` holds the transaction, and
-`limits.MistakeCount` decides when a client has made too many mistakes.
+The parts: `commands` parses lines, `authentication` runs an AUTH exchange, `content` holds the transaction.
 """
 
 from collections.abc import Callable
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
+from appliance.message.cost import of_address
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import authentication, commands, limits, replies
-from appliance.submission.actions import Action, Backend, Phase, StartTls, Submit, WrongLogin, Yield
+from appliance.submission.actions import Action, Backend, Phase, PlainAction, Submit
 from appliance.submission.authentication import AuthExchange, Login
 from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
 from appliance.submission.replies import Rejected
@@ -34,17 +34,17 @@ class SmtpProtocol:
     def __init__(
         self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool, plaintext_login: bool
     ) -> None:
-        self.out: list[bytes] = []
+        self.out = [replies.reply("220", f"{hostname} ESMTP")]
         self.phase = Phase.COMMAND
         self.stopping = False
         self.quit = False  # the client has said QUIT
         self.content: DataContent | ChunkedContent | None = None  # that is being read
         self._hostname = hostname
-        self._backend = backend
+        self.backend = backend
         self._budget = budget
         self._plaintext_login = plaintext_login
-        self._input = commands.InputBuffer()
-        self._mistakes = limits.MistakeCount()
+        self.input = commands.InputBuffer()
+        self._errors = self._junk = 0  # since the last accepted message
         self._login_failures = 0
         self._turn = 0  # commands read in this turn
         self._transaction: IncomingTransaction | None = None
@@ -53,6 +53,7 @@ class SmtpProtocol:
     def _reset(self, *, secure: bool) -> None:
         """Forget what the client has said (RFC 3207 4.2)."""
         self.secure = secure
+        self._may_login = secure or self._plaintext_login
         self._greeted = self._extended = False  # by HELO or EHLO; by EHLO
         self._login: Login | None = None
         self._exchange: AuthExchange | None = None  # whose challenge the client has to answer
@@ -60,19 +61,10 @@ class SmtpProtocol:
 
     # ---- called by the driver
 
-    def greet(self) -> None:
-        self.out.append(replies.reply("220", f"{self._hostname} ESMTP"))
-
-    @property
-    def waiting(self) -> int:
-        """Octets that have come and were not read yet."""
-        return len(self._input)
-
     def receive(self, data: bytes) -> Action | None:
-        """Take what has come, and read as far as possible."""
         if self.phase is Phase.OVER:
             return None
-        self._input.feed(data)
+        self.input.feed(data)
         return self.proceed()
 
     def proceed(self) -> Action | None:
@@ -96,9 +88,8 @@ class SmtpProtocol:
             self.close()
 
     def close(self) -> None:
-        """Read and answer nothing more."""
         self.phase = Phase.OVER
-        self._input.take()
+        self.input.take()
         self._end_transaction()
 
     # ---- results of actions
@@ -134,7 +125,7 @@ class SmtpProtocol:
         self._end_transaction()
         self.resume()
         if isinstance(result, str):
-            self._mistakes.clear()
+            self._errors = self._junk = 0
             self.out.append(replies.queued(result))
         elif result is not None:
             self._counted(replies.refusal(result))
@@ -146,59 +137,58 @@ class SmtpProtocol:
     def _read(self) -> Action | None:
         self._turn = 0
         action: Action | None = None
-        while self._input and action is None:
+        while self.input and action is None:
+            takes_commands = self.phase is Phase.COMMAND and (not self.stopping or self._is_between_chunks())
             if self.phase is Phase.CONTENT:
                 action = self._read_content()
-            elif not self._can_read_line():
+            elif not (takes_commands and self.input.has_line(auth=self._exchange is not None)):
                 break
             elif self._turn >= limits.COMMANDS_PER_TURN:
-                action = Yield()
+                action = PlainAction.YIELD
             else:
                 self._turn += 1
                 action = self._read_line()
         return action
 
-    def _can_read_line(self) -> bool:
-        if self.phase is not Phase.COMMAND or (self.stopping and not self._is_between_chunks()):
-            return False
-        return self._input.has_line(auth=self._exchange is not None)
-
     def _read_line(self) -> Action | None:
         exchange, self._exchange = self._exchange, None
         try:
-            line = self._input.next_line(auth=exchange is not None)
+            line = self.input.next_line(auth=exchange is not None)
             if line is None:
                 return None
-            command = commands.parse(line)
+            verb, argument = commands.parse(line)
             if exchange is not None:
-                return self._reply(self._log_in(exchange, authentication.respond(exchange, line.decode("utf-8"))))
-            return self._run(command)
+                result = self._log_in(exchange, authentication.respond(exchange, line.decode("utf-8")))
+            elif verb not in _COMMANDS:
+                raise Rejected(replies.NO_SUCH_COMMAND)
+            elif not argument.isascii() and verb not in ("MAIL", "RCPT"):
+                raise Rejected(replies.NOT_TEXT)
+            elif argument and verb in ("STARTTLS", "RSET", "QUIT"):
+                raise Rejected(replies.SYNTAX_NOTHING)
+            else:
+                result = _COMMANDS[verb](self, argument)
         except Rejected as rejected:
             if rejected.final:
                 self.end(rejected.reply)
             else:
                 self._counted(rejected.reply)
             return None
-
-    def _run(self, command: commands.Command) -> Action | None:
-        run = _COMMANDS.get(command.verb)
-        if run is None:
-            raise Rejected(replies.NO_SUCH_COMMAND)
-        if not command.argument.isascii() and command.verb not in ("MAIL", "RCPT"):
-            raise Rejected(replies.NOT_TEXT)
-        return self._reply(run(self, command.argument))
-
-    def _reply(self, result: Result) -> Action | None:
         if not isinstance(result, bytes):
             return result
         self.out.append(result)
         return None
 
     def _counted(self, reply: bytes) -> None:
-        """Answer a command that brings a message no nearer, and count it."""
+        """Answer a command that brings a message no nearer, and count it, as Postfix does errors and junk commands."""
         self.out.append(reply)
-        if last_reply := self._mistakes.add(reply):
-            self.end(last_reply)
+        if reply.startswith(b"5"):
+            self._errors += 1
+            if self._errors >= limits.MAX_ERRORS:
+                self.end(replies.TOO_MANY_ERRORS)
+        else:
+            self._junk += 1
+            if self._junk >= limits.MAX_JUNK_COMMANDS:
+                self.end(replies.TOO_MUCH_JUNK)
 
     # ---- the session
 
@@ -210,30 +200,23 @@ class SmtpProtocol:
         offered = replies.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login)
         self._counted(offered if extended else replies.reply("250", self._hostname))
 
-    def _rset(self, argument: str) -> None:
-        commands.no_argument(argument)
+    def _rset(self, _: str) -> None:
         self._end_transaction()
         self._counted(replies.OK)
 
-    def _quit(self, argument: str) -> None:
-        commands.no_argument(argument)
+    def _quit(self, _: str) -> None:
         self.quit = True
         self.end(replies.BYE)
 
-    def _starttls(self, argument: str) -> StartTls:
-        commands.no_argument(argument)
+    def _starttls(self, _: str) -> Action:
         if self.secure:
             raise Rejected(replies.NO_TLS_HERE)
         self.out.append(replies.READY_FOR_TLS)
         # Plaintext behind it may have been injected (RFC 3207 4.2, 5). The driver reads none after it either.
-        self._input.take()
-        return StartTls()
+        self.input.take()
+        return PlainAction.START_TLS
 
     # ---- AUTH (RFC 4954)
-
-    @property
-    def _may_login(self) -> bool:
-        return self.secure or self._plaintext_login
 
     def _auth(self, argument: str) -> Result:
         if not self._extended:
@@ -248,10 +231,10 @@ class SmtpProtocol:
         if isinstance(login, bytes):  # one more challenge comes first
             self._exchange = exchange
             return login
-        caller = self._backend.caller(login)
+        caller = self.backend.caller(login)
         if caller is None:
-            return WrongLogin()
-        if not self._backend.admit(caller):
+            return PlainAction.WRONG_LOGIN
+        if not self.backend.admit(caller):
             raise Rejected(replies.TOO_MANY_CONNECTIONS, final=True)
         self._login = login
         return replies.LOGGED_IN
@@ -265,15 +248,16 @@ class SmtpProtocol:
             raise self._no_transaction()
         if self._transaction is not None:
             raise Rejected(replies.MAIL_TWICE)
-        path = commands.mail_path(argument)
+        sender, parameters = commands.mail_path(argument)
         # Looked up again for each message: a session may outlive its credential.
-        caller = self._backend.caller(self._login)
+        caller = self.backend.caller(self._login)
         if caller is None:
             self._login = None
             raise Rejected(replies.LOGIN_GONE)
-        if commands.is_costly(path.address):
+        if of_address(sender) > limits.ADDRESS_COST:
             self._turn += limits.COSTLY_SENDER
-        self._transaction = IncomingTransaction(self._backend, caller, path, self._budget)
+        utf8 = "SMTPUTF8" in parameters
+        self._transaction = IncomingTransaction(self.backend, caller, sender, self._budget, utf8=utf8)
         return replies.SENDER_OK
 
     def _rcpt(self, argument: str) -> Result:
@@ -298,12 +282,13 @@ class SmtpProtocol:
 
     def _data(self, argument: str) -> bytes | None:
         try:
-            commands.no_argument(argument)
+            if argument:
+                raise Rejected(replies.SYNTAX_NOTHING)
             if self._with_recipients().chunks is not None:
                 raise Rejected(replies.NOT_AMONG_CHUNKS)
         except Rejected as rejected:
             self._counted(rejected.reply)
-            if self._input:
+            if self.input:
                 # A client that did not wait for the reply is sending the message: it must not be read as commands.
                 self.end(replies.TALKED_TOO_EARLY)
             return None
@@ -326,12 +311,12 @@ class SmtpProtocol:
         content = self.content
         assert content is not None  # noqa: S101 - the phase says so
         before = content.size
-        rest = content.receive(self._input.take())
+        rest = content.receive(self.input.take())
         if self._transaction is not None and not content.refusal:
             self._transaction.take_memory(content, content.size - before)
         if rest is None:
             return None
-        self._input.feed(rest)
+        self.input.feed(rest)
         return self._content_received(content)
 
     def _content_received(self, content: DataContent | ChunkedContent) -> Action | None:
@@ -342,10 +327,8 @@ class SmtpProtocol:
             self._end_transaction()
             self._counted(content.refusal)
         elif not isinstance(content, ChunkedContent) or content.last:
-            recipients = tuple(transaction.recipients.values())
-            return Submit(
-                transaction.caller, transaction.sender, recipients, content.content, content.size, self.secure
-            )
+            to = tuple(transaction.recipients.values())
+            return Submit(transaction.caller, transaction.sender, to, content.content, content.size, self.secure)
         elif content.announced < limits.SMALL_CHUNK:
             self._counted(replies.CHUNK_TAKEN)
         else:

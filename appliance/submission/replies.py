@@ -35,14 +35,9 @@ def queued(message_id: str) -> bytes:
 
 
 def ehlo(hostname: str, *, starttls: bool, auth: bool) -> bytes:
-    """The extensions offered."""
     words = [hostname, "PIPELINING", f"SIZE {MESSAGE_SIZE}", "8BITMIME", "SMTPUTF8", "CHUNKING"]
-    if starttls:
-        words.append("STARTTLS")
-    if auth:
-        words.append("AUTH PLAIN LOGIN")
-    text = "".join(f"250-{word}\r\n" for word in words)
-    return f"{text}250 ENHANCEDSTATUSCODES\r\n".encode("ascii")
+    words += ["STARTTLS"] * starttls + ["AUTH PLAIN LOGIN"] * auth
+    return "".join([f"250-{word}\r\n" for word in words] + ["250 ENHANCEDSTATUSCODES\r\n"]).encode("ascii")
 
 
 OK = reply("250 2.0.0", "OK")

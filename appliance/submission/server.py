@@ -11,7 +11,6 @@ import ipaddress
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -22,7 +21,8 @@ import trio_asyncio
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
-from appliance.intake.services import IntakeServices
+from appliance.errors import Refused
+from appliance.intake.accept import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.model.mail import Caller
@@ -30,12 +30,13 @@ from appliance.net.connection_limits import DEADLINE_CHECK, ConnectionTable, acc
 from appliance.net.memory_budget import MemoryBudget
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
-from appliance.submission import commands, replies
-from appliance.submission.actions import ParseRecipient, Submit
-from appliance.submission.authentication import Login
-from appliance.submission.connection import Callbacks, SmtpSession
+from appliance.submission import replies
+from appliance.submission.actions import Backend, ParseRecipient, Submit
+from appliance.submission.commands import parse_address
+from appliance.submission.connection import SmtpSession
 from appliance.submission.loop import attach, prepare
 from appliance.submission.protocol import SmtpProtocol
+from appliance.submission.replies import Rejected
 from appliance.system import memory
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
@@ -48,12 +49,10 @@ ADMISSION_TIMEOUT: Final = 5.0  # seconds that a connection may wait until other
 ACCEPT_BACKLOG: Final = 1_024  # connections that may wait to be accepted
 ACCEPTS_PER_TURN: Final = 32  # before other tasks have a turn
 # A connection that broke before it was accepted: accept(2) says to treat these as if it had not come.
-_LOST_BEFORE_ACCEPT: Final = frozenset(
-    (
-        errno.ECONNABORTED, errno.ECONNRESET, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
-        errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT,
-    )
-)  # fmt: skip
+_LOST_BEFORE_ACCEPT: Final = {
+    errno.ECONNABORTED, errno.ECONNRESET, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
+    errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT,
+}  # fmt: skip
 
 log = get_logger("submission")
 
@@ -68,12 +67,8 @@ class SocketListener(trio.abc.Listener[Any]):
     def __init__(self, listening: socket.socket) -> None:
         listening.setblocking(False)
         self._socket = listening
+        self.address = str(Endpoint(*listening.getsockname()[:2]))  # as in a URL
         self._accepted = 0  # in this turn
-
-    @property
-    def address(self) -> str:
-        """Host and port, as in a URL."""
-        return str(Endpoint(*self._socket.getsockname()[:2]))
 
     async def accept(self) -> socket.socket:
         """The next connection. Raises OSError when the system is out of descriptors or memory."""
@@ -104,19 +99,6 @@ async def listen(bind: Endpoint) -> list[SocketListener]:
     return [SocketListener(socket.socket(fileno=each.socket.detach())) for each in opened]
 
 
-@dataclass(frozen=True, slots=True)
-class _Backend:
-    services: IntakeServices
-    admit: Callable[[Caller], bool]
-
-    def caller(self, login: Login) -> Caller | None:
-        return self.services.credentials.caller(login.username, login.password_sha256)
-
-    def check(self, caller: Caller) -> None:
-        self.services.rate.take(caller.idempotency_scope)
-        self.services.intake.check_open(caller)
-
-
 class SubmissionServer:
     """What all connections share."""
 
@@ -131,7 +113,6 @@ class SubmissionServer:
         self.table: ConnectionTable[SmtpSession] = ConnectionTable(
             smtp.max_connections, smtp.max_connections_per_address, known=services.known
         )
-        self._callbacks = Callbacks(self._submit, services.credentials.wrong_guess, self._parse_recipient)
 
     def adopt(self, config: Config) -> Callable[[], None]:
         """Prepare settings for sessions that begin after the returned call; OSError if its certificate is unusable."""
@@ -145,7 +126,6 @@ class SubmissionServer:
         return apply
 
     async def connected(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket) -> None:
-        """Serve one client, if the table has a place for it."""
         try:
             address = str(client.getpeername()[0])
         except OSError:  # gone already
@@ -167,13 +147,20 @@ class SubmissionServer:
             log.exception("connection failed", client=address)
 
     async def _serve(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket, address: str) -> None:
+        credentials = self._services.credentials
         plaintext_login = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
-        backend = _Backend(self._services, lambda caller: self._admit(session, address, caller))
+        backend = Backend(
+            caller=lambda login: credentials.caller(login.username, login.password_sha256),
+            admit=lambda caller: self._admit(session, address, caller),
+            check=self._check,
+            submit=self._submit,
+            wrong_login=credentials.wrong_guess,
+            parse_recipient=self._parse_recipient,
+        )
         protocol = SmtpProtocol(self._hostname, backend, self._budget, secure=secure, plaintext_login=plaintext_login)
         session = SmtpSession(
             loop,
             protocol,
-            callbacks=self._callbacks,
             settings=self._settings,
             certificate=self._certificate,
             table=self.table,
@@ -185,6 +172,10 @@ class SubmissionServer:
             elif not await session.accept_tls(client):
                 return
             await session.run()
+
+    def _check(self, caller: Caller) -> None:
+        self._services.rate.take(caller.idempotency_scope)
+        self._services.intake.check_open(caller)
 
     def _admit(self, session: SmtpSession, address: str, caller: Caller) -> bool:
         """Count a session that has logged in by its credential instead of its address."""
@@ -203,9 +194,12 @@ class SubmissionServer:
         )
         return submitted.message_id
 
-    async def _parse_recipient(self, action: ParseRecipient) -> Address:
+    async def _parse_recipient(self, action: ParseRecipient) -> Address | Rejected | Refused:
         # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
-        return await self._services.intake.workers.run(action.account_id, inf, commands.parse_recipient, action.text)
+        try:
+            return await self._services.intake.workers.run(action.account_id, inf, parse_address, action.text)
+        except (Rejected, Refused) as refused:
+            return refused
 
 
 async def serve(
@@ -218,7 +212,8 @@ async def serve(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping`; `started` returns the URLs of the listeners."""
-    listeners = await _listen(config.smtp.bind, "smtp") + await _listen(config.smtp.bind_tls, "smtps")
+    binds = [("smtp", bind) for bind in config.smtp.bind] + [("smtps", bind) for bind in config.smtp.bind_tls]
+    listeners = [(each, f"{scheme}://{each.address}") for scheme, bind in binds for each in await listen(bind)]
     if not listeners:
         task_status.started([])
         return
@@ -253,10 +248,6 @@ def load_certificate(config: Config) -> Certificate:
     except OSError as error:
         wanted = "expected a PEM chain and its PEM key, not encrypted"
         raise ConfigError("smtp.tls_cert", f"{chain} and {key} cannot be used ({error}); {wanted}") from error
-
-
-async def _listen(binds: tuple[Endpoint, ...], scheme: str) -> list[tuple[SocketListener, str]]:
-    return [(listener, f"{scheme}://{listener.address}") for bind in binds for listener in await listen(bind)]
 
 
 async def _enforce_deadlines(sessions: Collection[SmtpSession]) -> None:

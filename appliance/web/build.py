@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from appliance.config.settings import Config
-from appliance.intake.services import IntakeServices
+from appliance.intake.accept import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.passwords import PasswordHasher

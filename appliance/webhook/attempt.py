@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from appliance.keys.sealing import UnsealError
+from appliance.keys.keyfile import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, PostResult, PostStatus, Webhook, excerpt
 from appliance.net.dial import Shortage

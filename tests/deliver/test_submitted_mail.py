@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
+from appliance.config.values import Share
 from appliance.intake.accept import MessageIntake
+from appliance.intake.limits import Quota
 from appliance.model.mail import Caller, CredentialKind
 from appliance.system.disk import FreeSpace
 from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
@@ -27,7 +29,9 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
     account = played.accounts["demo"]
     caller = Caller(account, CredentialKind.SMTP, "smtp:demo", True, False, False, frozenset({"example.com"}))
     free = FreeSpace(tmp_path, 0, 0, played.outside)
-    door = MessageIntake(played.store, played.outside, free, sandbox=False, hostname="mail.example.com")
+    door = MessageIntake(
+        played.store, played.outside, free, Quota(Share(), free), sandbox=False, hostname="mail.example.com"
+    )
     sent = await door.submit(caller, "bounce@example.com", ["ada@a.test"], data, "req_1")
     played.scheduler.new_mail.ring()
     return sent.message_id

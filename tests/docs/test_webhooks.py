@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.config.load import parse
-from appliance.model.events import EVENT_RESPONSE_CHARACTERS, EVENT_SUBJECT_CHARACTERS, PING_TYPE
-from appliance.model.webhooks import EventType
+from appliance.model.webhooks import EVENT_RESPONSE_CHARACTERS, EVENT_SUBJECT_CHARACTERS, PING_TYPE, EventType
 from appliance.webhook.attempt import CONTENT_TYPE_HEADER, USER_AGENT_HEADER, signature_header
 from appliance.webhook.receiver import DEAD_AFTER, POSTS_PER_RECEIVER
 from appliance.webhook.slots import POST_SLOTS

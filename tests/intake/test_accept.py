@@ -10,10 +10,12 @@ import msgspec
 import pytest
 import trio
 
+from appliance.config.values import Share
 from appliance.deliver.due_mail import Envelope
 from appliance.errors import Code, Refused
 from appliance.intake import accept
 from appliance.intake.accept import MessageIntake, Submitted
+from appliance.intake.limits import Quota
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value
@@ -45,7 +47,7 @@ class Hall:
 
     def door(self, *, sandbox: bool = False, min_free_disk: int = 0) -> MessageIntake:
         free = FreeSpace(self.directory, min_free_disk, 0, self.outside)
-        return MessageIntake(self.store, self.outside, free, sandbox=sandbox, hostname=HOST)
+        return MessageIntake(self.store, self.outside, free, Quota(Share(), free), sandbox=sandbox, hostname=HOST)
 
     def caller(self) -> Caller:
         """Who the SMTP credential stands for, now."""

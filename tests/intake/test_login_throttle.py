@@ -133,7 +133,7 @@ def test_a_right_password_gives_its_count_back(guesses: LoginThrottle) -> None:
     for _ in range(100):
         guesses.attempt("account", OWNER).succeeded()
     assert guesses.wrong_secret(OWNER) is None
-    assert len(guesses._networks[OWNER]) == 1
+    assert len(guesses.networks[OWNER]) == 1
 
 
 def test_a_success_gives_back_no_more_than_its_own(guesses: LoginThrottle) -> None:
@@ -315,7 +315,7 @@ def test_a_turn_is_kept_for_who_was_told_to_come_back(guesses: LoginThrottle, cl
 def test_a_turn_not_taken_is_lost(guesses: LoginThrottle, clock: Clock) -> None:
     """A site that does not come for its turn loses it."""
     checked(guesses, "account", [address(number) for number in range(200)])
-    assert len(guesses._accounts["account"].turns) == TURNS
+    assert len(guesses.accounts["account"].turns) == TURNS
     clock.now += 100 * 30 * SECOND + TURN_KEPT + SECOND
     passes(guesses, "account", OWNER)
 
@@ -324,7 +324,7 @@ def test_one_site_has_one_turn(guesses: LoginThrottle) -> None:
     """An attacker with a whole /48 does not take all turns: a client from elsewhere has the next but one."""
     for number in range(1000):
         checked(guesses, "account", [f"2a01:4f8:1:{number:x}::1"])
-    assert len(guesses._accounts["account"].turns) == 1
+    assert len(guesses.accounts["account"].turns) == 1
     assert wait_of(guesses, "account", OWNER) <= 2 * 30
 
 
@@ -339,12 +339,12 @@ def test_only_so_much_is_remembered(guesses: LoginThrottle) -> None:
         guesses.wrong_secret(ATTACKER)
         checked(guesses, f"account {number}", [address(number)])
         checked(guesses, "account", [address(number)])
-    assert len(guesses._networks) == len(guesses._accounts) == len(guesses._pairs) == 10
-    record = guesses._accounts["account"]
+    assert len(guesses.networks) == len(guesses.accounts) == len(guesses.pairs) == 10
+    record = guesses.accounts["account"]
     assert len(record.failures) <= 100
     assert len(record.turns) <= TURNS
     wait_of(guesses, "account", ATTACKER)
-    assert max(len(failures) for failures in guesses._networks.values()) <= 50
+    assert max(len(failures) for failures in guesses.networks.values()) <= 50
 
 
 # ---- a clock that was set

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from appliance.keys.sealing import UnsealError
+from appliance.keys.keyfile import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, Webhook
 from appliance.outside import Outside

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from appliance.message.compose import compose
 from appliance.message.draft import Draft, draft
 from appliance.message.request import decode
-from appliance.message.template import Template
+from appliance.model.mail import StoredTemplate
 
 MESSAGE_ID = "0197@example.com"
 NOON = 1_700_000_000  # seconds; Tue, 14 Nov 2023 22:13:20 UTC
@@ -44,7 +44,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if value is not None}
 
 
-def drafted(stored: Template | None = None, **fields: Any) -> Draft:
+def drafted(stored: StoredTemplate | None = None, **fields: Any) -> Draft:
     """The draft of such a request, through JSON as in real life."""
     return draft(decode(json.dumps(body(**fields)).encode()), stored)
 

@@ -194,7 +194,7 @@ def test_a_cached_address_is_the_one_that_was_read(text: str) -> None:
         try:
             return how(text)
         except addresses._NotAnAddress as fault:
-            return fault.reason
+            return str(fault)
 
     assert read(addresses._read) == read(addresses._cached) == read(addresses._cached)
 

@@ -15,7 +15,7 @@ from appliance.message.compose import compose
 from appliance.message.draft import draft
 from appliance.message.request import decode, fingerprint
 from appliance.message.submitted import read, write
-from appliance.message.template import Template
+from appliance.model.mail import StoredTemplate
 from tests.e2e.hostile_inputs import ARABIC, CYRILLIC
 from tests.message.samples import body
 
@@ -35,7 +35,7 @@ def seconds(work: Callable[[int], object]) -> float:
     return min(took)
 
 
-def whole(data: bytes, template: Template | None = None) -> None:
+def whole(data: bytes, template: StoredTemplate | None = None) -> None:
     """All that is done with a request."""
     request = decode(data)
     fingerprint(request)
@@ -94,16 +94,16 @@ def test_a_name_outside_ascii_is_not_dear() -> None:
 @pytest.mark.parametrize(
     ("template", "value"),
     [
-        (Template("t", 1, None, None, "{{a}}" * 1_000), "<" * 100),
-        (Template("t", 1, None, "{{a}}" * 1_000, None), "x" * 100),
-        (Template("t", 1, None, "{{a}}" * 3_000, None), "x"),
-        (Template("t", 1, None, "x" * 60_000, None), "x"),
+        (StoredTemplate("t", 1, None, None, "{{a}}" * 1_000, 0, 0), "<" * 100),
+        (StoredTemplate("t", 1, None, "{{a}}" * 1_000, None, 0, 0), "x" * 100),
+        (StoredTemplate("t", 1, None, "{{a}}" * 3_000, None, 0, 0), "x"),
+        (StoredTemplate("t", 1, None, "x" * 60_000, None, 0, 0), "x"),
     ],
 )
-def test_a_template_costs_what_it_becomes(template: Template, value: str) -> None:
+def test_a_template_costs_what_it_becomes(template: StoredTemplate, value: str) -> None:
     """What counts is the size of the message, and the number of placeholders, not the size of the request."""
     assert cost.of_template(template, {"a": value}) > ON_LOOP
-    assert cost.of_template(Template("t", 1, None, "Hello {{a}}", "<b>{{a}}</b>"), {"a": value}) < 200
+    assert cost.of_template(StoredTemplate("t", 1, None, "Hello {{a}}", "<b>{{a}}</b>", 0, 0), {"a": value}) < 200
 
 
 def test_a_submission_that_is_called_cheap_is_cheap() -> None:

@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from appliance.message.json_faults import TOKENS, explain, find_repeated_key, place
+from appliance.message.json_faults import TOKENS, explain, find_repeated_key, scan
 from appliance.message.request import decode
 
 SIZE = 256 * 1024  # bytes
@@ -41,7 +41,7 @@ def test_a_fault_within_the_bound_is_told_by_its_field() -> None:
     """The last token that is looked at still has its name."""
     padding = b"[" + b"1," * (TOKENS // 2)  # two of whose tokens are a number and a comma; numbers are none
     body = b'{"a":' + padding + b'1],"b":"\xff"}'
-    assert place(body, len(body) - 3) == "b"
+    assert scan(body, len(body) - 3)[0] == "b"
     assert sentence(body).startswith("b: not valid UTF-8")
 
 

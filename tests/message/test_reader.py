@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message.reader import DEPTH, PARTS, TEXT_BYTES, MessageView, read_message
+from appliance.message.limits import DEPTH, PARTS, TEXT_BYTES
+from appliance.message.reader import MessageView, read_message
 from tests.message.hostile_mail import HOSTILE
 from tests.message.samples import body_text, composed, line_text
 from tests.message.stdlib_view import stdlib_view

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import Refused
 from appliance.message.schema import components
-from appliance.message.template import Template
+from appliance.model.mail import StoredTemplate
 from tests.message.samples import body, drafted, hostile_text, line_text
 
 SCHEMA = {**components("#/$defs/{name}")["SendRequest"], "$defs": components("#/$defs/{name}")}
@@ -90,7 +90,7 @@ def test_refused_by_both(fields: dict[str, Any]) -> None:
 def test_whatever_is_accepted_is_valid(fields: dict[str, Any]) -> None:
     """A request the server accepts is never invalid by the schema."""
     try:
-        drafted(Template("t", 1, None, "x", None), **fields)
+        drafted(StoredTemplate("t", 1, None, "x", None, 0, 0), **fields)
     except Refused:
         return
     assert valid(body(**fields))

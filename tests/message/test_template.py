@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused
 from appliance.message.template import (
     ALIAS,
-    Rendered,
-    Template,
     Variable,
     check_template,
     check_variables,
@@ -20,17 +18,18 @@ from appliance.message.template import (
     render,
     written,
 )
+from appliance.model.mail import StoredTemplate
 from tests.message.samples import drafted, hostile_text
 
 
-def template(subject: str | None = None, text: str | None = None, html: str | None = None) -> Template:
+def template(subject: str | None = None, text: str | None = None, html: str | None = None) -> StoredTemplate:
     """A template of these parts."""
-    return Template("welcome", 1, subject, text, html)
+    return StoredTemplate("welcome", 1, subject, text, html, 0, 0)
 
 
 def filled(source: str, **values: Variable) -> str | None:
     """A text template, filled in."""
-    return render(template(text=source), values, None).text
+    return render(template(text=source), values, None)[1]
 
 
 def test_placeholders() -> None:
@@ -44,7 +43,7 @@ def test_filled_in() -> None:
     rendered = render(
         template("Hi {{n}}!", "Hi {{ n }}", "<b>{{n}}</b>"), {"n": "<A & \"B\" 'C'>\r\nBcc: x", "extra": 1}, None
     )
-    assert rendered == Rendered(
+    assert rendered == (
         "Hi <A & \"B\" 'C'>Bcc: x!",
         "Hi <A & \"B\" 'C'>\r\nBcc: x",
         "<b>&lt;A &amp; &quot;B&quot; &#x27;C&#x27;&gt;\r\nBcc: x</b>",
@@ -70,7 +69,7 @@ def test_missing_value() -> None:
 
 def test_given_subject_wins_literally() -> None:
     """A subject beside the template is not filled in, and the template's own then needs no values."""
-    assert render(template("{{missing}}", "x"), {}, "Hi {{name}}").subject == "Hi {{name}}"
+    assert render(template("{{missing}}", "x"), {}, "Hi {{name}}")[0] == "Hi {{name}}"
 
 
 def test_amplification_is_stopped() -> None:
@@ -172,12 +171,12 @@ def test_any_source_and_values(source: str, values: dict[str, Variable]) -> None
     """Filling in equals replacing each placeholder once, and the subject never gains a line break from a value."""
     source = f"{{{{a}}}}{source}{{{{ b }}}}"
     try:
-        rendered = render(template(source, source), values, None)
+        subject, text, _ = render(template(source, source), values, None)
     except Refused:
         return
     expected = re.sub(
         r"\{\{ *([A-Za-z_][\w.-]{0,63}) *\}\}", lambda found: str(values[found[1]]), source, flags=re.ASCII
     )
-    assert rendered.text == expected
+    assert text == expected
     allowed = set(source)
-    assert not (set(rendered.subject or "") & set("\r\n\u2028\u2029")) - allowed
+    assert not (set(subject or "") & set("\r\n\u2028\u2029")) - allowed

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.events import PING_SUBJECT
 from appliance.model.mail import Account, RecipientStatus
-from appliance.model.webhooks import EventType, Lane, PostStatus, Trigger
+from appliance.model.webhooks import PING_SUBJECT, EventType, Lane, PostStatus, Trigger
 from appliance.store import Store, webhook_posts
 from appliance.store.sql import rows
 from appliance.store.webhook_posts import _OF_MESSAGE, _PAGE, PING_COOLDOWN

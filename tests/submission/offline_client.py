@@ -2,15 +2,16 @@
 
 import base64
 from dataclasses import dataclass, field
+from typing import Any
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.model.mail import Caller, CredentialKind
 from appliance.net.memory_budget import MemoryBudget
 from appliance.store.access import sha256
-from appliance.submission.actions import Action, ParseRecipient, Submit, Yield
+from appliance.submission.actions import Action, Backend, ParseRecipient, PlainAction, Submit
 from appliance.submission.authentication import Login
-from appliance.submission.commands import parse_recipient
+from appliance.submission.commands import parse_address
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 
@@ -55,8 +56,8 @@ class Talk:
     def send(self, data: bytes) -> list[bytes]:
         """Bytes in; the replies, one by one, each with all its lines."""
         self.action = self.protocol.receive(data)
-        while isinstance(self.action, ParseRecipient | Yield):
-            if isinstance(self.action, Yield):
+        while isinstance(self.action, ParseRecipient) or self.action is PlainAction.YIELD:
+            if not isinstance(self.action, ParseRecipient):
                 self.yields += 1
                 self.protocol.resume()
             else:
@@ -91,9 +92,14 @@ class Talk:
 
 def _parse(work: ParseRecipient) -> Address | Rejected:
     try:
-        return parse_recipient(work.text)
+        return parse_address(work.text)
     except Rejected as rejected:
         return rejected
+
+
+async def _unused(*_: object) -> Any:
+    """What only the driver of a protocol asks."""
+    raise AssertionError
 
 
 def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:
@@ -104,8 +110,8 @@ def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:
 def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = MEMORY) -> Talk:
     """A session that was greeted."""
     backend, budget = FakeBackend(), MemoryBudget(memory, owner_part=2)
-    protocol = SmtpProtocol("mail.example.com", backend, budget, secure=secure, plaintext_login=plaintext_login)
-    protocol.greet()
+    asked = Backend(backend.caller, backend.admit, backend.check, _unused, _unused, _unused)
+    protocol = SmtpProtocol("mail.example.com", asked, budget, secure=secure, plaintext_login=plaintext_login)
     made = Talk(protocol, backend, budget)
     assert made.replies() == [b"220 mail.example.com ESMTP\r\n"]
     return made

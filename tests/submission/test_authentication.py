@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.submission.actions import Phase, StartTls, WrongLogin
+from appliance.submission.actions import Phase, PlainAction
 from tests.submission.offline_client import PASSWORD, USERNAME, credential, logged_in, talk
 
 BASE64 = base64.b64encode
@@ -68,7 +68,7 @@ def test_three_wrong_logins_end_the_session() -> None:
     made.say(b"EHLO client.example.com")
     for number in range(3):
         assert made.send(b"AUTH PLAIN " + credential(password=f"{number}") + b"\r\nNOOP\r\n") == []
-        assert made.action == WrongLogin()
+        assert made.action is PlainAction.WRONG_LOGIN
         assert made.protocol.proceed() is None
         made.protocol.login_failed(too_many=False)
         assert made.replies()[0].startswith(b"421 4.7.0 " if number == 2 else b"535 5.7.8 ")
@@ -113,7 +113,7 @@ def test_what_is_injected_before_tls_is_never_read() -> None:
     made.say(b"EHLO client.example.com")
     made.say(b"AUTH PLAIN " + credential())
     assert made.send(b"STARTTLS\r\nMAIL FROM:<a@example.com>\r\nNOOP\r\n") == [b"220 2.0.0 Ready to start TLS\r\n"]
-    assert made.action == StartTls()
+    assert made.action is PlainAction.START_TLS
     made.protocol.secured()
     assert made.protocol.proceed() is None
     assert made.replies() == []

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.submission import limits, replies
-from appliance.submission.actions import ParseRecipient, Phase, Submit, WrongLogin
-from appliance.submission.commands import parse_recipient
+from appliance.submission.actions import ParseRecipient, Phase, PlainAction, Submit
+from appliance.submission.commands import parse_address
 from appliance.submission.replies import Rejected
 from tests.submission.offline_client import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
 
@@ -145,7 +145,7 @@ def test_a_costly_recipient_is_read_elsewhere() -> None:
         CALLER.account_id, "a@m\u00fcller.example"
     )
     assert made.replies() == []
-    made.protocol.recipient_parsed(parse_recipient("a@m\u00fcller.example"))
+    made.protocol.recipient_parsed(parse_address("a@m\u00fcller.example"))
     assert made.protocol.proceed() is None
     assert made.replies() == [b"250 2.1.5 Recipient OK\r\n", b"250 2.0.0 OK\r\n"]
     made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(49)))
@@ -263,7 +263,7 @@ def test_an_endless_line_ends_the_session() -> None:
     replies = []
     for _ in range(20):
         replies += made.send(b"x" * 4_096)
-        assert made.protocol.waiting <= 4_096
+        assert len(made.protocol.input) <= 4_096
     assert replies == [b"500 5.5.2 Line too long\r\n"]
     assert made.protocol.phase is Phase.OVER
 
@@ -367,7 +367,7 @@ def test_pieces_make_no_difference(said: list[bytes], choose: object) -> None:
         for piece in pieces:
             action = made.protocol.receive(piece)
             while action is not None:
-                if isinstance(action, WrongLogin):
+                if action is PlainAction.WRONG_LOGIN:
                     made.protocol.login_failed(too_many=False)
                 else:
                     assert isinstance(action, Submit)

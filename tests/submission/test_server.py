@@ -18,10 +18,10 @@ from appliance.concurrency.workers import Workers
 from appliance.config import load
 from appliance.config.values import Endpoint
 from appliance.errors import Code, Refused
+from appliance.intake.accept import IntakeServices
 from appliance.intake.credentials import Credentials
 from appliance.intake.limits import RequestRate
 from appliance.intake.login_throttle import LoginThrottle
-from appliance.intake.services import IntakeServices
 from appliance.model.mail import Caller
 from appliance.outside import Outside
 from appliance.store import open_store
@@ -291,6 +291,10 @@ class Refusing:
 
     def setblocking(self, flag: bool) -> None:
         """As it is already."""
+
+    def getsockname(self) -> tuple[str, int]:
+        """Some address."""
+        return "127.0.0.1", 25
 
     def accept(self) -> Any:
         """Fail as the kernel would."""

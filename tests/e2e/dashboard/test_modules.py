@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from appliance.message.template import Template, placeholders, render
+from appliance.message.template import placeholders, render
+from appliance.model.mail import StoredTemplate
 from tests.e2e.dashboard.browser import Browser
 
 VALUES = {"name": "Ada & <b>'Co'</b> \"x\" {{number}} $& $1", "number": "4711", "a.b-c_d": "deep"}
@@ -38,8 +39,8 @@ def test_a_preview_is_what_will_be_sent(call: Any, source: str) -> None:
     """The editor finds the same variables as the server, and fills them in alike, in the text as in the HTML."""
     found = call("preview", "variables", source)
     assert found == sorted(placeholders(source))
-    sent = render(Template("x", 1, source, source, None), {name: VALUES[name] for name in found}, None)
-    assert call("preview", "filled", source, VALUES) == sent.text
+    sent = render(StoredTemplate("x", 1, source, source, None, 0, 0), {name: VALUES[name] for name in found}, None)
+    assert call("preview", "filled", source, VALUES) == sent[1]
 
 
 @pytest.mark.parametrize(
