@@ -14,7 +14,7 @@ from appliance.net.connection_limits import ConnectionTable, accept_connections
 from appliance.net.http_server import ShortConnection, answer_one, read_request, response
 from appliance.telemetry.log import get_logger
 
-CONNECTIONS = 200  # at once
+CHALLENGE_CONNECTIONS = 200  # at once
 CONNECTIONS_PER_ADDRESS = 20
 CHALLENGE_TIMEOUT = 5.0  # seconds for a request and its response
 
@@ -52,7 +52,7 @@ class ChallengeServer:
     https: str
     tokens: dict[str, str] = field(default_factory=dict)
     connections: ConnectionTable[ShortConnection] = field(
-        default_factory=lambda: ConnectionTable(CONNECTIONS, CONNECTIONS_PER_ADDRESS)
+        default_factory=lambda: ConnectionTable(CHALLENGE_CONNECTIONS, CONNECTIONS_PER_ADDRESS)
     )
     timeout: float = CHALLENGE_TIMEOUT
 

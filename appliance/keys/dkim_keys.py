@@ -16,7 +16,7 @@ from appliance.store import Store
 from appliance.times import SECOND
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
-PURPOSE = "DKIM keys"  # of the key they are sealed with
+DKIM_PURPOSE = "DKIM keys"  # of the key they are sealed with
 OPEN_KEYS = 2_000  # unsealed keys in memory
 KEY_THREADS = 2  # in which keys are generated and parsed
 
@@ -65,7 +65,9 @@ class SigningKeys:
         for algorithm in ALGORITHMS:
             private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
             selector = dkim_keys.selector(algorithm, self.outside.now() // SECOND, taken)
-            sealed = seal(derive(self.key, PURPOSE), dkim_keys.to_der(private), _context(account_id, domain, selector))
+            sealed = seal(
+                derive(self.key, DKIM_PURPOSE), dkim_keys.to_der(private), _context(account_id, domain, selector)
+            )
             fresh.append(StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private)))
         await self.store.dkim_keys.replace(account_id, domain, fresh)
         return fresh
@@ -73,7 +75,7 @@ class SigningKeys:
 
 def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
     """An unsealed signing key, as DER; raises UnsealError when the installation's key is another."""
-    return unseal(derive(key, PURPOSE), sealed, _context(account_id, domain, selector))
+    return unseal(derive(key, DKIM_PURPOSE), sealed, _context(account_id, domain, selector))
 
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:

@@ -11,7 +11,7 @@ from appliance.keys.keyfile import derive, seal, unseal
 from appliance.model.webhooks import SealedSecret, Webhook
 from appliance.outside import Outside
 
-PURPOSE = "webhook secrets"  # of the key they are sealed with
+WEBHOOK_PURPOSE = "webhook secrets"  # of the key they are sealed with
 WEBHOOK_SECRET_BYTES = 32
 HINT_CHARACTERS = 4
 OPEN_SECRETS = 2_000  # unsealed secrets in memory
@@ -31,7 +31,7 @@ class WebhookSecrets:
         """A new secret for a webhook: as text to show, and sealed to store."""
         token = pybase64.urlsafe_b64encode(self.outside.token_bytes(WEBHOOK_SECRET_BYTES)).decode()
         secret = f"whsec_{token.rstrip('=')}"
-        sealed = seal(derive(self.key, PURPOSE), secret.encode(), _context(webhook_id))
+        sealed = seal(derive(self.key, WEBHOOK_PURPOSE), secret.encode(), _context(webhook_id))
         return secret, SealedSecret(sealed, secret[-HINT_CHARACTERS:])
 
     def open(self, webhook: Webhook) -> bytes:
@@ -44,7 +44,7 @@ class WebhookSecrets:
 
 def open_sealed(key: bytes, webhook_id: str, sealed: bytes) -> bytes:
     """An unsealed secret; raises UnsealError when the installation's key is another."""
-    return unseal(derive(key, PURPOSE), sealed, _context(webhook_id))
+    return unseal(derive(key, WEBHOOK_PURPOSE), sealed, _context(webhook_id))
 
 
 def _context(webhook_id: str) -> bytes:
