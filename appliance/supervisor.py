@@ -34,8 +34,7 @@ from appliance.submission import server as submission
 from appliance.system import memory
 from appliance.system.instance_lock import only_server
 from appliance.system.sd_notify import ServiceManager, service_manager
-from appliance.telemetry.log import get_logger, set_level
-from appliance.telemetry.message_log import MESSAGE_LOG
+from appliance.telemetry.log import MESSAGE_LOG, get_logger, set_level
 from appliance.web import build as site
 from appliance.web import server
 from appliance.web.edge import Edge

@@ -16,7 +16,7 @@ import pytest
 from appliance.errors import Refused
 from appliance.message import addresses, json_faults, request, submitted_header
 from appliance.web import fast_post
-from appliance.webhook import fast_answer, url_policy
+from appliance.webhook import connect, fast_answer
 from appliance.webhook.connect import NotPosted
 from appliance.webhook.http import request_bytes
 
@@ -121,7 +121,7 @@ def read_from(value: str) -> None:
 
 def read_url(path: str) -> None:
     """A URL's path, without the limit on its length."""
-    assert url_policy._PATH.fullmatch(path) is None
+    assert connect._PATH.fullmatch(path) is None
 
 
 def read_answer(head: str) -> None:
@@ -139,7 +139,7 @@ def read_request_head(head: str) -> None:
 
 def write_request_head(value: str) -> None:
     """A webhook's header with any text in it."""
-    request_bytes(url_policy.Target("example.com", 443, "/"), [("a", value)], b"")
+    request_bytes(connect.Target("example.com", 443, "/"), [("a", value)], b"")
 
 
 def read_header(header: str) -> None:

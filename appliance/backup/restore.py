@@ -20,9 +20,8 @@ from appliance.model.queue import AllWaiting
 from appliance.outside import Outside
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
-from appliance.store.copying import sync
 from appliance.store.faults import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing
-from appliance.store.file_watch import RESCUED
+from appliance.store.file_care import RESCUED, sync
 from appliance.store.pools import EVERY
 from appliance.system.instance_lock import only_server
 

@@ -223,7 +223,7 @@ def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
     """The row with words for what is unlimited, unless it is for scripts."""
     if as_json:
         return row
-    from appliance.store.stored_bytes import readable
+    from appliance.store.body_parts import readable
 
     none = {"credits": "unlimited", "daily_cap": "off"}
     worded = {key: none.get(key) if value is None else value for key, value in row.items()}

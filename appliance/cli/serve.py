@@ -114,7 +114,7 @@ async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
 
     from appliance import first_start
     from appliance.telemetry import log
-    from appliance.telemetry.log_writer import write_all
+    from appliance.telemetry.log import write_all
 
     text = await first_start.greeting(settings, store, urls[0], _program())
     serving = log.get_logger("serve")

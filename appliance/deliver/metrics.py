@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from appliance.deliver.providers import PROVIDERS
 from appliance.model.mail import Attempt, Outcome, RecipientStatus
 from appliance.outside import identifier_time
-from appliance.telemetry.message_log import MESSAGE_LOG
+from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 
 OTHER_POOLS = "other"  # every pool without a name in the settings: there may be one for each domain of the world

@@ -12,20 +12,18 @@ import trio
 
 from appliance.concurrency.wake import Wake
 from appliance.outside import Outside
-from appliance.store.accepting import KeyTaken
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
 from appliance.store.body_parts import BodyParts
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine, GroupCommit, Inline
 from appliance.store.faults import OnFault, StorageFault
-from appliance.store.file_watch import CopyWaits, FilesMoved, refuse_waiting_copy
-from appliance.store.in_flight import UnderDelivery
+from appliance.store.file_care import CopyWaits, FilesMoved, refuse_waiting_copy
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
-from appliance.store.messages import MessageRecords, Messages
+from appliance.store.messages import KeyTaken, MessageRecords, Messages
 from appliance.store.migrate import NewerDatabase
-from appliance.store.new_mail import NewMail
+from appliance.store.new_mail import NewMail, UnderDelivery
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, Queue
 from appliance.store.queue_control import QueueControl
@@ -36,8 +34,7 @@ from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
 from appliance.store.upgrade import UpgradeRefused, bring_up_to_date
-from appliance.store.webhook_posts import WebhookHistory, WebhookPosts
-from appliance.store.webhooks import WebhookStore
+from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 
 __all__ = ["CopyWaits", "FilesMoved", "KeyTaken", "NewerDatabase", "StorageFault", "UpgradeRefused"]
 

@@ -22,7 +22,7 @@ from appliance.store.accounts import write_ledger
 from appliance.store.engine import StorePart
 from appliance.store.sql import Many, Row, first, rows, run
 from appliance.store.suppressions import suppress
-from appliance.store.webhook_posts import WebhookPosts, post_events
+from appliance.store.webhooks import WebhookPosts, post_events
 
 # What every query for due mail selects; each adds its own WHERE.
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,

@@ -19,11 +19,11 @@ from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.outside import identifier_from, identifier_time
 from appliance.store.connection import open_reader
 from appliance.store.engine import StorePart
-from appliance.store.in_flight import UnderDelivery
+from appliance.store.new_mail import UnderDelivery
 from appliance.store.queue import SELECT_DUE, record
 from appliance.store.space import usage
 from appliance.store.sql import Row, changed, one, rows, run
-from appliance.store.webhook_posts import WebhookPosts
+from appliance.store.webhooks import WebhookPosts
 
 MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds
 LANES_READ = 1_000  # looked for at a time

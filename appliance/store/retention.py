@@ -15,11 +15,10 @@ from typing import Any
 import apsw
 
 from appliance.outside import identifier_from
-from appliance.store.body_parts import PAGE_BYTES, loosen
+from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.engine import StorePart
 from appliance.store.sql import Many, Row, Slice, changed, gathered, timed
 from appliance.store.statistics import counted_all_before
-from appliance.store.stored_bytes import bodies, give_back, of_record
 from appliance.times import HOUR, MINUTE
 
 ROWS_SCANNED = 1_000  # at once, beside the writer

@@ -11,8 +11,8 @@ from pathlib import Path
 import apsw
 
 from appliance.store.connection import open_writer
-from appliance.store.copying import checkpoint
 from appliance.store.engine import Engine
+from appliance.store.file_care import checkpoint
 from appliance.store.sql import Slice, rows, timed
 
 FREE_SHARE = 0.2  # of the file that may be free, and

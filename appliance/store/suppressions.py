@@ -6,9 +6,9 @@ import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Suppression
+from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import StorePart
 from appliance.store.sql import Bindings, Many, Row, first, rows
-from appliance.store.stored_bytes import SUPPRESSION, add, check_room
 
 _FIND = "SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address"
 _ADD = """INSERT INTO suppressions (account_id, address, reason, created_at)

@@ -11,9 +11,9 @@ import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
+from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
 from appliance.store.engine import StorePart
 from appliance.store.sql import rows, run
-from appliance.store.stored_bytes import TEMPLATE_VERSION, add, check_room, of_template
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 

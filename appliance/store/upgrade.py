@@ -13,8 +13,8 @@ from pathlib import Path
 import apsw
 
 from appliance.store.connection import SHRINKABLE, open_writer
-from appliance.store.copying import copy_beside
 from appliance.store.faults import Damaged
+from appliance.store.file_care import copy_beside
 from appliance.store.integrity import check, refuse_damaged
 from appliance.store.migrate import migrate
 from appliance.store.space import usage

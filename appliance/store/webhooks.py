@@ -1,13 +1,37 @@
-"""The webhook of each account: where it wants its events, with the secret that signs them."""
+"""The webhook of each account: where it wants its events, with the secret that signs them.
 
+Webhook posts: written with the event itself, found when they are due, updated by each attempt, and listed.
+
+Also what an account may have posted by hand: pings and replays.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import apsw
 
+from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused
-from appliance.model.webhooks import EventType, SealedSecret, Webhook, WebhookOptions
+from appliance.model.webhooks import (
+    PING_TYPE,
+    DuePost,
+    EventType,
+    Lane,
+    PostResult,
+    PostStatus,
+    SealedSecret,
+    Trigger,
+    Webhook,
+    WebhookDelivery,
+    WebhookOptions,
+    ping_envelope,
+)
+from appliance.outside import Outside
 from appliance.store.engine import StorePart
-from appliance.store.sql import one, rows
+from appliance.store.sql import NEWEST, Many, Row, one, rows, run
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -88,3 +112,254 @@ def _none() -> Refused:
 def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, secret: bytes, *rest: Any) -> Webhook:
     wanted = tuple(EventType(each) for each in events.split())
     return Webhook(id_, account_id, url, wanted, bool(enabled), bytes(secret), *rest)
+
+
+POSTS_CHANGED = 500  # posts given up in one transaction
+
+_WHO_WANTS = Many("SELECT account_id, id, url, events FROM webhooks WHERE enabled = 1 AND account_id IN ({?})")
+INSERT_POSTS = Many("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
+        cause, status, request_body, created_at, next_attempt_at)
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)}""")
+# SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
+_LANES = """
+WITH RECURSIVE waiting (webhook_id) AS (
+    SELECT min(webhook_id) FROM webhook_deliveries WHERE cause = :cause AND next_attempt_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(d.webhook_id) FROM webhook_deliveries d
+        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id)
+    FROM waiting WHERE waiting.webhook_id IS NOT NULL
+)
+SELECT webhook_id, (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL),
+    (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL)
+FROM waiting WHERE webhook_id IS NOT NULL
+"""
+_IN_LANE = "FROM webhook_deliveries WHERE cause = :cause AND webhook_id = :webhook_id"
+_DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
+    ORDER BY next_attempt_at LIMIT :most"""
+_NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
+_RECORD = Many("""
+WITH new (webhook_id, id, attempts_before, status, url, response_status, response_body, error, duration_ms,
+    attempted_at, next_attempt_at) AS (VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)})
+UPDATE webhook_deliveries SET status = new.status, attempt = new.attempts_before + 1, url = new.url,
+    response_status = new.response_status, response_body = new.response_body, error = new.error,
+    duration_ms = new.duration_ms, attempted_at = new.attempted_at, next_attempt_at = new.next_attempt_at
+FROM new WHERE webhook_deliveries.webhook_id = new.webhook_id AND webhook_deliveries.id = new.id
+    AND webhook_deliveries.next_attempt_at IS NOT NULL AND webhook_deliveries.attempt = new.attempts_before
+""")
+_NOTE_SUCCESS = "UPDATE webhooks SET last_success_at = :at WHERE id = :id"
+_NOTE_FAILURE = "UPDATE webhooks SET last_failure_at = :at WHERE id = :id"
+_GIVE_UP = f"""UPDATE webhook_deliveries SET status = 'failed', error = :reason, next_attempt_at = NULL
+    WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at <= :now LIMIT :most)
+    RETURNING 1"""  # noqa: S608 - our own words
+_BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
+    WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at > :beyond LIMIT :most)
+    RETURNING 1"""  # noqa: S608 - our own words
+
+
+def post_events(c: apsw.Connection, outside: Outside, events: Sequence[Row]) -> set[str]:
+    """Write the posts of events whose account wants them, as a step of the transaction that writes the events.
+
+    An event is a row of its table. Returned are the accounts that have something to be posted now.
+    """
+    if not events:
+        return set()
+    found = _WHO_WANTS.run(c, [(account_id,) for account_id in {event[1] for event in events}])
+    if not found:
+        return set()
+    wanting = {account_id: (webhook_id, url, wanted.split()) for account_id, webhook_id, url, wanted in found}
+    new, accounts = [], set()
+    for event_id, account_id, message_id, recipient_id, kind, body, at in events:
+        webhook_id, url, wanted = wanting.get(account_id, ("", "", ()))
+        if kind in wanted:
+            new_id = outside.identifier("whd")
+            new.append((webhook_id, new_id, event_id, kind, message_id, recipient_id, url, "event", body, at, at))
+            accounts.add(account_id)
+    INSERT_POSTS.run(c, new)
+    return accounts
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookPosts(StorePart):
+    posts_changed: int = POSTS_CHANGED  # in one transaction
+    _wake: Wake = field(default_factory=Wake)
+    # Accounts with posts committed since the dispatcher last asked, so that it need not search for them. The database
+    # stays the truth: the dispatcher also polls it, so only time depends on this.
+    _new: set[str] = field(default_factory=set)
+
+    def add_new(self, accounts: Iterable[str]) -> None:
+        """Posts of these accounts have been committed."""
+        self._new.update(accounts)
+        self._wake.set()
+
+    def take_new(self) -> set[str]:
+        """The accounts with posts committed since the last call."""
+        accounts = set(self._new)
+        self._new.clear()
+        return accounts
+
+    async def wait_for_new(self, seconds: float) -> None:
+        """Return after `seconds`, or as soon as there are new posts or `wake` is called."""
+        await self._wake.wait(seconds)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def lanes(self) -> list[tuple[Lane, int, int]]:
+        """Every lane in which something waits, and when the first and the last of it is due."""
+        return self.engine.read(
+            lambda c: [
+                (Lane(webhook_id, trigger), first_due, last_due)
+                for trigger in Trigger
+                for webhook_id, first_due, last_due in rows(c, _LANES, {"cause": trigger.value})
+            ]
+        )
+
+    def due(self, lane: Lane, most: int) -> list[DuePost]:
+        """Posts of a lane whose time has come, the longest waiting first."""
+        wanted = _bindings(lane) | {"now": self.outside.now(), "most": most}
+        return self.engine.all(partial(DuePost, lane), _DUE, wanted)
+
+    def next_due(self, lane: Lane, after: int | None = None) -> int | None:
+        """When the first post of a lane is due after `after` (the time of the last read of due posts), or after now."""
+        wanted = _bindings(lane) | {"now": self.outside.now() if after is None else after}
+        due_at: int | None = self.engine.rows(_NEXT_DUE, wanted)[0][0]
+        return due_at
+
+    async def record(self, results: Sequence[PostResult]) -> None:
+        """Write down attempts; what was recorded or deleted meanwhile stays as it is."""
+        await self.engine.write_item(_record, results)
+
+    async def give_up(self, lane: Lane, reason: str) -> int:
+        """Fail some of what is due in a lane, untried; how many these were. Call again until it says 0."""
+        return await self._slice(_GIVE_UP, lane, {"reason": reason})
+
+    async def bring_forward(self, lane: Lane, beyond: int) -> int:
+        """Make some of what waits for a time after `beyond` due now, because the clock was wrong; likewise."""
+        return await self._slice(_BRING_FORWARD, lane, {"beyond": beyond})
+
+    async def _slice(self, statement: str, lane: Lane, bindings: dict[str, str | int]) -> int:
+        wanted = bindings | _bindings(lane) | {"now": self.outside.now(), "most": self.posts_changed}
+        return len(await self.engine.change(statement, wanted))
+
+
+def _bindings(lane: Lane) -> dict[str, str | int]:
+    return {"webhook_id": lane.webhook_id, "cause": lane.trigger.value}
+
+
+def _record(c: apsw.Connection, several: Sequence[Sequence[PostResult]]) -> list[None]:
+    results = list(chain.from_iterable(several))
+    _RECORD.run(c, [_result_row(result) for result in results])
+    latest: dict[tuple[str, str], int] = {}  # each webhook is told once, however many results there are
+    for result in results:
+        note = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE
+        key = note, result.post.lane.webhook_id
+        latest[key] = max(result.attempted_at, latest.get(key, 0))
+    for (note, webhook_id), at in latest.items():
+        run(c, note, {"id": webhook_id, "at": at})
+    return [None] * len(several)
+
+
+def _result_row(result: PostResult) -> Row:
+    post = result.post
+    asked = post.lane.webhook_id, post.id, post.attempt, result.status.value, result.url
+    answer = result.response_status, result.response_body, result.error, result.duration_ms
+    return *asked, *answer, result.attempted_at, result.next_attempt_at
+
+
+# ---- the log of posts
+
+PING_COOLDOWN = 15_000_000  # microseconds, by the interface
+
+_POST_COLUMNS = """d.id, d.event_id, d.type, d.message_id, d.recipient_id, d.url, d.cause, d.status, d.attempt,
+    d.request_body, d.response_status, d.response_body, d.error, d.duration_ms, d.created_at, d.attempted_at,
+    d.next_attempt_at"""
+_POSTS_OF_ACCOUNT = f"""SELECT {_POST_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
+    WHERE w.account_id = :account_id"""  # noqa: S608 - the names of our own columns
+_PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DESC LIMIT :most"
+# A list of its own, or SQLite would rather read the whole log in order.
+_OF_MESSAGE = """AND d.id IN
+    (SELECT m.id FROM webhook_deliveries m WHERE m.webhook_id = w.id AND m.message_id = :message_id)"""
+_ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"
+_PINGED_AT = "SELECT pinged_at FROM webhook_pings WHERE account_id = :account_id"
+_NOTE_PING = """INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:account_id, :now)
+    ON CONFLICT (account_id) DO UPDATE SET pinged_at = excluded.pinged_at"""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookHistory(StorePart):
+    posts: WebhookPosts
+
+    def page(self, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
+        """Posts of an account, or of one of its messages, the newest first, from the one before `before`."""
+        return self.engine.read(lambda c: _page(c, account_id, message_id, before, most))
+
+    async def page_off_loop(
+        self, account_id: str, message_id: str | None, before: str | None, most: int
+    ) -> list[WebhookDelivery]:
+        """The same, read on a thread: each post has kilobytes of what was sent and answered."""
+        return await self.engine.scanner.read(lambda c: _page(c, account_id, message_id, before, most), account_id)
+
+    async def ping(self, account_id: str) -> WebhookDelivery:
+        """Have a test event posted; refused when the last one was a moment ago."""
+        delivery = await self.engine.write(lambda c: _ping(c, self.outside, account_id))
+        self.posts.add_new([account_id])
+        return delivery
+
+    async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
+        """Have the body of an earlier post posted once more, under the same event id."""
+        delivery = await self.engine.write(lambda c: _replay(c, self.outside, account_id, delivery_id))
+        self.posts.add_new([account_id])
+        return delivery
+
+
+def _page(
+    c: apsw.Connection, account_id: str, message_id: str | None, before: str | None, most: int
+) -> list[WebhookDelivery]:
+    wanted = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
+    query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
+    return [_delivery(*row) for row in rows(c, query, wanted)]
+
+
+def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> WebhookDelivery:
+    webhook = enabled_webhook(c, account_id)
+    now, event_id = outside.now(), outside.identifier("evt")
+    pinged_at = one(c, int, _PINGED_AT, {"account_id": account_id})
+    waited = PING_COOLDOWN if pinged_at is None else now - pinged_at
+    if 0 <= waited < PING_COOLDOWN:  # below 0 the clock was ahead then
+        seconds = -((waited - PING_COOLDOWN) // 1_000_000)  # rounded up
+        text = f"The webhook was pinged a moment ago. Ping it again in {seconds} s."
+        raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
+    run(c, _NOTE_PING, {"account_id": account_id, "now": now})
+    event = (event_id, PING_TYPE, None, None)
+    return _insert(c, outside, webhook, Trigger.PING, event, ping_envelope(event_id, now))
+
+
+def _replay(c: apsw.Connection, outside: Outside, account_id: str, delivery_id: str) -> WebhookDelivery:
+    earlier = one(c, _delivery, _ONE, {"account_id": account_id, "id": delivery_id})
+    if earlier is None:
+        raise Refused(Code.NOT_FOUND, "There is no such delivery, or it is no longer kept.")
+    webhook = enabled_webhook(c, account_id)
+    event = earlier.event_id, earlier.type, earlier.message_id, earlier.recipient_id
+    return _insert(c, outside, webhook, Trigger.REPLAY, event, earlier.request_body)
+
+
+def _insert(
+    c: apsw.Connection,
+    outside: Outside,
+    webhook: Webhook,
+    trigger: Trigger,
+    event: tuple[str, str, str | None, str | None],
+    body: bytes,
+) -> WebhookDelivery:
+    new_id, now = outside.identifier("whd"), outside.now()
+    INSERT_POSTS.run(c, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])
+    (row,) = rows(c, _ONE, {"account_id": webhook.account_id, "id": new_id})
+    return _delivery(*row)
+
+
+def _delivery(*row: Any) -> WebhookDelivery:
+    values = list(row)
+    values[6], values[7], values[9] = Trigger(row[6]), PostStatus(row[7]), bytes(row[9])
+    return WebhookDelivery(*values)

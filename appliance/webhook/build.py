@@ -13,9 +13,8 @@ from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.tls.trust import https_context
-from appliance.webhook.attempt import Attempts
 from appliance.webhook.dispatcher import Dispatcher
-from appliance.webhook.post import Poster
+from appliance.webhook.post import Attempts, Poster
 
 CLOSE_IDLE_EVERY = 5.0  # seconds between two checks for idle connections
 

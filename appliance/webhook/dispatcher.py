@@ -18,9 +18,8 @@ from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
-from appliance.webhook.attempt import Attempts, observe
-from appliance.webhook.receiver import DEAD_INTERVAL, ReceiverQueue
-from appliance.webhook.slots import POST_SLOTS, PostSlot, Slots
+from appliance.webhook.post import Attempts, observe
+from appliance.webhook.receiver import DEAD_INTERVAL, POST_SLOTS, PostSlot, ReceiverQueue, Slots
 
 POSTS_PER_QUEUE = 64  # in memory: waiting, in flight, or being recorded
 POSTS_IN_MEMORY = 10_000  # of all queues together, as long as each may have POSTS_PER_QUEUE_AT_LEAST

@@ -11,9 +11,8 @@ from enum import StrEnum
 import h11
 import trio
 
-from appliance.webhook.connect import RECEIVED_LIMIT, ByteLimitExceeded, NotPosted, ReceiverConnection
+from appliance.webhook.connect import RECEIVED_LIMIT, ByteLimitExceeded, NotPosted, ReceiverConnection, Target
 from appliance.webhook.fast_answer import read_fast
-from appliance.webhook.url_policy import Target
 
 BODY_KEPT = 2048  # bytes, by the interface
 HEAD_LIMIT = 16 * 1024  # bytes of headers, in one answer or one of its trailers

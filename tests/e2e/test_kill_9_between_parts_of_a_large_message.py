@@ -13,7 +13,7 @@ from appliance.store import FILE_NAME
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
 from tests.store.test_body_parts import INCOMPLETE, LOST
-from tests.store.test_stored_bytes import OF_PARTS
+from tests.store.test_body_parts_stored_bytes import OF_PARTS
 
 ROUNDS = 12
 SEED = 4

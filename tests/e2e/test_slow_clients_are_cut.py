@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.web.connection import BODY_SLOW_START
+from appliance.web.server import BODY_SLOW_START
 from tests.e2e.raw import MESSAGE, Client, bearer, check_error, request, sending
 from tests.running_appliance import Running, appliance
 

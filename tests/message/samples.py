@@ -8,8 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from appliance.message.compose import compose
-from appliance.message.draft import Draft, draft
+from appliance.message.compose import Draft, compose, draft
 from appliance.message.request import decode
 from appliance.model.mail import StoredTemplate
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused
 from appliance.message import header_lines
 from appliance.message.addresses import parse
-from appliance.message.compose import compose
-from appliance.message.draft import draft
+from appliance.message.compose import compose, draft
 from appliance.message.header_lines import custom, disposition, encoded_length, mailboxes, subject
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.request import decode, fingerprint

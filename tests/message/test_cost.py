@@ -11,8 +11,7 @@ import pytest
 from appliance.errors import Refused
 from appliance.message import cost
 from appliance.message.addresses import parse
-from appliance.message.compose import compose
-from appliance.message.draft import draft
+from appliance.message.compose import compose, draft
 from appliance.message.request import decode, fingerprint
 from appliance.message.submitted import read, write
 from appliance.model.mail import StoredTemplate

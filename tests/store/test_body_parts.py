@@ -13,14 +13,13 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, KeyTaken, StorageFault, Store, open_store
-from appliance.store.accepting import accept
 from appliance.store.body_parts import HEAD, INLINE, PAGE_BYTES, PART, PartsMissing
 from appliance.store.faults import Damaged
 from appliance.store.integrity import examine_inside
-from appliance.store.messages import READ_ON_LOOP
+from appliance.store.messages import READ_ON_LOOP, accept
 from tests.store.samples import DAY, HASH, Clock, Faults, Messages, record
+from tests.store.test_body_parts_stored_bytes import counted, limited, recounted
 from tests.store.test_retention import DELIVERED, bodies, mail
-from tests.store.test_stored_bytes import counted, limited, recounted
 
 WRITTEN_ON_LOOP = 3 * 1024 * 1024 + 5
 # Parts that neither a record refers to nor the list of loose ones has; records whose parts are not all there.

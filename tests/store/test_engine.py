@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.store import batch as batch_module
+from appliance.store import engine as engine_module
 from appliance.store.connection import open_writer
 from appliance.store.engine import JOBS_PER_COMMIT, Engine, GroupCommit, Inline
 from appliance.store.faults import CommitUnknown, StorageFault
@@ -406,7 +406,7 @@ async def test_a_read_error_is_a_refusal(faults: Faults, notes_on_faulty_disk: N
 
 async def test_a_lock_that_stays_is_a_refusal(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process that writes for too long makes us refuse, after the wait; meanwhile the event loop goes on."""
-    monkeypatch.setattr(batch_module, "BUSY_TIMEOUT", WAIT)
+    monkeypatch.setattr(engine_module, "BUSY_TIMEOUT", WAIT)
     ticks, refusals = 0, []
 
     async def add(text: str) -> None:

@@ -11,8 +11,7 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store, open_store
-from appliance.store.accepting import SUPPRESSED_NOTE
-from appliance.store.messages import WRITTEN_ON_LOOP
+from appliance.store.messages import SUPPRESSED_NOTE, WRITTEN_ON_LOOP
 from tests import stored_mail
 from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Messages
 

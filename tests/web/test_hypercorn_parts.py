@@ -14,11 +14,11 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
 
-from appliance.web import connection, http1, hypercorn_parts
-from tests.web.test_connection import Echo, quick, serving, slow
+from appliance.web import http1, hypercorn_parts, server
+from tests.web.test_server_connection import Echo, quick, serving, slow
 
 OVERRIDDEN = {
-    (connection.HttpConnection, TCPServer): {"__init__", "run", "protocol_send", "_close"},
+    (server.HttpConnection, TCPServer): {"__init__", "run", "protocol_send", "_close"},
     (http1.Http1, H11Protocol): {"handle", "stream_send", "_create_stream", "_maybe_recycle"},
     (hypercorn_parts.HttpExchange, HTTPStream): {"app_send", "_send_closed"},
     (hypercorn_parts.InlineTaskGroup, TaskGroup): {"__init__", "spawn_app"},

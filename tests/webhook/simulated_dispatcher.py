@@ -14,9 +14,9 @@ from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.sql import rows
-from appliance.webhook.attempt import Attempts
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.http import Posted
+from appliance.webhook.post import Attempts
 
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0)  # seconds, as the interface says

@@ -14,9 +14,9 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType, PostResult, PostStatus, SealedSecret, Trigger
 from appliance.net.dial import Shortage
-from appliance.webhook.attempt import BROKEN_SEAL, OWN_FAULT
 from appliance.webhook.dispatcher import DISABLED
 from appliance.webhook.http import Posted
+from appliance.webhook.post import BROKEN_SEAL, OWN_FAULT
 from tests.webhook.simulated_dispatcher import BROKEN, DELAYS, OK, REFUSED, START, Seen, Simulation, simulation, url_of
 
 HOOK = url_of("demo")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.net.address_policy import Network
-from appliance.webhook.url_policy import Target, UrlRefused, read_url
+from appliance.webhook.connect import Target, UrlRefused, read_url
 from tests.webhook.hostile_urls import OWN_NAMES, SPELLINGS
 
 PORTS = frozenset({443, 8443})

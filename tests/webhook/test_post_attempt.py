@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stripe import SignatureVerificationError, WebhookSignature
 
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
-from appliance.telemetry.message_log import MESSAGE_LOG
+from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
-from appliance.webhook.attempt import observe, signature_header
+from appliance.webhook.post import observe, signature_header
 
 SECRET = b"whsec_0TfI8yJ0jVx-aB_c"
 BODY = '{"id":"evt_1","data":{"subject":"Grüße"}}'.encode()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.telemetry import log
-from appliance.telemetry.message_log import NOTES_WAITING, MessageLog
+from appliance.telemetry.log import NOTES_WAITING, MessageLog
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.file_watch import CHECK_DIRECTORY_EVERY, CopyWaits, FileWatch, refuse_waiting_copy
+from appliance.store.file_care import CHECK_DIRECTORY_EVERY, CopyWaits, FileWatch, refuse_waiting_copy
 
 LOOKS = 1_000
 

@@ -12,10 +12,8 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, Store, open_store, stored_bytes
-from appliance.store.accepting import accept
-from appliance.store.sql import START
-from appliance.store.stored_bytes import (
+from appliance.store import FILE_NAME, Store, body_parts, open_store
+from appliance.store.body_parts import (
     MESSAGE,
     QUOTA_RETRY_AFTER,
     RECIPIENT,
@@ -23,6 +21,8 @@ from appliance.store.stored_bytes import (
     TEMPLATE_VERSION,
     of_message,
 )
+from appliance.store.messages import accept
+from appliance.store.sql import START
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
 from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail
@@ -73,9 +73,9 @@ def test_all_that_writes_what_is_counted_counts_it() -> None:
     changes = re.compile(
         r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions|suppressions)\b|message_bodies SET mime"
     )
-    modules = [each for each in Path(stored_bytes.__file__).parent.glob("*.py") if changes.search(each.read_text())]
+    modules = [each for each in Path(body_parts.__file__).parent.glob("*.py") if changes.search(each.read_text())]
     assert len(modules) >= 4
-    assert [each.name for each in modules if "from appliance.store.stored_bytes import" not in each.read_text()] == []
+    assert [each.name for each in modules if "from appliance.store.body_parts import" not in each.read_text()] == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -174,7 +174,7 @@ async def test_a_full_account_makes_room_by_deleting_a_template(store: Store, ac
 )
 def test_small_figures_are_exact(count: int, shown: str) -> None:
     """A tenth of a MiB is too coarse for a small quota."""
-    assert stored_bytes.readable(count) == shown
+    assert body_parts.readable(count) == shown
 
 
 async def test_messages_of_one_transaction_see_what_those_before_them_took(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.message.attachments import File
-from appliance.message.draft import draft
+from appliance.message.compose import draft
 from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved
 from appliance.message.request import decode
 from appliance.message.schema import Attachment, SendRequest

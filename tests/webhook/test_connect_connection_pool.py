@@ -5,8 +5,14 @@ from ipaddress import ip_address
 import trio
 from trio.testing import MockClock
 
-from appliance.webhook.connect import LimitedStream, ReceiverConnection, ReceiverEndpoint
-from appliance.webhook.connection_pool import CONNECTION_AGE, IDLE_SECONDS, IdleConnections
+from appliance.webhook.connect import (
+    CONNECTION_AGE,
+    IDLE_SECONDS,
+    IdleConnections,
+    LimitedStream,
+    ReceiverConnection,
+    ReceiverEndpoint,
+)
 
 HERE = ReceiverEndpoint("hooks.example.com", 443, ip_address("9.9.9.9"))
 

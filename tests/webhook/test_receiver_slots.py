@@ -4,8 +4,7 @@ from math import inf
 
 import pytest
 
-from appliance.webhook.receiver import DEAD_AFTER, FAILING_AFTER
-from appliance.webhook.slots import Slots
+from appliance.webhook.receiver import DEAD_AFTER, FAILING_AFTER, Slots
 from tests.webhook.receiver_queues import queue
 
 

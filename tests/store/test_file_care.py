@@ -10,7 +10,10 @@ import pytest
 import trio
 
 from appliance.store.connection import open_reader, open_writer
-from appliance.store.copying import (
+from appliance.store.embedded_db import open_inside
+from appliance.store.engine import Engine, GroupCommit
+from appliance.store.faults import Damaged
+from appliance.store.file_care import (
     COPIED_AFTER_PAGES,
     COPY_STEP,
     LONGEST_LOG_PAGES,
@@ -18,9 +21,6 @@ from appliance.store.copying import (
     copy_beside,
     copy_inside,
 )
-from appliance.store.embedded_db import open_inside
-from appliance.store.engine import Engine, GroupCommit
-from appliance.store.faults import Damaged
 from appliance.store.integrity import examine_inside
 from appliance.store.sql import rows
 

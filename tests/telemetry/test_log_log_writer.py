@@ -9,8 +9,7 @@ from typing import IO
 
 import pytest
 
-from appliance.telemetry import log_writer
-from appliance.telemetry.log_writer import LogWriter, write_all
+from appliance.telemetry.log import BUFFER_CHARACTERS, BUFFER_LINES, LogWriter, write_all
 from appliance.telemetry.metrics import LOG_DROPPED
 
 LINE = "x" * 99 + "\n"
@@ -58,13 +57,13 @@ def test_what_does_not_fit_is_dropped_counted_and_told(pipe: tuple[IO[bytes], in
     writer = LogWriter(writing, dropped_line)
     before = LOG_DROPPED.values[""]
     began = time.monotonic()
-    for number in range(log_writer.BUFFER_LINES + 5_000):
+    for number in range(BUFFER_LINES + 5_000):
         writer.put(f"{number:0>99}\n")
     assert time.monotonic() - began < 5
     dropped = LOG_DROPPED.values[""] - before
     assert 4_000 < dropped <= 5_000  # some are in the pipe
     assert not writer.flush(0.05)
-    kept = log_writer.BUFFER_LINES + 5_000 - dropped
+    kept = BUFFER_LINES + 5_000 - dropped
     assert [int(file.readline()) for _ in range(kept)] == list(range(kept))
     assert file.readline() == b"dropped %d\n" % dropped
     writer.put("and on\n")
@@ -76,7 +75,7 @@ def test_the_buffer_is_bounded_in_characters_too(pipe: tuple[IO[bytes], int]) ->
     """A few huge lines do not take more memory than many small ones."""
     file, writing = pipe
     writer = LogWriter(writing, dropped_line)
-    before, huge = LOG_DROPPED.values[""], log_writer.BUFFER_CHARACTERS // 4
+    before, huge = LOG_DROPPED.values[""], BUFFER_CHARACTERS // 4
     for _ in range(10):
         writer.put("x" * huge)
     assert LOG_DROPPED.values[""] - before == 6

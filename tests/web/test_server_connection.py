@@ -15,10 +15,10 @@ import trio.testing
 from appliance.config.settings import HttpSettings
 from appliance.net.connection_limits import ConnectionTable
 from appliance.web import answer
-from appliance.web.connection import HttpConnection
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
 from appliance.web.hypercorn_parts import WorkerContext, hypercorn_config
+from appliance.web.server import HttpConnection
 from tests.e2e.raw import Answer, parsed
 
 SEED = 20_261_115

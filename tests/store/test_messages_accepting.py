@@ -15,10 +15,9 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, DueRecipient, NewMessage, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store, open_store
-from appliance.store.accepting import accept
 from appliance.store.connection import open_writer
 from appliance.store.engine import JOBS_PER_COMMIT, Engine, GroupCommit, Inline
-from appliance.store.messages import WRITTEN_ON_LOOP
+from appliance.store.messages import WRITTEN_ON_LOOP, accept
 from appliance.store.migrate import migrate
 from appliance.store.queue import SELECT_DUE, record
 from tests.store.samples import CREDITS, HASH, Clock, Messages, outcome

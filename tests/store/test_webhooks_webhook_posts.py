@@ -10,9 +10,9 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, RecipientStatus
 from appliance.model.webhooks import PING_SUBJECT, EventType, Lane, PostStatus, Trigger
-from appliance.store import Store, webhook_posts
+from appliance.store import Store, webhooks
 from appliance.store.sql import rows
-from appliance.store.webhook_posts import _OF_MESSAGE, _PAGE, PING_COOLDOWN
+from appliance.store.webhooks import _OF_MESSAGE, _PAGE, PING_COOLDOWN
 from tests.store.hooks import URL, attempt, events, results, save
 from tests.store.samples import DAY, HASH, SECOND, WEBHOOK_LOG, Clock, Messages, expire
 
@@ -156,11 +156,11 @@ async def test_what_a_wrong_clock_put_off_is_brought_forward(
 async def test_finding_what_is_due_is_a_matter_of_an_index(store: Store) -> None:
     """No look at what waits, or at a page of the history, reads a table from end to end."""
     looks = [
-        webhook_posts._LANES,
-        webhook_posts._DUE,
-        webhook_posts._NEXT_DUE,
-        webhook_posts._GIVE_UP,
-        webhook_posts._BRING_FORWARD,
+        webhooks._LANES,
+        webhooks._DUE,
+        webhooks._NEXT_DUE,
+        webhooks._GIVE_UP,
+        webhooks._BRING_FORWARD,
     ]
     bindings = dict.fromkeys(("cause", "webhook_id", "now", "most", "reason", "beyond"), 0)
     for look in looks:
