@@ -25,7 +25,7 @@ from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import NewMail
-from appliance.tls.trust import verifying_context
+from appliance.tls.certificate import verifying_context
 
 
 def build(

@@ -12,8 +12,7 @@ from enum import StrEnum
 
 import trio
 
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import LookupFailed, NotAsked, Resolver
+from appliance.dns.resolver import LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.http_client import BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
 from appliance.system.shortage import Shortage, raise_if_short

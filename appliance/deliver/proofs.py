@@ -15,8 +15,7 @@ from ipaddress import ip_address
 import trio
 
 from appliance.deliver.providers import Pool, ProviderPools
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, host_addresses
 
 PROVED_FOR = 6 * 3600.0  # seconds
 ASKED_EVERY = 3600.0  # seconds until an address without a proof is looked up again

@@ -20,8 +20,7 @@ import trio
 from appliance.concurrency.single_flight import SingleFlight
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import RelayTls
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver, host_addresses
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.system.shortage import Shortage
 from appliance.telemetry.log import get_logger

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.dial import Dial, dial_first
 from appliance.net.socket_stream import FastSocketStream, faster

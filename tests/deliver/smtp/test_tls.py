@@ -22,7 +22,7 @@ from appliance.deliver.smtp.tls import (
     TrustStore,
     opportunistic_context,
 )
-from appliance.tls.trust import verifying_context
+from appliance.tls.certificate import verifying_context
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
 NAME = "mx.mail.example"
