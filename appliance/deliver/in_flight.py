@@ -114,7 +114,7 @@ class InFlight:
 
     def leave(self, active: ActiveAttempt) -> bool:
         """Give its slots back; whether accounts that were blocked can use them, so that all pools are to be served."""
-        routed, account = active.ready.routed, active.account
+        routed, account = active.ready.routed, active.slot.account
         self._active.discard(active)
         self._slots.give_back(account)
         if routed.large:
@@ -182,7 +182,7 @@ class InFlight:
 
     def _gives_way(self, active: ActiveAttempt, ready: Ready, lack: str, now: float) -> bool:
         routed, account = ready.routed, ready.routed.envelope.account_id
-        own = active.account == account
+        own = active.slot.account == account
         if routed.limiter.in_use >= routed.limiter.throttle.slots:
             # The next message would find the same server no better.
             same = any(active.progress.address in host.dialled for host in routed.route.hosts)
@@ -192,7 +192,7 @@ class InFlight:
         if own:
             return now >= active.progress.moved_at + STALLED_LONG
         shares = self._large if lack else self._slots
-        return shares.of(active.account) > shares.of(account)
+        return shares.of(active.slot.account) > shares.of(account)
 
     # ---- a shortage of this machine
 
