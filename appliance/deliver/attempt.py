@@ -13,16 +13,7 @@ import trio
 
 from appliance.deliver.connections import ConnectionKey, Connections
 from appliance.deliver.due_mail import Envelope
-from appliance.deliver.outcome import (
-    DELIVERED,
-    TEMPORARY,
-    Disposition,
-    FaultSide,
-    Judgement,
-    is_before_mail,
-    judge,
-    judge_no_route,
-)
+from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
 from appliance.deliver.outcome_record import Contact, Retries, outcome
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
@@ -35,7 +26,7 @@ from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, 
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
-from appliance.deliver.warmup import NoWarmup, Permit
+from appliance.deliver.warmup import Permit, Warmup
 from appliance.message.addresses import parse
 from appliance.model.mail import Outcome
 from appliance.outside import Outside
@@ -49,7 +40,7 @@ LONG_WAIT = 1.0  # seconds pending after which the store is asked whether an env
 log = get_logger("deliver")
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class ActiveAttempt:
     """One envelope in its SMTP session, with what it holds until the session is over."""
 
@@ -80,7 +71,7 @@ class Deliverer:
     hello_name: str
     retries: Retries
     limiters: PoolLimiters
-    warmup: NoWarmup = field(default_factory=NoWarmup)
+    warmup: Warmup
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
     payload_limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))  # large messages
@@ -106,9 +97,15 @@ class Deliverer:
             raise
         except Exception as error:
             return self.not_attempted(envelope, error, self.outside.now())
-        if active.scope.cancelled_caught:
+        if active.scope.cancelled_caught:  # because its server did nothing and other mail waited
             self.warmup.use_only(active.permit, 0)
-            return self._gave_way(active, envelope)
+            progress = active.progress
+            if progress.address is not None:
+                self.slow.add(progress.address)
+            seconds = trio.current_time() - progress.moved_at
+            text = f"no answer for {seconds:.0f} s while other mail waited for the session"
+            contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
+            return self._alike(envelope, TEMPORARY, text, contact)
         return outcomes
 
     def not_attempted(self, envelope: Envelope, reason: Exception, started_at: int) -> list[Outcome]:
@@ -117,15 +114,6 @@ class Deliverer:
             log.exception("delivery failed", reason, message_id=envelope.message_id, domain=envelope.domain)
             reason = NoRoute("4.3.0", "an error on our side; it is in the operator's log")
         return self._alike(envelope, judge_no_route(reason), f"{reason.status} {reason.text}", Contact(started_at))
-
-    def _gave_way(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome]:
-        """The session was ended because its server did nothing and other mail waited."""
-        progress = active.progress
-        if progress.address is not None:
-            self.slow.add(progress.address)
-        text = f"no answer for {trio.current_time() - progress.moved_at:.0f} s while other mail waited for the session"
-        contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
-        return self._alike(envelope, TEMPORARY, text, contact)
 
     def _alike(self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact) -> list[Outcome]:
         record = partial(outcome, contact=contact, now=self.outside.now(), retries=self.retries)
@@ -163,6 +151,7 @@ class Deliverer:
         ]
 
     async def _transaction(self, ready: Ready, envelope: Envelope) -> MailTransaction:
+        """Without the message itself: the payload is enough to keep for as long as a server takes."""
         messages, signature = self.store.messages, ready.signature
         known = ready.routed.mime or messages.to_send(envelope.message_id).mime
         mime = known or await messages.content(envelope.message_id)
@@ -302,8 +291,8 @@ class Deliverer:
             limiter.delivered(slot.account)
         elif refusals:
             first, sender = refusals[0], self.limiters.sender(slot)
-            limiter.refused_as_sender(now, first.text[:200], sender, about_us=is_before_mail(first))
+            limiter.refused_as_sender(now, first.text[:200], sender, about_us=first.is_before_mail)
         if wishes:
             first, sender = wishes[0], self.limiters.sender(slot)
-            limiter.slow_down(now, first.text[:200], sender, about_us=is_before_mail(first))
+            limiter.slow_down(now, first.text[:200], sender, about_us=first.is_before_mail)
         return judgements

@@ -25,20 +25,14 @@ class ConnectionKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Idle:
-    connection: SmtpConnection
-    since: float
-
-
-@dataclass(slots=True)
 class Connections:
     """The idle connections, by key; the one used last is taken first, so that the others time out."""
 
     clock: Callable[[], float] = trio.current_time
     most_idle: int = IDLE_CONNECTIONS
-    _idle: dict[ConnectionKey, deque[_Idle]] = field(default_factory=dict)
+    to_quit: list[SmtpConnection] = field(default_factory=list)  # to be closed, with `quit_ended`
+    _idle: dict[ConnectionKey, deque[tuple[SmtpConnection, float]]] = field(default_factory=dict)  # since when
     _count: int = 0
-    _to_quit: list[SmtpConnection] = field(default_factory=list)
 
     def take(self, key: ConnectionKey) -> SmtpConnection | None:
         """An idle connection with that key, no longer kept here."""
@@ -46,10 +40,10 @@ class Connections:
         if not waiting:
             return None
         self._count -= 1
-        idle = waiting.pop()
+        connection, _ = waiting.pop()
         if not waiting:
             del self._idle[key]
-        return idle.connection
+        return connection
 
     def give_back(self, key: ConnectionKey, connection: SmtpConnection, most_transactions: int) -> None:
         """Keep a connection for the next message; one that has carried enough is to be closed.
@@ -59,42 +53,35 @@ class Connections:
         if not connection.reusable:
             return
         if connection.transactions >= most_transactions or self._count >= self.most_idle:
-            self._to_quit.append(connection)
+            self.to_quit.append(connection)
             return
-        self._idle.setdefault(key, deque()).append(_Idle(connection, self.clock()))
+        self._idle.setdefault(key, deque()).append((connection, self.clock()))
         self._count += 1
-
-    @property
-    def some_to_quit(self) -> bool:
-        return bool(self._to_quit)
 
     async def close_idle(self, older_than: float = SMTP_IDLE_LIMIT) -> None:
         """Say QUIT on the connections that have not been used for a while."""
-        limit = self.clock() - older_than
-        old = len(self._to_quit)
+        limit, old = self.clock() - older_than, len(self.to_quit)
         for key in list(self._idle):
             waiting = self._idle[key]
-            while waiting and waiting[0].since <= limit:
-                self._to_quit.append(waiting.popleft().connection)
+            while waiting and waiting[0][1] <= limit:
+                self.to_quit.append(waiting.popleft()[0])
             if not waiting:
                 del self._idle[key]
-        self._count -= len(self._to_quit) - old
+        self._count -= len(self.to_quit) - old
         await self.quit_ended()
 
     async def drop_idle(self) -> None:
         """Close all idle connections at once, without QUIT: this machine needs the descriptors."""
-        dropped = [idle.connection for waiting in self._idle.values() for idle in waiting] + self._to_quit
+        dropped = [connection for waiting in self._idle.values() for connection, _ in waiting] + self.to_quit
         self._idle.clear()
-        self._to_quit.clear()
+        self.to_quit.clear()
         self._count = 0
         for connection in dropped:
             await connection.aclose()
 
     async def quit_ended(self) -> None:
         """Say QUIT on the connections that are to be closed."""
-        if not self._to_quit:
-            return
-        ending, self._to_quit = self._to_quit, []
+        ending, self.to_quit = self.to_quit, []
         async with trio.open_nursery() as nursery:
             for connection in ending:
                 nursery.start_soon(connection.quit)

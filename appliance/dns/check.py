@@ -13,6 +13,10 @@ from appliance.dns.records import DnsRecord, RecordKind, spf_term
 from appliance.dns.resolver import LookupFailed, Resolver, records_of
 from appliance.net.address_policy import Address
 
+DMARC_POLICIES = ("none", "quarantine", "reject")
+
+_DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
+
 
 class RecordStatus(StrEnum):
     OK = "ok"
@@ -65,9 +69,6 @@ def _differs(record: DnsRecord, found: tuple[str, ...], note: str) -> CheckedRec
     return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
 
 
-# ---- DKIM
-
-
 async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
     texts = await records_of(resolver.txt, record.name)
     if not texts:
@@ -78,12 +79,6 @@ async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedR
     if (here.get("k", "rsa"), here.get("p", "")) != (wanted.get("k", "rsa"), wanted.get("p", "")):
         return _differs(record, texts, "it is another key")
     return CheckedRecord(record, RecordStatus.OK, texts)
-
-
-# ---- DMARC
-
-DMARC_POLICIES = ("none", "quarantine", "reject")
-_DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
 
 
 async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
@@ -99,9 +94,6 @@ async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked
         if texts:
             return CheckedRecord(record, RecordStatus.OK, texts, "" if at == 0 else f"by {name}")
     return CheckedRecord(record, RecordStatus.MISSING)
-
-
-# ---- SPF
 
 
 async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> CheckedRecord:

@@ -67,11 +67,8 @@ class LookupFailed(Exception):
         self, fault: DnsFault, text: str, *, public: str = "", ttl: float = 0, authentic: bool = False
     ) -> None:
         super().__init__(text)
-        self.public = public or text
-        self.fault = fault
-        self.text = text
-        self.ttl = ttl
-        self.authentic = authentic
+        self.fault, self.text, self.public = fault, text, public or text
+        self.ttl, self.authentic = ttl, authentic
 
     def again(self) -> "LookupFailed":
         """A copy to raise: an exception object collects the traceback of every place that raises it."""

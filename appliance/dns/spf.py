@@ -41,9 +41,6 @@ async def permits(resolver: Resolver, domain: str, text: str, address: Address) 
     return await _Evaluation(resolver, address).evaluate(domain, text) == PASS
 
 
-# ---- parsing
-
-
 @dataclass(frozen=True, slots=True)
 class _Directive:
     """`sign` is the qualifier; `prefixes` are the prefix lengths for IPv4 and IPv6."""
@@ -99,9 +96,6 @@ def _is_in_order(read: re.Match[str]) -> bool:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…")
-
-
-# ---- evaluation
 
 
 class _Evaluation:

@@ -6,7 +6,7 @@ and removed, would cost a tenth of what the transaction does, and a server may a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import trio
@@ -68,16 +68,7 @@ class SmtpConnection:
         connection = cls(stream, watch, timeouts or Timeouts(), clock)
         connection._progress = progress or connection._progress
         try:
-            opening = Opening(
-                hello_name,
-                connection._replies,
-                clock,
-                starttls=tls is not None,
-                tls_required=tls is not None and tls.demanded,
-                implicit_tls=tls is not None and tls.implicit,
-                credentials=credentials,
-            )
-            await connection._open(opening, tls)
+            await connection._open(Opening(hello_name, connection._replies, clock, tls, credentials), tls)
         except BaseException:
             await connection.aclose()
             raise
@@ -86,7 +77,15 @@ class SmtpConnection:
     async def _open(self, opening: Opening, tls: TlsPlan | None) -> None:
         await self._run_opening(opening)
         if tls is not None and opening.state is OpeningState.HANDSHAKE:
-            await self._encrypt(opening, tls)
+            self._progress.awaits = HANDSHAKE
+            try:
+                with trio.fail_after(self.timeouts.handshake):
+                    self._stream, self.tls = await encrypt(self._stream, tls)
+                opening.secured(str(self.tls))
+            except TlsFault as fault:
+                opening.not_secured(fault.cause, fault.text)
+            except trio.TooSlowError:
+                opening.not_secured(Cause.TIMEOUT, f"no TLS within {self.timeouts.handshake:g} seconds")
             await self._run_opening(opening)
         self.capabilities = opening.capabilities
         self.transcript = opening.transcript.lines()
@@ -94,18 +93,6 @@ class SmtpConnection:
             if verdict.cause in _STILL_LISTENING and verdict.code != SERVICE_CLOSING:
                 await self.quit()
             raise NotOpened(verdict, self.transcript)
-
-    async def _encrypt(self, opening: Opening, tls: TlsPlan) -> None:
-        self._progress.awaits = HANDSHAKE
-        try:
-            with trio.fail_after(self.timeouts.handshake):
-                self._stream, self.tls = await encrypt(self._stream, tls)
-        except TlsFault as fault:
-            opening.not_secured(fault.cause, fault.text)
-        except trio.TooSlowError:
-            opening.not_secured(Cause.TIMEOUT, f"no TLS within {self.timeouts.handshake:g} seconds")
-        else:
-            opening.secured(str(self.tls))
 
     async def send(self, transaction: MailTransaction, progress: Progress | None = None) -> TransactionResult:
         """Carry out one transaction; whatever happens on the wire is in the result, not raised."""
@@ -172,7 +159,7 @@ class SmtpConnection:
             for block in blocks[:-1]:
                 progress.moved_at = trio.current_time()
                 limit.deadline = min(progress.moved_at + self.timeouts.block, end)
-                await self._send(block, exchange)
+                await self._transfer(self._stream.send_all(block), exchange)
             if answers != exchange.answers:  # a reply that comes in drips gets no more time for each
                 answers = exchange.answers
                 progress.moved_at = trio.current_time()
@@ -181,28 +168,22 @@ class SmtpConnection:
                 if stage is Stage.END_OF_DATA:
                     await trio.lowlevel.checkpoint_if_cancelled()  # the last moment at which it may be ended
                     progress.handed_over = True
-                await self._send(blocks[-1], exchange)
-            exchange.receive(await self._receive(exchange))
+                await self._transfer(self._stream.send_all(blocks[-1]), exchange)
+            exchange.receive(await self._transfer(self._stream.receive_some(REPLY_RECEIVE_BYTES), exchange) or b"")
 
-    async def _send(self, block: bytes | memoryview, exchange: SmtpExchange) -> None:
+    async def _transfer(
+        self, transfer: Awaitable[bytes | bytearray | None], exchange: SmtpExchange
+    ) -> bytes | bytearray | None:
+        """What was received; None if it was sent, or if the connection broke, which the exchange is told."""
         try:
-            await self._stream.send_all(block)
+            return await transfer
         except _LOST as error:
-            self._is_lost(error, exchange)
-
-    async def _receive(self, exchange: SmtpExchange) -> bytes | bytearray:
-        try:
-            return await self._stream.receive_some(REPLY_RECEIVE_BYTES)
-        except _LOST as error:
-            self._is_lost(error, exchange)
-            return b""
-
-    def _is_lost(self, error: Exception, exchange: SmtpExchange) -> None:
-        if self._cut_off:
-            exchange.fail(Cause.TIMEOUT, TOO_LONG)
-        else:
-            cause = error.__cause__
-            exchange.broken(f"the connection broke: {getattr(cause, 'strerror', None) or cause or 'closed'}")
+            if self._cut_off:
+                exchange.fail(Cause.TIMEOUT, TOO_LONG)
+            else:
+                cause = error.__cause__
+                exchange.broken(f"the connection broke: {getattr(cause, 'strerror', None) or cause or 'closed'}")
+            return None
 
 
 def _blocks(output: list[bytes]) -> list[bytes | memoryview]:

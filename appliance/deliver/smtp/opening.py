@@ -13,6 +13,7 @@ from enum import Enum
 from appliance.deliver.smtp.protocol import RelayCredentials, SmtpExchange, base64, hello_command, plain_secret
 from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader, capabilities
 from appliance.deliver.smtp.results import NOTE, Cause, ResultKind, Stage, Verdict, answered
+from appliance.deliver.smtp.tls import TlsPlan
 
 MASK = "[secret]"
 
@@ -40,18 +41,14 @@ class Opening(SmtpExchange):
         hello_name: str,
         replies: ReplyReader,
         clock: Callable[[], float],
-        *,
-        starttls: bool = False,
-        tls_required: bool = False,
-        implicit_tls: bool = False,
+        tls: TlsPlan | None = None,
         credentials: RelayCredentials | None = None,
     ) -> None:
         super().__init__(replies, clock)
-        self.state = OpeningState.HANDSHAKE if implicit_tls else OpeningState.GREETING
+        self.state = OpeningState.HANDSHAKE if tls is not None and tls.implicit else OpeningState.GREETING
         self.capabilities = Capabilities()
-        self._hello_name, self._credentials = hello_name, credentials
-        self._starttls, self._tls_required, self._implicit_tls = starttls, tls_required, implicit_tls
-        self._encrypted = False
+        self._hello_name, self._tls, self._credentials = hello_name, tls, credentials
+        self._encrypted = self._refused = False  # whether TLS is there, or STARTTLS was refused
         hello_command("EHLO", hello_name)  # refused before anything is dialled in vain
 
     @property
@@ -65,7 +62,7 @@ class Opening(SmtpExchange):
         self._encrypted = True
         self.capabilities = Capabilities()
         self.transcript.add(NOTE, remark)
-        if self._implicit_tls:
+        if self._tls is not None and self._tls.implicit:
             self.state = OpeningState.GREETING
         else:
             self._say_hello(OpeningState.EHLO)
@@ -74,7 +71,7 @@ class Opening(SmtpExchange):
         self._fail_at(Stage.STARTTLS, cause, text)
 
     def _answer(self, reply: Reply) -> None:
-        stage, login = self.awaiting, self._credentials
+        stage, login, tls = self.awaiting, self._credentials, self._tls
         if stage is None or self._unasked(stage):
             return
         match self.state, reply.family:
@@ -89,11 +86,11 @@ class Opening(SmtpExchange):
                 self._go_on()
             case OpeningState.STARTTLS, 2:
                 self.state = OpeningState.HANDSHAKE
-            case OpeningState.STARTTLS, 4 | 5 if self._tls_required:
+            case OpeningState.STARTTLS, 4 | 5 if tls is not None and tls.demanded:
                 text = f"the server refused STARTTLS: {reply.shown}"
                 self._end(Verdict(ResultKind.LOST, stage, text, reply, Cause.TLS_NOT_OFFERED))
             case OpeningState.STARTTLS, 4 | 5:  # RFC 3207 4.1 leaves it to us whether to go on
-                self._starttls = False
+                self._refused = True
                 self._go_on()
             case ((OpeningState.AUTH_PLAIN | OpeningState.AUTH_PLAIN_ASKED | OpeningState.AUTH_PASSWORD), 2):
                 self.state = OpeningState.READY
@@ -119,9 +116,10 @@ class Opening(SmtpExchange):
 
     def _go_on(self) -> None:
         """After EHLO: encrypt, log in, or be ready."""
-        if self._starttls and not self._encrypted and self.capabilities.starttls:
+        tls = None if self._encrypted or self._refused else self._tls
+        if tls is not None and self.capabilities.starttls:
             self._ask(OpeningState.STARTTLS, "STARTTLS")
-        elif self._tls_required and not self._encrypted:
+        elif tls is not None and tls.demanded:
             self._fail_at(Stage.STARTTLS, Cause.TLS_NOT_OFFERED, "the server does not offer STARTTLS")
         elif self._credentials is None:
             self.state = OpeningState.READY

@@ -75,7 +75,13 @@ class Verdict(NamedTuple):
     def enhanced(self) -> str | None:
         return None if self.reply is None else self.reply.enhanced
 
+    @property
+    def is_before_mail(self) -> bool:
+        """Whether the server knew nothing of the mail yet: then it is about this machine."""
+        return self.stage not in _TRANSACTION
 
+
+_TRANSACTION = frozenset((Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA))
 _KINDS = {2: ResultKind.ACCEPTED, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}
 
 
@@ -95,9 +101,6 @@ def lost(stage: Stage, cause: Cause, text: str) -> Verdict:
 def local(cause: Cause, text: str) -> Verdict:
     """The verdict on a recipient that need not be asked for, because the server said what it cannot do."""
     return Verdict(ResultKind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
-
-
-# ---- the transcript
 
 
 class TranscriptLine(NamedTuple):
@@ -130,9 +133,6 @@ class Transcript:
             return (*self._first, *self._last)
         gap = TranscriptLine(self._last[0].milliseconds, NOTE, f"{self._left_out} lines left out")
         return (*self._first, gap, *self._last)
-
-
-# ---- results
 
 
 class TransactionResult(NamedTuple):
