@@ -17,8 +17,7 @@ from appliance import __version__
 from appliance.acme.issuance import AcmeRequest, PublishToken, Steps, T
 from appliance.acme.messages import AcmeResponse, retry_after_seconds
 from appliance.acme.problems import NotIssued
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import LookupFailed, Resolver
+from appliance.dns.resolver import LookupFailed, Resolver, host_addresses
 from appliance.net.address_policy import Address
 from appliance.net.dial import Shortage, dial_first
 from appliance.net.http_client import BadResponse, send_request

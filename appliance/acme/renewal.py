@@ -25,8 +25,8 @@ from appliance.dns.resolver import DnsResolver
 from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
+from appliance.tls.certificate import https_context
 from appliance.tls.certificate_files import acme_directory
-from appliance.tls.trust import https_context
 
 ATTEMPT_TIMEOUT = 600.0  # seconds
 ERROR_FROM = 3  # failures in a row from which on they are logged as errors

@@ -5,37 +5,28 @@ Invariant: a message is handed to another server only if none has received its f
 only `Shortage`, a lack of this machine, is raised, and then nothing was handed over.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import trio
 
 from appliance.deliver.connections import ConnectionKey, Connections
 from appliance.deliver.due_mail import Envelope
-from appliance.deliver.outcome import (
-    DELIVERED,
-    TEMPORARY,
-    Disposition,
-    FaultSide,
-    Judgement,
-    is_before_mail,
-    judge,
-    judge_no_route,
-)
+from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
 from appliance.deliver.outcome_record import Contact, Retries, outcome
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
 from appliance.deliver.preparing import Ready, Routed
-from appliance.deliver.route import Host, NoRoute, Route
-from appliance.deliver.smtp.connection import SmtpConnection
-from appliance.deliver.smtp.deadlines import DeadlineWatch, Progress, SlowServers, Timeouts
+from appliance.deliver.route import Host, NoRoute
+from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
+from appliance.deliver.smtp.deadlines import CONNECTION, Progress, SlowServers, Timeouts
 from appliance.deliver.smtp.protocol import RelayCredentials
-from appliance.deliver.smtp.results import Cause, NotOpened, RecipientResult, ResultKind, Stage, Verdict, lost
-from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
+from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, Verdict, lost
+from appliance.deliver.smtp.sending import MailTransaction, prepare
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
-from appliance.deliver.warmup import NoWarmup, Permit
+from appliance.deliver.warmup import Permit, Warmup
 from appliance.message.addresses import parse
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage, raise_if_short
@@ -49,7 +40,7 @@ LONG_WAIT = 1.0  # seconds pending after which the store is asked whether an env
 log = get_logger("deliver")
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class ActiveAttempt:
     """One envelope in its SMTP session, with what it holds until the session is over."""
 
@@ -61,24 +52,14 @@ class ActiveAttempt:
     progress: Progress
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # cancelled when the session must give way
 
-    @property
-    def account(self) -> str:
-        return self.ready.routed.envelope.account_id
-
 
 class _Reached(NamedTuple):
     """How far an attempt came with one server, and what that said of each recipient."""
 
-    results: tuple[RecipientResult, ...]
+    verdicts: tuple[Verdict, ...]
     contact: Contact
     final: bool  # no other server need be asked
     limiter: PoolLimiter  # of that server
-
-
-class _Sent(NamedTuple):
-    active: ActiveAttempt
-    transaction: MailTransaction
-    route: Route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +71,7 @@ class Deliverer:
     hello_name: str
     retries: Retries
     limiters: PoolLimiters
-    warmup: NoWarmup = field(default_factory=NoWarmup)
+    warmup: Warmup
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
     payload_limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))  # large messages
@@ -116,9 +97,15 @@ class Deliverer:
             raise
         except Exception as error:
             return self.not_attempted(envelope, error, self.outside.now())
-        if active.scope.cancelled_caught:
+        if active.scope.cancelled_caught:  # because its server did nothing and other mail waited
             self.warmup.use_only(active.permit, 0)
-            return self._gave_way(active, envelope)
+            progress = active.progress
+            if progress.address is not None:
+                self.slow.add(progress.address)
+            seconds = trio.current_time() - progress.moved_at
+            text = f"no answer for {seconds:.0f} s while other mail waited for the session"
+            contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
+            return self._alike(envelope, TEMPORARY, text, contact)
         return outcomes
 
     def not_attempted(self, envelope: Envelope, reason: Exception, started_at: int) -> list[Outcome]:
@@ -126,25 +113,11 @@ class Deliverer:
         if not isinstance(reason, NoRoute):
             log.exception("delivery failed", reason, message_id=envelope.message_id, domain=envelope.domain)
             reason = NoRoute("4.3.0", "an error on our side; it is in the operator's log")
-        text = f"{reason.status} {reason.text}"
-        return self._alike(envelope, judge_no_route(reason), text, Contact(started_at))
-
-    def _gave_way(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome]:
-        """The session was ended because its server did nothing and other mail waited."""
-        progress = active.progress
-        if progress.address is not None:
-            self.slow.add(progress.address)
-        seconds = trio.current_time() - progress.moved_at
-        text = f"no answer for {seconds:.0f} s while other mail waited for the session"
-        contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
-        return self._alike(envelope, TEMPORARY, text, contact)
+        return self._alike(envelope, judge_no_route(reason), f"{reason.status} {reason.text}", Contact(started_at))
 
     def _alike(self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact) -> list[Outcome]:
-        now = self.outside.now()
-        return [
-            outcome(recipient, judgement, code=None, text=text, contact=contact, now=now, retries=self.retries)
-            for recipient in envelope.recipients
-        ]
+        record = partial(outcome, contact=contact, now=self.outside.now(), retries=self.retries)
+        return [record(recipient, judgement, code=None, text=text) for recipient in envelope.recipients]
 
     def _still_wanted(self, routed: Routed) -> Envelope | None:
         """The envelope without what was cancelled while it waited for its slot; a pool may have been held for days."""
@@ -159,157 +132,151 @@ class Deliverer:
 
     async def _deliver(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome] | None:
         """Hand an envelope to the first server of its route that answers."""
-        mime, signature = active.ready.routed.mime, active.ready.signature
-        if mime is None:
-            mime = self.store.messages.to_send(envelope.message_id).mime
-        if mime is None:
-            mime = await self.store.messages.content(envelope.message_id)
+        found = await self._try_hosts(active, await self._transaction(active.ready, envelope))
+        if found is None:
+            return None
+        reached, judgements = found
+        if active.slot.probes is not None:  # a message that went to see whether we are still refused is not lost by it
+            judgements = [
+                each._replace(result=Disposition.DEFERRED)
+                if each.fault is FaultSide.SENDER and each.result is Disposition.BOUNCED
+                else each
+                for each in judgements
+            ]
+        now, signature = self.outside.now(), active.ready.signature
+        record = partial(outcome, contact=reached.contact, now=now, retries=self.retries, signature=signature)
+        return [
+            record(recipient, judgement, code=verdict.code, text=verdict.text)
+            for recipient, judgement, verdict in zip(envelope.recipients, judgements, reached.verdicts, strict=True)
+        ]
+
+    async def _transaction(self, ready: Ready, envelope: Envelope) -> MailTransaction:
+        """Without the message itself: the payload is enough to keep for as long as a server takes."""
+        messages, signature = self.store.messages, ready.signature
+        known = ready.routed.mime or messages.to_send(envelope.message_id).mime
+        mime = known or await messages.content(envelope.message_id)
         if len(mime) < THREAD_BYTES:
             payload = prepare(signature + mime)
         else:
-            payload = await trio.to_thread.run_sync(_prepare, signature, mime, limiter=self.payload_limiter)
-        transaction = _transaction(envelope, payload, mime)
-        del mime  # the payload is enough to keep for as long as a server takes
-        reached = await self._try_hosts(_Sent(active, transaction, active.ready.routed.route))
-        return None if reached is None else self._outcomes(envelope, reached, active.slot, signature)
+            payload = await trio.to_thread.run_sync(lambda: prepare(signature + mime), limiter=self.payload_limiter)
+        recipients = tuple(parse(recipient.address, "to").wire for recipient in envelope.recipients)
+        eight_bit_header = payload.eight_bit and not mime[: mime.find(b"\r\n\r\n")].isascii()
+        return MailTransaction(envelope.recipients[0].envelope_from, recipients, payload, eight_bit_header)
 
     # ---- one server after the other
 
-    async def _try_hosts(self, sent: _Sent) -> _Reached | None:
-        slot, permit, route = sent.active.slot, sent.active.permit, sent.route
-        reached: _Reached | None = None
+    async def _try_hosts(
+        self, active: ActiveAttempt, transaction: MailTransaction
+    ) -> tuple[_Reached, list[Judgement]] | None:
+        slot, permit, route = active.slot, active.permit, active.ready.routed.route
+        found: tuple[_Reached, list[Judgement]] | None = None
         for host in route.hosts:
             for address, dialled in zip(host.addresses, host.dialled, strict=True):
                 if not self.limiters.move(slot, route, host.name, dialled):
                     continue
                 if not self.warmup.may_dial(permit, address, slot.limiter.pool):
                     continue
-                reached = await self._try(sent, host, dialled)
+                reached = await self._try(active, transaction, host, dialled)
+                found = reached, self._tell(reached, slot)
                 if reached.final:
                     self.warmup.reached(permit, reached.limiter.pool)
-                    return reached
-                self._tell(reached, slot)
+                    return found
                 self.warmup.did_not_answer(permit, address)
         self.warmup.use_only(permit, 0)
-        return None if permit.is_short else reached
+        return None if permit.is_short else found
 
-    async def _try(self, sent: _Sent, host: Host, dialled: str) -> _Reached:
-        route, active = sent.route, sent.active
-        active.progress.begin(host.name, dialled, trio.current_time())
+    async def _try(self, active: ActiveAttempt, transaction: MailTransaction, host: Host, dialled: str) -> _Reached:
+        route, progress, count = active.ready.routed.route, active.progress, len(transaction.recipients)
+        # Another server, which is not responsible for the time the last one took.
+        progress.host, progress.address, progress.awaits = host.name, dialled, CONNECTION
+        progress.moved_at = trio.current_time()
         demand = await self.tls.demand(route, host)
         if demand.level is TlsLevel.NOT_NOW:
-            refused = NotOpened(lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason), ())
+            refused = lost(Stage.STARTTLS, Cause.TLS_NOT_VERIFIED, demand.reason)
             contact = Contact(active.started_at, active.slot.limiter.pool, host.name, dialled)
-            return _Reached(refused.results(sent.transaction.recipients), contact, False, active.slot.limiter)
+            return _Reached((refused,) * count, contact, False, active.slot.limiter)
         key = ConnectionKey(host.name, dialled, route.port, (demand.level, demand.names, demand.records), route.relay)
         if (idle := self.connections.take(key)) is not None:
-            reached = await self._send(idle, key, sent)
+            reached = await self._send(idle, key, active, transaction)
             if reached is not None:
                 return reached
         try:
-            connection = await self._open(route, key, self.tls.plan(demand, route, host), active.progress)
+            connection = await self._open(key, self.tls.plan(demand, route, host), progress)
         except NotOpened as failure:
-            return self._not_opened(failure, sent, host, dialled)
+            verdict, limiter = failure.verdict, self.limiters.at(route, host.name, dialled)
+            if verdict.cause is Cause.TIMEOUT:
+                self.slow.add(dialled)
+            if verdict.kind is ResultKind.LOST and verdict.stage is Stage.GREETING:
+                self.limiters.proofs.silent(dialled)
+            contact = Contact(active.started_at, limiter.pool, host.name, dialled, dialogue=failure.transcript)
+            return _Reached((verdict,) * count, contact, False, limiter)
         if route.relay is None:
             verified = connection.tls is not None and connection.tls.verified
             self.limiters.proofs.answered(host.name, dialled, verified=verified)
-        fresh = await self._send(connection, key, sent)
+        fresh = await self._send(connection, key, active, transaction)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale
         return fresh
 
-    def _not_opened(self, failure: NotOpened, sent: _Sent, host: Host, dialled: str) -> _Reached:
-        verdict = failure.verdict
-        if verdict.cause is Cause.TIMEOUT:
-            self.slow.add(dialled)
-        limiter = self.limiters.at(sent.route, host.name, dialled)
-        if verdict.kind is ResultKind.LOST and verdict.stage is Stage.GREETING:
-            self.limiters.proofs.silent(dialled)
-        contact = Contact(sent.active.started_at, limiter.pool, host.name, dialled, dialogue=failure.transcript)
-        return _Reached(failure.results(sent.transaction.recipients), contact, False, limiter)
-
-    async def _open(self, route: Route, key: ConnectionKey, plan: TlsPlan | None, progress: Progress) -> SmtpConnection:
+    async def _open(self, key: ConnectionKey, plan: TlsPlan | None, progress: Progress) -> SmtpConnection:
         """Dial and greet. Without a demand for TLS a broken handshake is tried again in the clear (RFC 7435)."""
+        relay, timeouts = key.relay, self.slow.timeouts(key.address)
         try:
-            return await self._open_once(route, key, plan, progress)
-        except NotOpened as failure:
-            if plan is None or plan.required or not _is_about_tls(failure.verdict):
-                raise
-            why = failure.transcript
-        connection = await self._open_once(route, key, None, progress)
-        connection.transcript = why + connection.transcript  # so that the record says why it was not encrypted
-        return connection
-
-    async def _open_once(
-        self, route: Route, key: ConnectionKey, plan: TlsPlan | None, progress: Progress
-    ) -> SmtpConnection:
-        relay = route.relay
-        credentials = RelayCredentials(relay.username, relay.password) if relay and relay.username else None
-        return await SmtpConnection.open(
-            await self._dial(key),
-            self.hello_name,
-            watch=self.watch,
-            tls=plan,
-            credentials=credentials,
-            timeouts=self.slow.timeouts(key.address),
-            progress=progress,
-        )
-
-    async def _dial(self, key: ConnectionKey) -> trio.abc.Stream:
-        seconds = self.slow.connect_timeout(key.address)
-        try:
-            with trio.fail_after(seconds):
-                return await self.outside.dial(key.address, key.port)
+            with trio.fail_after(timeouts.connect):
+                stream = await self.outside.dial(key.address, key.port)
         except trio.TooSlowError:
-            reason = f"no connection within {seconds:g} seconds"
+            reason = f"no connection within {timeouts.connect:g} seconds"
             raise NotOpened(lost(Stage.GREETING, Cause.TIMEOUT, reason), ()) from None
         except OSError as error:
             raise_if_short(error, key.address)
             reason = f"no connection: {error.strerror or error}"
             raise NotOpened(lost(Stage.GREETING, Cause.CONNECTION_LOST, reason), ()) from error
+        try:
+            return await SmtpConnection.open(
+                stream,
+                self.hello_name,
+                watch=self.watch,
+                tls=plan,
+                credentials=RelayCredentials(relay.username, relay.password) if relay and relay.username else None,
+                timeouts=timeouts,
+                progress=progress,
+            )
+        except NotOpened as failure:
+            verdict, why = failure.verdict, failure.transcript
+            handshake = verdict.stage is Stage.STARTTLS and verdict.cause in (Cause.TLS_FAILED, Cause.TIMEOUT)
+            if plan is None or plan.required or not handshake:
+                raise
+        connection = await self._open(key, None, progress)
+        connection.transcript = why + connection.transcript  # so that the record says why it was not encrypted
+        return connection
 
-    async def _send(self, connection: SmtpConnection, key: ConnectionKey, sent: _Sent) -> _Reached | None:
+    async def _send(
+        self, connection: SmtpConnection, key: ConnectionKey, active: ActiveAttempt, transaction: MailTransaction
+    ) -> _Reached | None:
         """Hand over; None when a reused connection turned out to be closed and nothing was tried."""
-        limiter = self.limiters.at(sent.route, key.host, key.address)
-        result = await connection.send(sent.transaction, sent.active.progress)
+        limiter = self.limiters.at(active.ready.routed.route, key.host, key.address)
+        result = await connection.send(transaction, active.progress)
         if result.stale:
             return None
-        if any(each.verdict.cause is Cause.TIMEOUT for each in result.recipients):
+        if any(each.cause is Cause.TIMEOUT for each in result.verdicts):
             self.slow.add(key.address)
         else:
             self.slow.remove(key.address)
-            connection.allow(self.slow.usual)
+            connection.timeouts = self.slow.usual
         self.connections.give_back(key, connection, limiter.limits.messages_per_connection)
         lines = (connection.transcript + result.transcript) if connection.transactions == 1 else result.transcript
         tls = str(connection.tls) if connection.tls else None
-        contact = Contact(sent.active.started_at, limiter.pool, key.host, key.address, tls, lines)
-        final = not all(_may_ask_another(each) for each in result.recipients)
-        return _Reached(result.recipients, contact, final, limiter)
+        contact = Contact(active.started_at, limiter.pool, key.host, key.address, tls, lines)
+        # Another server may be tried at once only if nothing was handed over to this one. Not after the final dot: the
+        # server may have taken the message, and only its answer got lost.
+        final = any(each.kind is not ResultKind.LOST or each.stage is Stage.END_OF_DATA for each in result.verdicts)
+        return _Reached(result.verdicts, contact, final, limiter)
 
     # ---- what it means
 
-    def _outcomes(self, envelope: Envelope, reached: _Reached, slot: PoolSlot, signature: bytes) -> list[Outcome]:
-        now, verdicts = self.outside.now(), [result.verdict for result in reached.results]
-        judgements = self._tell(reached, slot) if reached.final else _judge(verdicts)
-        if slot.probes is not None:
-            judgements = [_of_probe(judgement) for judgement in judgements]
-        return [
-            outcome(
-                recipient,
-                judgement,
-                code=verdict.code,
-                text=verdict.text,
-                contact=reached.contact,
-                now=now,
-                retries=self.retries,
-                signature=signature,
-            )
-            for recipient, judgement, verdict in zip(envelope.recipients, judgements, verdicts, strict=True)
-        ]
-
     def _tell(self, reached: _Reached, slot: PoolSlot) -> list[Judgement]:
         """Judge what a server said, and tell its limiter each thing once: ten recipients refused are one refusal."""
-        verdicts = [result.verdict for result in reached.results]
-        judgements, limiter, now = _judge(verdicts), reached.limiter, self.outside.now()
+        verdicts, limiter, now = reached.verdicts, reached.limiter, self.outside.now()
+        judgements = [judge(verdict, len(verdicts)) for verdict in verdicts]
         if all(judgement is DELIVERED for judgement in judgements):  # as nearly always
             slot.hear(limiter, delivered=True)
             limiter.delivered(slot.account)
@@ -324,43 +291,8 @@ class Deliverer:
             limiter.delivered(slot.account)
         elif refusals:
             first, sender = refusals[0], self.limiters.sender(slot)
-            limiter.refused_as_sender(now, first.text[:200], sender, about_us=is_before_mail(first))
+            limiter.refused_as_sender(now, first.text[:200], sender, about_us=first.is_before_mail)
         if wishes:
             first, sender = wishes[0], self.limiters.sender(slot)
-            limiter.slow_down(now, first.text[:200], sender, about_us=is_before_mail(first))
+            limiter.slow_down(now, first.text[:200], sender, about_us=first.is_before_mail)
         return judgements
-
-
-def _judge(verdicts: Sequence[Verdict]) -> list[Judgement]:
-    return [judge(verdict, len(verdicts)) for verdict in verdicts]
-
-
-def _of_probe(judgement: Judgement) -> Judgement:
-    """A message that went to see whether we are still refused is not to be lost by it."""
-    if judgement.fault is FaultSide.SENDER and judgement.result is Disposition.BOUNCED:
-        return judgement._replace(result=Disposition.DEFERRED)
-    return judgement
-
-
-def _prepare(signature: bytes, mime: bytes) -> Payload:
-    return prepare(signature + mime)
-
-
-def _transaction(envelope: Envelope, payload: Payload, mime: bytes) -> MailTransaction:
-    recipients = tuple(parse(recipient.address, "to").wire for recipient in envelope.recipients)
-    eight_bit_header = payload.eight_bit and not mime[: mime.find(b"\r\n\r\n")].isascii()
-    return MailTransaction(envelope.recipients[0].envelope_from, recipients, payload, needs_smtputf8=eight_bit_header)
-
-
-def _is_about_tls(verdict: Verdict) -> bool:
-    """Whether it was the handshake that failed, so that the same server may be asked without."""
-    return verdict.cause is Cause.TLS_FAILED or (verdict.stage, verdict.cause) == (Stage.STARTTLS, Cause.TIMEOUT)
-
-
-def _may_ask_another(result: RecipientResult) -> bool:
-    """Whether another server of the same domain may be tried at once: nothing was handed over to this one.
-
-    Not after the final dot: the server may have taken the message, and only its answer got lost.
-    """
-    verdict = result.verdict
-    return verdict.kind is ResultKind.LOST and verdict.stage is not Stage.END_OF_DATA

@@ -1,13 +1,12 @@
 """Builds delivery from the configuration."""
 
 from collections.abc import Callable
-from math import inf
 
-from appliance.config.settings import Config, DeliveryMode, DeliverySettings, RelaySettings
+from appliance.config.settings import Config, DeliveryMode, DeliverySettings
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.connections import Connections
 from appliance.deliver.due_mail import DueMail
-from appliance.deliver.metrics import name_pools
+from appliance.deliver.metrics import NAMED_POOLS
 from appliance.deliver.mta_sts import PolicyFetcher
 from appliance.deliver.outcome_record import Retries
 from appliance.deliver.pool_limiters import PoolLimiters
@@ -18,26 +17,20 @@ from appliance.deliver.route import Relay, Relays, RouteCache, Router
 from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.signer import Signer
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
-from appliance.deliver.warmup import NoWarmup, SourceWarmup
+from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.new_mail import NewMail
-from appliance.tls.trust import verifying_context
+from appliance.tls.certificate import verifying_context
 
 
 def build(
-    config: Config,
-    outside: Outside,
-    store: Store,
-    key: bytes,
-    new_mail: NewMail,
-    *,
-    stop_by: Callable[[], float] = lambda: inf,
+    config: Config, outside: Outside, store: Store, key: bytes, new_mail: NewMail, *, stop_by: Callable[[], float]
 ) -> Scheduler:
-    name_pools(config.delivery.pools)
+    NAMED_POOLS.update(config.delivery.pools)
     delivery, own = config.delivery, LocalAddresses(frozenset(config.delivery.own_addresses))
     resolver = DnsResolver(config.dns.resolvers)
     router = Router(
@@ -53,7 +46,7 @@ def build(
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
     proofs = Proofs(resolver, pools(config))
     limiters = PoolLimiters(store, outside, proofs)
-    warmup = SourceWarmup(config.warmup, store, outside, proofs.known_as) if config.warmup.enabled else NoWarmup()
+    warmup = Warmup(config.warmup, store, outside, proofs.known_as)
     return Scheduler(
         store=store,
         outside=outside,
@@ -79,20 +72,12 @@ def build(
 
 def relays(delivery: DeliverySettings) -> Relays:
     """Which mail goes to a relay: all of it in mode relay, else that for the domains that have one of their own."""
-    by_domain = {domain: _relay(table) for domain, table in delivery.relays.items()}
-    only = delivery.mode is DeliveryMode.RELAY
-    return Relays(_main_relay(delivery) if only and delivery.relay_host else None, by_domain, only)
-
-
-def _main_relay(delivery: DeliverySettings) -> Relay:
-    return Relay(
-        delivery.relay_host,
-        delivery.relay_port,
-        username=delivery.relay_username,
-        password=delivery.relay_password,
-        tls=delivery.relay_tls,
-    )
-
-
-def _relay(table: RelaySettings) -> Relay:
-    return Relay(table.host, table.port, username=table.username, password=table.password, tls=table.tls)
+    by_domain = {
+        domain: Relay(table.host, table.port, table.username, table.password, table.tls)
+        for domain, table in delivery.relays.items()
+    }
+    only, default = delivery.mode is DeliveryMode.RELAY, None
+    if only and (host := delivery.relay_host):
+        username, password = delivery.relay_username, delivery.relay_password
+        default = Relay(host, delivery.relay_port, username, password, delivery.relay_tls)
+    return Relays(default, by_domain, only)

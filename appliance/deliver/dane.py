@@ -7,8 +7,9 @@ and under the right name. PKIX-TA(0) and PKIX-EE(1) are unusable, as RFC 7672 3.
 
 import hashlib
 from collections.abc import Callable, Iterable
+from itertools import product
 
-from appliance.deliver.smtp.tls import TrustStore
+from appliance.deliver.smtp.tls import TrustStore, Verifier
 from appliance.dns.resolver import Tlsa
 
 _TA, _EE = 2, 3  # usages, RFC 7218 2.1
@@ -21,8 +22,6 @@ _MATCHING: dict[int, Callable[[bytes], bytes]] = {
     2: lambda selected: hashlib.sha512(selected).digest(),
 }
 
-Verifier = Callable[[tuple[bytes, ...], str], str | None]  # as the SMTP client's TLS wants it
-
 
 def usable(records: Iterable[Tlsa]) -> tuple[Tlsa, ...]:
     """The records that can verify anything. Of a set with none, only encryption can be demanded (RFC 7672 2.2)."""
@@ -34,7 +33,7 @@ def usable(records: Iterable[Tlsa]) -> tuple[Tlsa, ...]:
 
 
 def verifier(records: tuple[Tlsa, ...], further_names: tuple[str, ...] = ()) -> Verifier:
-    """Judges the chain a server shows by these records: None if it is good, else what is wrong with it.
+    """Judges the chain a server shows by these records.
 
     `further_names` may stand in the certificate in place of the host's own, for DANE-TA (RFC 7672 3.2.2): the
     recipient's domain.
@@ -45,7 +44,19 @@ def verifier(records: tuple[Tlsa, ...], further_names: tuple[str, ...] = ()) -> 
             return "the server showed no certificate"
         if any(matches(record, chain[0]) for record in records if record.usage == _EE):
             return None
-        return _verify_by_authority(records, chain, (name, *further_names))
+        named = [record for record in records if record.usage == _TA]
+        # An authority whose whole certificate is in the DNS need not be shown by the server.
+        whole = (record.data for record in named if (record.selector, record.matching) == (_CERTIFICATE, 0))
+        authorities = [each for each in (*chain[1:], *whole) if any(matches(record, each) for record in named)]
+        fault: str | None = "the server's certificate is none that its TLSA records name"
+        for authority, allowed in product(authorities, (name, *further_names)):
+            try:
+                fault = TrustStore([authority]).verify(chain, allowed)
+            except ValueError as error:
+                fault = f"the authority named by TLSA is no certificate: {error}"
+            if fault is None:
+                return None
+        return fault
 
     return verify
 
@@ -57,27 +68,6 @@ def matches(record: Tlsa, certificate: bytes) -> bool:
     except ValueError:
         return False
     return _MATCHING[record.matching](selected) == record.data
-
-
-def _verify_by_authority(records: tuple[Tlsa, ...], chain: tuple[bytes, ...], names: tuple[str, ...]) -> str | None:
-    named = [record for record in records if record.usage == _TA]
-    # An authority whose whole certificate is in the DNS need not be shown by the server.
-    shown = (*chain[1:], *(record.data for record in named if (record.selector, record.matching) == (_CERTIFICATE, 0)))
-    authorities = [authority for authority in shown if any(matches(record, authority) for record in named)]
-    fault: str | None = "the server's certificate is none that its TLSA records name"
-    for authority in authorities:
-        for name in names:
-            fault = _verify(authority, chain, name)
-            if fault is None:
-                return None
-    return fault
-
-
-def _verify(authority: bytes, chain: tuple[bytes, ...], name: str) -> str | None:
-    try:
-        return TrustStore([authority]).verify(chain, name)
-    except ValueError as fault:
-        return f"the authority named by TLSA is no certificate: {fault}"
 
 
 # ---- X.509, just enough to find the key

@@ -81,7 +81,7 @@ class DueMail:
 
     def left(self, may_take: MayTake) -> list[Envelope]:
         """Some of what was left before, for pools that have room again."""
-        return in_turn(envelopes(self._round(may_take)))
+        return envelopes(self._round(may_take))
 
     def _poll(self, since: int, may_take: MayTake) -> list[Envelope]:
         if not self.behind:
@@ -90,10 +90,10 @@ class DueMail:
             if len(due) < limit:
                 self._seen_until = now
                 new = (each for each in due if self._is_new(each) and may_take(each.account_id, each.domain))
-                return in_turn(envelopes(new))
+                return envelopes(new)
         found = self._round(may_take)
         self.behind = len(found) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again
-        return in_turn(envelopes(found))
+        return envelopes(found)
 
     # ---- behind a backlog
 
@@ -116,35 +116,32 @@ class DueMail:
         found: list[DueRecipient] = []
         for number, domain in enumerate(domains, 1):
             if may_take(account, domain):
-                found += self._of_domain(account, domain, min(RECIPIENTS_PER_VISIT, share - len(found)))
+                most = min(RECIPIENTS_PER_VISIT, share - len(found))
+                # Those already taken are still due for the store, and come first.
+                due = self.store.lanes.due(account, domain, most + self._taken_of.get((account, domain), 0))
+                found += [recipient for recipient in due if self._is_new(recipient)][:most]
             if len(found) >= share or number == DOMAINS_PER_VISIT:
                 self._after[account] = domain
                 break
         return found
-
-    def _of_domain(self, account: str, domain: str, most: int) -> list[DueRecipient]:
-        # Those already taken are still due for the store, and come first.
-        due = self.store.lanes.due(account, domain, most + self._taken_of.get((account, domain), 0))
-        return [recipient for recipient in due if self._is_new(recipient)][:most]
 
     def _is_new(self, recipient: DueRecipient) -> bool:
         return recipient.id not in self.taken and recipient.message_id not in self.coming
 
 
 def envelopes(recipients: Iterable[DueRecipient]) -> list[Envelope]:
-    """Recipients of one message at one domain go together, up to the most of one transaction."""
+    """Recipients of one message at one domain go together, up to the most of one transaction.
+
+    By turns: the first of every account, then the second of every account, and so on.
+    """
     together: dict[tuple[str, str], list[DueRecipient]] = {}
     for recipient in recipients:
         together.setdefault((recipient.message_id, recipient.domain), []).append(recipient)
-    return [
+    found = [
         Envelope(message_id, group[0].account_id, domain, tuple(group[first : first + RECIPIENTS_PER_VISIT]))
         for (message_id, domain), group in together.items()
         for first in range(0, len(group), RECIPIENTS_PER_VISIT)
     ]
-
-
-def in_turn(found: list[Envelope]) -> list[Envelope]:
-    """The first of every account, then the second of every account, and so on."""
     if len({envelope.account_id for envelope in found}) < 2:
         return found
     queue: AccountQueue[Envelope] = AccountQueue()

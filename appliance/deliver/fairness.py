@@ -1,7 +1,4 @@
-"""Sharing between accounts: a queue in which they take turns, and a limited number of slots of which none gets all.
-
-No I/O.
-"""
+"""Sharing between accounts: a queue in which they take turns, and limited slots of which none gets all. No I/O."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,8 +11,6 @@ Item = TypeVar("Item")
 
 class AccountQueue(Generic[Item]):
     """A queue in which accounts take turns, each with its own items in order."""
-
-    __slots__ = ("_count", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Item]] = {}  # the account whose turn is next stands first
@@ -76,11 +71,8 @@ def may_take(held: int, free: int) -> bool:
 class Shares:
     """A limited number of slots, and how many of them each holder has."""
 
-    __slots__ = ("_held", "slots", "used")
-
     def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self.used = 0
+        self.slots, self.used = slots, 0
         self._held: dict[str, int] = {}  # none of 0
 
     def of(self, holder: str) -> int:

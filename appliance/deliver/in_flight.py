@@ -6,9 +6,9 @@ session whose server does nothing gives way, unless the final dot was sent: only
 it has the message. After a shortage of this machine fewer sessions run, growing again with time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 
 import trio
 
@@ -19,10 +19,9 @@ from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters
 from appliance.deliver.preparing import Ready
 from appliance.deliver.smtp.deadlines import Progress
-from appliance.deliver.warmup import NoWarmup, Permit
+from appliance.deliver.warmup import Permit, Warmup
 from appliance.model.mail import OutgoingSession
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
-from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
 
 STALLED_CHECK = 1.0  # seconds between two searches for sessions that should give way
@@ -38,19 +37,18 @@ LARGE_SLOT = "a slot for large messages"  # what an envelope may lack; or its po
 log = get_logger("deliver")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class InFlight:
     """Running sessions, at most `sessions` and `large` of them with large messages; and who may have the next."""
 
-    outside: Outside
     limiters: PoolLimiters
-    warmup: NoWarmup
+    warmup: Warmup
     sessions: int
     large: int
     stopping: bool = False  # nothing starts any more
     others_wait: bool = False  # a slot is free that other pools than its last may have waited for
+    slots: Shares = field(init=False)  # by account
     _active: set[ActiveAttempt] = field(default_factory=set)
-    _slots: Shares = field(init=False)  # by account
     _large: Shares = field(init=False)  # of them with large messages
     _blocked: set[str] = field(default_factory=set)  # accounts that wait for a slot, though their pool is open
     _blocked_large: set[str] = field(default_factory=set)  # the same for a slot for a large message
@@ -60,23 +58,27 @@ class InFlight:
     _grown_at: float = 0.0  # until when the growth of sessions after it has been counted
 
     def __post_init__(self) -> None:
-        self._slots, self._large = Shares(self.sessions), Shares(self.large)
-
-    @property
-    def running(self) -> int:
-        return self._slots.used
+        self.slots, self._large = Shares(self.sessions), Shares(self.large)
 
     def told(self) -> list[OutgoingSession]:
         """The sessions that have taken a while, for each recipient."""
-        latest = trio.current_time() - TOLD_AFTER
-        long = (active for active in self._active if active.began <= latest)
-        return list(islice(chain.from_iterable(map(_sessions, long)), RECIPIENTS_TOLD))
+        latest, told = trio.current_time() - TOLD_AFTER, []
+        for active in self._active:
+            progress, started_at = active.progress, active.started_at
+            if active.began > latest or progress.host is None or progress.address is None:
+                continue
+            since = started_at + round((progress.moved_at - active.began) * 1_000_000)
+            at = progress.host, progress.address, started_at, progress.awaits, since
+            told += [OutgoingSession(recipient.id, *at) for recipient in active.ready.routed.envelope.recipients]
+            if len(told) >= RECIPIENTS_TOLD:
+                break
+        return told[:RECIPIENTS_TOLD]
 
     # ---- slots
 
     def is_open(self, limiter: PoolLimiter) -> bool:
         """Whether a pool may have one more transaction, of an account that has nothing against it."""
-        return not self.stopping and limiter.is_open(self.outside.now())
+        return not self.stopping and limiter.is_open(self.limiters.outside.now())
 
     def may_start(self, ready: Ready) -> bool:
         """Whether there is a slot for an envelope of an open pool."""
@@ -86,7 +88,7 @@ class InFlight:
             return False
         if not self.limiters.is_open(routed.limiter, account):
             return False
-        if not self._slots.have_room(account):
+        if not self.slots.have_room(account):
             self._blocked.add(account)
             return False
         if routed.large and not self._large.have_room(account):
@@ -96,31 +98,24 @@ class InFlight:
 
     def enter(self, ready: Ready, permit: Permit) -> ActiveAttempt:
         routed, account = ready.routed, ready.routed.envelope.account_id
-        self._slots.take(account)
+        self.slots.take(account)
         if routed.large:
             self._large.take(account)
         slot = self.limiters.slot(routed.limiter, account, routed.envelope.domain)
-        began = trio.current_time()
-        active = ActiveAttempt(
-            ready=ready,
-            slot=slot,
-            permit=permit,
-            started_at=self.outside.now(),
-            began=began,
-            progress=Progress(began),
-        )
+        now, began = self.limiters.outside.now(), trio.current_time()
+        active = ActiveAttempt(ready, slot, permit, started_at=now, began=began, progress=Progress(began))
         self._active.add(active)
         return active
 
     def leave(self, active: ActiveAttempt) -> bool:
         """Give its slots back; whether accounts that were blocked can use them, so that all pools are to be served."""
-        routed, account = active.ready.routed, active.account
+        routed, account = active.ready.routed, active.slot.account
         self._active.discard(active)
-        self._slots.give_back(account)
+        self.slots.give_back(account)
         if routed.large:
             self._large.give_back(account)
-        active.slot.leave()
-        usable = any(self._slots.have_room(blocked) for blocked in self._blocked) or (
+        active.slot.limiter.leave(account)
+        usable = any(self.slots.have_room(blocked) for blocked in self._blocked) or (
             routed.large and any(self._large.have_room(blocked) for blocked in self._blocked_large)
         )
         self.others_wait = self.others_wait or usable
@@ -147,11 +142,8 @@ class InFlight:
         if now < self._checked_at + STALLED_CHECK:
             return []
         self._checked_at = now
-        stalled = [
-            active
-            for active in self._active
-            if now >= active.progress.moved_at + STALLED and not active.progress.handed_over
-        ]
+        idle = [active for active in self._active if now >= active.progress.moved_at + STALLED]
+        stalled = [active for active in idle if not active.progress.handed_over]
         stalled.sort(key=lambda active: active.progress.moved_at)
         ended: list[ActiveAttempt] = []
         in_vain: set[tuple[str, str]] = set()  # accounts, and what they wait for, that none of these can help
@@ -169,20 +161,20 @@ class InFlight:
 
     def _lack(self, ready: Ready) -> str | None:
         """What an envelope waits for that another session could give up: a slot of its pool, or one of all slots."""
-        limiter, account = ready.routed.limiter, ready.routed.envelope.account_id
-        if self.limiters.is_held(limiter.pool) or not limiter.lets_pass(account, self.outside.now()):
+        limiter, account, now = ready.routed.limiter, ready.routed.envelope.account_id, self.limiters.outside.now()
+        if self.limiters.is_held(limiter.pool) or not limiter.lets_pass(account, now):
             return None
         if limiter.in_use >= limiter.throttle.slots:
             return limiter.pool
-        if not limiter.is_open(self.outside.now()):  # for a reason of its own, such as a server that asked for less
+        if not limiter.is_open(now):  # for a reason of its own, such as a server that asked for less
             return None
         if ready.routed.large and not self._large.have_room(account):
             return LARGE_SLOT
-        return None if self._slots.have_room(account) else ""
+        return None if self.slots.have_room(account) else ""
 
     def _gives_way(self, active: ActiveAttempt, ready: Ready, lack: str, now: float) -> bool:
         routed, account = ready.routed, ready.routed.envelope.account_id
-        own = active.account == account
+        own = active.slot.account == account
         if routed.limiter.in_use >= routed.limiter.throttle.slots:
             # The next message would find the same server no better.
             same = any(active.progress.address in host.dialled for host in routed.route.hosts)
@@ -191,16 +183,16 @@ class InFlight:
             return False
         if own:
             return now >= active.progress.moved_at + STALLED_LONG
-        shares = self._large if lack else self._slots
-        return shares.of(active.account) > shares.of(account)
+        shares = self._large if lack else self.slots
+        return shares.of(active.slot.account) > shares.of(account)
 
     # ---- a shortage of this machine
 
     def met_shortage(self, shortage: Shortage) -> None:
         if self._short_at is None:
-            log.warning("mail waits: this machine is short", of=str(shortage), sessions=self._slots.used)
+            log.warning("mail waits: this machine is short", of=str(shortage), sessions=self.slots.used)
         self._short_at = self._grown_at = trio.current_time()
-        self._slots.slots = max(1, min(self._slots.slots, self._slots.used))
+        self.slots.slots = max(1, min(self.slots.slots, self.slots.used))
 
     @property
     def pauses(self) -> bool:
@@ -214,18 +206,9 @@ class InFlight:
         steps = int((trio.current_time() - self._grown_at) / SHORTAGE_PAUSE)
         self._grown_at += steps * SHORTAGE_PAUSE
         for _ in range(steps):
-            if self._slots.slots >= self.sessions:
+            if self.slots.slots >= self.sessions:
                 break
-            self._slots.slots = min(self.sessions, self._slots.slots + max(1, self._slots.slots // RECOVERY))
-        if self._slots.slots == self.sessions and not self.pauses:
+            self.slots.slots = min(self.sessions, self.slots.slots + max(1, self.slots.slots // RECOVERY))
+        if self.slots.slots == self.sessions and not self.pauses:
             self._short_at = None
             log.info("mail goes on: this machine is short of nothing any more")
-
-
-def _sessions(active: ActiveAttempt) -> Iterator[OutgoingSession]:
-    """One for each recipient; none before a server is tried."""
-    progress, started_at = active.progress, active.started_at
-    if progress.host is not None and progress.address is not None:
-        since = started_at + round((progress.moved_at - active.began) * 1_000_000)
-        for recipient in active.ready.routed.envelope.recipients:
-            yield OutgoingSession(recipient.id, progress.host, progress.address, started_at, progress.awaits, since)

@@ -14,16 +14,7 @@ NO_SERVER = "none"  # in the place of a pool, or of a reply's class
 REPLY_CHARACTERS = 200  # of a server's reply in the log
 
 _CLASSES = {number: f"{number}xx" for number in range(2, 6)}
-_named = {provider.name for provider in PROVIDERS}
-
-
-def name_pools(names: Iterable[str]) -> None:
-    """Count these pools by their names, too."""
-    _named.update(names)
-
-
-def has_name(pool: str) -> bool:
-    return pool in _named
+NAMED_POOLS = {provider.name for provider in PROVIDERS}  # counted by their names; those of the settings are added
 
 
 def observe(outcomes: Iterable[Outcome]) -> None:
@@ -33,20 +24,15 @@ def observe(outcomes: Iterable[Outcome]) -> None:
         for attempt in outcome.attempts:
             code = attempt.smtp_code
             reply = NO_SERVER if code is None else _CLASSES.get(code // 100, NO_SERVER)
-            DELIVERY_ATTEMPTS.add((_label(attempt), status, reply))
+            # Only simulated attempts decide nothing.
+            pool = attempt.pool or (SANDBOX if attempt.decision is None else NO_SERVER)
+            named = attempt.pool is None or attempt.pool in NAMED_POOLS
+            DELIVERY_ATTEMPTS.add((pool if named else OTHER_POOLS, status, reply))
             ATTEMPT_SECONDS.add((attempt.finished_at - attempt.started_at) / 1_000_000)
         if outcome.status is RecipientStatus.DELIVERED:
             DELIVERY_SECONDS.add((outcome.at - identifier_time(outcome.recipient.message_id)) / 1_000_000)
         if MESSAGE_LOG.keep:
             _note(outcome, outcome.attempts[-1] if outcome.attempts else None)
-
-
-def _label(attempt: Attempt) -> str:
-    if attempt.pool in _named:
-        return attempt.pool
-    if attempt.pool is not None:
-        return OTHER_POOLS
-    return SANDBOX if attempt.decision is None else NO_SERVER  # only simulated ones decide nothing
 
 
 def _note(outcome: Outcome, last: Attempt | None) -> None:

@@ -12,11 +12,10 @@ from enum import StrEnum
 
 import trio
 
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import LookupFailed, NotAsked, Resolver
+from appliance.dns.resolver import LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.dial import Shortage, raise_if_short
-from appliance.net.http_client import BadResponse, ClosedEarly, HttpResponse, TooLong, send_request
+from appliance.net.http_client import BadResponse, ClosedEarly, TooLong, send_request
 
 POLICY_AGE_LIMIT = 31_557_600  # seconds, one year: the most that RFC 8461 3.2 allows
 POLICY_MX_LIMIT = 100  # patterns of one policy that are read; no real one has as many
@@ -70,7 +69,12 @@ def policy_id(texts: tuple[str, ...]) -> str | None:
 
 def read_policy(text: str) -> Policy:
     """Parse a policy file. Unknown keys are ignored, of a repeated key the first counts (RFC 8461 3.2)."""
-    pairs = [_pair(line) for line in text.replace("\r\n", "\n").split("\n") if line.strip(" \t")]
+    pairs: list[tuple[str, str]] = []
+    for line in (each for each in text.replace("\r\n", "\n").split("\n") if each.strip(" \t")):
+        name, colon, value = line.partition(":")
+        if not (colon and _NAME.fullmatch(name) and value.isprintable()):
+            raise BadPolicy(f"it has a line that is no key and value: {line[:60]!a}")
+        pairs.append((name, value.strip(" ")))
     first = dict(reversed(pairs))
     if first.get("version") != "STSv1":
         raise BadPolicy("it does not say version: STSv1")
@@ -79,24 +83,13 @@ def read_policy(text: str) -> Policy:
     if not _AGE.fullmatch(first.get("max_age", "")):
         raise BadPolicy("it has no max_age")
     mode = PolicyMode(first["mode"])
-    mx = tuple(_mx(value) for key, value in pairs if key == "mx")[:POLICY_MX_LIMIT]
+    mx = [value for key, value in pairs if key == "mx"]
+    for value in mx:
+        if len(value) > 253 or not _MX.fullmatch(value.lower()):
+            raise BadPolicy(f"it names an mx that is no host: {value[:60]!a}")
     if not mx and mode is not PolicyMode.NONE:
         raise BadPolicy("it names no mx")
-    return Policy(mode, mx, min(int(first["max_age"]), POLICY_AGE_LIMIT))
-
-
-def _pair(line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not colon or not _NAME.fullmatch(name) or not value.isprintable():
-        raise BadPolicy(f"it has a line that is no key and value: {line[:60]!a}")
-    return name, value.strip(" ")
-
-
-def _mx(value: str) -> str:
-    pattern = value.lower()
-    if len(pattern) > 253 or not _MX.fullmatch(pattern):
-        raise BadPolicy(f"it names an mx that is no host: {value[:60]!a}")
-    return pattern
+    return Policy(mode, tuple(map(str.lower, mx[:POLICY_MX_LIMIT])), min(int(first["max_age"]), POLICY_AGE_LIMIT))
 
 
 # ---- fetching
@@ -153,35 +146,21 @@ class PolicyFetcher:
     async def _fetch_from(self, address: Address, host: str) -> str:
         connection = await self.dial(address, self.port)
         stream = trio.SSLStream(connection, self.context, server_hostname=host, https_compatible=True)
+        headers = [("Host", host), ("Accept", "text/plain")]
         try:
-            return await _get(stream, host)
+            answer = await send_request(stream, "GET", "/.well-known/mta-sts.txt", headers)
+            if answer.status != 200:
+                raise NoPolicy(f"{host} answered {answer.status}")
+            # RFC 8461 3.2: a guard against text that a user of that server may have put there.
+            kinds = [kind.partition(b";")[0].strip().lower() for kind in answer.all(b"content-type")]
+            if kinds != [b"text/plain"]:
+                raise NoPolicy(f"{host} sent no text/plain")
+            return (await answer.body(POLICY_BYTES)).decode("utf-8")
+        except TooLong:
+            raise NoPolicy(f"the policy at {host} is over {POLICY_BYTES} bytes") from None
+        except ClosedEarly:
+            raise NoPolicy(f"{host} closed the connection early") from None
+        except UnicodeDecodeError:
+            raise NoPolicy(f"the policy at {host} is no UTF-8") from None
         finally:
             await trio.aclose_forcefully(stream)
-
-
-async def _get(stream: trio.abc.Stream, host: str) -> str:
-    headers = [("Host", host), ("Accept", "text/plain")]
-    try:
-        answer = await send_request(stream, "GET", "/.well-known/mta-sts.txt", headers)
-        _check(answer, host)
-        return _text(await answer.body(POLICY_BYTES), host)
-    except TooLong:
-        raise NoPolicy(f"the policy at {host} is over {POLICY_BYTES} bytes") from None
-    except ClosedEarly:
-        raise NoPolicy(f"{host} closed the connection early") from None
-
-
-def _check(answer: HttpResponse, host: str) -> None:
-    if answer.status != 200:
-        raise NoPolicy(f"{host} answered {answer.status}")
-    kinds = answer.all(b"content-type")
-    # RFC 8461 3.2: a guard against text that a user of that server may have put there.
-    if [kind.partition(b";")[0].strip().lower() for kind in kinds] != [b"text/plain"]:
-        raise NoPolicy(f"{host} sent no text/plain")
-
-
-def _text(body: bytes, host: str) -> str:
-    try:
-        return body.decode("utf-8")
-    except UnicodeDecodeError:
-        raise NoPolicy(f"the policy at {host} is no UTF-8") from None

@@ -109,7 +109,6 @@ _ABOUT_THE_SENDER = re.compile(
 _GREYLISTED = re.compile(r"gr[ea]y[ -]?list", re.IGNORECASE)  # asks for patience with one message, not for less mail
 _TOO_MANY_RECIPIENTS = re.compile(r"too many recipients", re.IGNORECASE)
 
-_TRANSACTION = frozenset((Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA))
 _WHOLE_MESSAGE = frozenset((Stage.DATA, Stage.END_OF_DATA))
 _ABOUT_THE_SESSION = frozenset((530, 534, 535, 538))  # asks for AUTH or TLS, RFC 4954 6, RFC 3207 4
 
@@ -125,16 +124,13 @@ def judge(verdict: Verdict, recipients: int = 1) -> Judgement:
         case ResultKind.LOCAL:
             return Judgement(Disposition.BOUNCED, FaultSide.MESSAGE)
         case ResultKind.DEFERRED:
-            return Judgement(Disposition.DEFERRED, throttle=_wants_less(verdict))
+            # 421 (RFC 5321 3.8) and 4.7.x, as Gmail, Outlook and Yahoo use them, ask us to slow down.
+            asks = verdict.code == 421 or (verdict.enhanced or "").startswith("4.7.")
+            return Judgement(Disposition.DEFERRED, throttle=asks and not _GREYLISTED.search(verdict.text))
         case ResultKind.REJECTED:
             return _rejected(verdict, recipients)
         case _:
             return TEMPORARY
-
-
-def is_before_mail(verdict: Verdict) -> bool:
-    """Whether a reply came before the server knew anything of the mail: then it is about this machine."""
-    return verdict.stage not in _TRANSACTION
 
 
 def judge_no_route(no_route: NoRoute) -> Judgement:
@@ -146,54 +142,35 @@ def judge_no_route(no_route: NoRoute) -> Judgement:
     return Judgement(Disposition.BOUNCED, FaultSide.DOMAIN) if no_route.permanent else TEMPORARY
 
 
-def _wants_less(verdict: Verdict) -> bool:
-    """Whether a 4xx asks us to slow down: 421 (RFC 5321 3.8) and 4.7.x, as Gmail, Outlook and Yahoo use them."""
-    policy = (verdict.enhanced or "").startswith("4.7.")
-    return (verdict.code == 421 or policy) and not _GREYLISTED.search(verdict.text)
-
-
 def _rejected(verdict: Verdict, recipients: int) -> Judgement:
     fault = _fault(verdict, recipients)
-    if verdict.stage not in _TRANSACTION or verdict.code in _ABOUT_THE_SESSION:
+    if verdict.is_before_mail or verdict.code in _ABOUT_THE_SESSION:
         # Still the sender's fault if it says so: a blocked address is told in the greeting, and the pool must learn it.
         unwanted = fault is FaultSide.SENDER
         return Judgement(Disposition.DEFERRED, FaultSide.SENDER if unwanted else None, throttle=unwanted)
-    if _too_many_recipients(verdict):
+    # RFC 5321 4.5.3.1.10: some servers say permanently that one transaction has too many recipients.
+    too_many = verdict.enhanced == "5.5.3" or (verdict.code == 552 and _TOO_MANY_RECIPIENTS.search(verdict.text))
+    if verdict.stage is Stage.RCPT and too_many:
         return TEMPORARY
     return Judgement(Disposition.BOUNCED, fault)
 
 
-def _too_many_recipients(verdict: Verdict) -> bool:
-    """RFC 5321 4.5.3.1.10: some servers say permanently that one transaction has too many recipients."""
-    said = _TOO_MANY_RECIPIENTS.search(verdict.text) and verdict.code == 552
-    return verdict.stage is Stage.RCPT and bool(said or verdict.enhanced == "5.5.3")
-
-
 def _fault(verdict: Verdict, recipients: int) -> FaultSide:
-    fault = _fault_by_status(verdict) or _fault_by_text(verdict)
-    if fault is FaultSide.RECIPIENT and not _about_one_recipient(verdict, recipients):
-        return FaultSide.OTHER
-    return fault
-
-
-def _about_one_recipient(verdict: Verdict, recipients: int) -> bool:
-    """Whether it is this recipient that was meant: not by MAIL, and after DATA only if there is no other."""
-    return verdict.stage is Stage.RCPT or (verdict.stage in _WHOLE_MESSAGE and recipients == 1)
-
-
-def _fault_by_status(verdict: Verdict) -> FaultSide | None:
-    if not verdict.enhanced or not verdict.enhanced.startswith("5."):
-        return None
-    status = verdict.enhanced.removeprefix("5.")
-    if status == "2.1" and _BUSY_MAILBOX.search(verdict.text):
-        return FaultSide.OTHER
-    return _BY_STATUS.get(status) or _BY_SUBJECT.get(status.partition(".")[0])
+    fault = None
+    if verdict.enhanced and verdict.enhanced.startswith("5."):
+        status = verdict.enhanced.removeprefix("5.")
+        if status == "2.1" and _BUSY_MAILBOX.search(verdict.text):
+            return FaultSide.OTHER
+        fault = _BY_STATUS.get(status) or _BY_SUBJECT.get(status.partition(".")[0])
+    if fault is None:
+        fault = _fault_by_text(verdict)
+    # Whether it is this recipient that was meant: not by MAIL, and after DATA only if there is no other.
+    meant = verdict.stage is Stage.RCPT or (verdict.stage in _WHOLE_MESSAGE and recipients == 1)
+    return FaultSide.OTHER if fault is FaultSide.RECIPIENT and not meant else fault
 
 
 def _fault_by_text(verdict: Verdict) -> FaultSide:
     if _UNWANTED.search(verdict.text):
         return FaultSide.SENDER
     unknown = _UNKNOWN_USER.search(verdict.text) and not _ABOUT_THE_SENDER.search(verdict.text)
-    if verdict.code == 550 and unknown:
-        return FaultSide.RECIPIENT
-    return FaultSide.OTHER
+    return FaultSide.RECIPIENT if verdict.code == 550 and unknown else FaultSide.OTHER

@@ -40,30 +40,22 @@ class Contact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The schedule: seconds before each further attempt, and the random numbers for jitter."""
+    """The schedule of attempts."""
 
-    delays: Sequence[float]
-    random: Callable[[], float]
+    delays: Sequence[float]  # seconds before the second attempt, the third and so on
+    random: Callable[[], float]  # gives numbers from 0 to 1, for jitter
 
     @property
     def longest(self) -> int:
         """The longest wait for the next attempt, in microseconds."""
         return round(max(self.delays, default=0.0) * (1 + JITTER) * 1_000_000)
 
-    @property
-    def attempts(self) -> int:
-        return len(self.delays) + 1
-
-
-def next_attempt(now: int, attempts: int, delays: Sequence[float], random: Callable[[], float]) -> int | None:
-    """When to try again after so many attempts (microseconds); None when they are used up.
-
-    `delays` are the seconds before the second attempt, the third and so on; `random` gives numbers from 0 to 1.
-    """
-    if attempts > len(delays):
-        return None
-    factor = 1 - JITTER + 2 * JITTER * random()
-    return now + round(delays[attempts - 1] * factor * 1_000_000)
+    def next_attempt(self, now: int, attempts: int) -> int | None:
+        """When to try again after so many attempts (microseconds); None when they are used up."""
+        if attempts > len(self.delays):
+            return None
+        factor = 1 - JITTER + 2 * JITTER * self.random()
+        return now + round(self.delays[attempts - 1] * factor * 1_000_000)
 
 
 def outcome(
@@ -78,8 +70,7 @@ def outcome(
     signature: bytes | None = None,
 ) -> Outcome:
     count = recipient.attempt_count + 1
-    status, again = _status(judgement, count, now, retries)
-    decision = _decision(status, judgement, count, again, retries)
+    status, again, decision = _decide(judgement, count, now, retries)
     attempt = Attempt(
         started_at=contact.started_at,
         finished_at=now,
@@ -99,21 +90,15 @@ def outcome(
     return Outcome(recipient, status, (attempt,), now, again, suppress=suppress, signature=kept)
 
 
-def _status(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None]:
+def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None, str]:
+    """The status of a recipient after so many attempts, when to try again, and the decision in words."""
     if judgement.result is Disposition.DELIVERED:
-        return RecipientStatus.DELIVERED, None
+        return RecipientStatus.DELIVERED, None, "delivered: the server took the message"
     if judgement.result is Disposition.BOUNCED:
-        return RecipientStatus.BOUNCED, None
-    again = next_attempt(now, count, retries.delays, retries.random)
-    return (RecipientStatus.FAILED, None) if again is None else (RecipientStatus.DEFERRED, again)
-
-
-def _decision(status: RecipientStatus, judgement: Judgement, count: int, again: int | None, retries: Retries) -> str:
-    if status is RecipientStatus.DELIVERED:
-        return "delivered: the server took the message"
-    if status is RecipientStatus.BOUNCED:
-        return f"bounced: {_FAULTS[judgement.fault]}"
+        return RecipientStatus.BOUNCED, None, f"bounced: {_FAULTS[judgement.fault]}"
+    again = retries.next_attempt(now, count)
     if again is None:
-        return f"failed: {count} attempts are used up"
+        return RecipientStatus.FAILED, None, f"failed: {count} attempts are used up"
     slowed = "; mail to this pool slows down" if judgement.throttle else ""
-    return f"deferred: attempt {count + 1} of {retries.attempts} at {rfc3339(again)}{slowed}"
+    attempts = f"attempt {count + 1} of {len(retries.delays) + 1}"
+    return RecipientStatus.DEFERRED, again, f"deferred: {attempts} at {rfc3339(again)}{slowed}"

@@ -14,41 +14,35 @@ from appliance.deliver.preparing import Ready
 class PoolQueue:
     """Two queues, of small and of large messages, which take turns where both could go."""
 
-    __slots__ = ("_first", "_second", "limiter")
-
     def __init__(self, limiter: PoolLimiter) -> None:
         self.limiter = limiter
-        self._first: tuple[bool, AccountQueue[Ready]] = False, AccountQueue()  # whether of large ones; its turn is next
-        self._second: tuple[bool, AccountQueue[Ready]] = True, AccountQueue()
+        self._queues: tuple[AccountQueue[Ready], AccountQueue[Ready]] = AccountQueue(), AccountQueue()  # large: second
+        self._turn = 0  # whose is next
 
     def __len__(self) -> int:
-        return len(self._first[1]) + len(self._second[1])
+        return len(self._queues[0]) + len(self._queues[1])
 
     def add(self, ready: Ready) -> None:
-        self._of(ready).add(ready.routed.envelope.account_id, ready)
+        self._queues[ready.routed.large].add(ready.routed.envelope.account_id, ready)
 
     def put_back(self, ready: Ready) -> None:
         """Make it the next of its account and size."""
-        self._of(ready).put_back(ready.routed.envelope.account_id, ready)
+        self._queues[ready.routed.large].put_back(ready.routed.envelope.account_id, ready)
 
     def next_that(self, may_go: Callable[[Ready], bool]) -> Ready | None:
-        for _, queue in (self._first, self._second):
-            if queue and (ready := queue.next_that(may_go)) is not None:
-                if queue is self._first[1] and self._second[1]:
-                    self._first, self._second = self._second, self._first
+        for size in (self._turn, 1 - self._turn):
+            if self._queues[size] and (ready := self._queues[size].next_that(may_go)) is not None:
+                if size == self._turn and self._queues[1 - size]:
+                    self._turn = 1 - size
                 return ready
         return None
 
     def heads(self) -> list[Ready]:
         """The first of every account and size."""
-        return self._first[1].heads() + self._second[1].heads()
+        return self._queues[self._turn].heads() + self._queues[1 - self._turn].heads()
 
     def drain(self) -> list[Ready]:
-        return self._first[1].drain() + self._second[1].drain()
-
-    def _of(self, ready: Ready) -> AccountQueue[Ready]:
-        large, queue = self._first
-        return queue if large == ready.routed.large else self._second[1]
+        return self._queues[self._turn].drain() + self._queues[1 - self._turn].drain()
 
 
 class Pending:

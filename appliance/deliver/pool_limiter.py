@@ -168,10 +168,6 @@ class PoolLimiter:
         if left := self._of_account.pop(account) - 1:
             self._of_account[account] = left
 
-    def recorded(self) -> None:
-        """A result is on disk, or will never be."""
-        self.unrecorded -= 1
-
     def slowed_accounts(self, now: int) -> list[SlowedAccount]:
         """The accounts whose mail alone waits here: for a pause to end, or for the few slots they are left with."""
         return [
@@ -206,12 +202,18 @@ class PoolLimiter:
 
     def refused_as_sender(self, now: int, reason: str, sender: JudgedSender, *, about_us: bool) -> None:
         self._faults["" if about_us else sender.account] += 1
-        count = self._faults_of_several()
-        if not about_us and self._is_at_fault(sender):
-            if sender.only:
-                count = self._standings[sender.account].faults
-            else:
-                self._standings[sender.account].throttle.shut(now, reason)
+        count = sum(count if account == "" else min(count, OF_ONE_ACCOUNT) for account, count in self._faults.items())
+        if not about_us:
+            standing = self._standing(sender.account)
+            standing.faults += 1
+            if len(standing.domains) < 2:  # more than one is all that matters
+                standing.domains.add(sender.domain)
+            alone = sender.only and self.shared and len(standing.domains) == 1
+            if standing.faults >= (OF_ONE_DOMAIN if alone else SENDER_FAULTS):
+                if sender.only:
+                    count = standing.faults
+                else:
+                    standing.throttle.shut(now, reason)
         if count >= SENDER_FAULTS:
             self.hold_reason = f"{count} refusals of us as a sender in a row{QUOTED_REPLY}{reason}"
 
@@ -220,17 +222,6 @@ class PoolLimiter:
         self._faults.clear()
         self._standings.clear()
         self.hold_reason = None
-
-    def _faults_of_several(self) -> int:
-        return sum(count if account == "" else min(count, OF_ONE_ACCOUNT) for account, count in self._faults.items())
-
-    def _is_at_fault(self, sender: JudgedSender) -> bool:
-        standing = self._standing(sender.account)
-        standing.faults += 1
-        if len(standing.domains) < 2:  # more than one is all that matters
-            standing.domains.add(sender.domain)
-        alone = sender.only and self.shared and len(standing.domains) == 1
-        return standing.faults >= (OF_ONE_DOMAIN if alone else SENDER_FAULTS)
 
     def _standing(self, account: str) -> _Standing:
         if (standing := self._standings.get(account)) is None:

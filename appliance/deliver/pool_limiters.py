@@ -35,9 +35,7 @@ FIRST_PROBE = 15 * 60 * SECOND  # after a hold began
 LONGEST_PROBE = 4 * 3600 * SECOND  # between two probes; each waits twice as long as the one before
 PROBE_AGAIN = 60 * SECOND  # after a probe that reached no server of the pool
 ACCOUNTS_EVERY = 10.0  # seconds between two checks whether there is more than one account
-
 ACCOUNTS_TOLD = 100  # of one pool, whose mail waits
-
 UNROUTED = ""  # in the place of a pool, for domains whose pool we do not know yet
 
 log = get_logger("deliver")
@@ -62,9 +60,6 @@ class PoolSlot:
     told: list[PoolLimiter] = field(default_factory=list)  # the limiters of all servers that did
     delivered: bool = False
     dialled: bool = False
-
-    def leave(self) -> None:
-        self.limiter.leave(self.account)
 
     def hear(self, limiter: PoolLimiter, *, delivered: bool) -> None:
         """A server said something, or took the message; its limiter is about to be told."""
@@ -97,9 +92,6 @@ class PoolLimiters:
     _only: bool = False  # there is but one account
     _only_at: float = -ACCOUNTS_EVERY  # Trio's clock
 
-    def __len__(self) -> int:
-        return len(self._limiters)
-
     def pool_of(self, domain: str) -> str:
         """The pool a domain's mail went through last."""
         return self._pool_of.get(domain, UNROUTED)
@@ -117,24 +109,19 @@ class PoolLimiters:
 
     def has_moved(self, limiter: PoolLimiter, route: Route) -> bool:
         """Whether a limiter was a host's own, and the host has proved to be its provider's since."""
-        return (
-            limiter.provider is not None
-            and self.at(route, route.hosts[0].name, route.hosts[0].dialled[0]) is not limiter
-        )
+        host = route.hosts[0]
+        return limiter.provider is not None and self.at(route, host.name, host.dialled[0]) is not limiter
 
     def at(self, route: Route, host: str, address: str) -> PoolLimiter:
         claim = self.proofs.claim(host)
         proved = None if route.relay is not None else self.proofs.provider_at(address)
         if proved is not None:
-            claim = self.proofs.named(proved)
-        elif claim.proof and route.relay is None:  # a relay was named by the operator, who is believed
-            return self._limiters.get(host) or self._add(
-                PoolLimiter(host, claim.limits, start=UNPROVED_SLOTS, provider=claim.name)
-            )
-        return self._limiters.get(claim.name) or self._add(PoolLimiter(claim.name, claim.limits, claim.proof))
-
-    def _add(self, limiter: PoolLimiter) -> PoolLimiter:
-        self._limiters[limiter.pool] = limiter
+            claim = self.proofs.named[proved]
+        own = proved is None and claim.proof and route.relay is None  # a relay was named by the operator: believed
+        pool = host if own else claim.name
+        if (limiter := self._limiters.get(pool)) is None:
+            start, provider = (UNPROVED_SLOTS, claim.name) if own else (None, None)
+            limiter = self._limiters[pool] = PoolLimiter(pool, claim.limits, claim.proof and not own, start, provider)
         return limiter
 
     # ---- what may pass
@@ -208,7 +195,10 @@ class PoolLimiters:
         pause = holds.pop(EVERY, None)
         if pause != self._pause:
             self._pause = pause
-            _tell_of(pause)
+            if pause is None:
+                log.info("delivery is resumed")
+            else:
+                log.warning("delivery is paused: `appliance resume` lets mail go", reason=pause.reason)
         self._holds = holds | self._being_held
         known = self._probes
         self._probes = {pool: known.get(pool, Probe(hold)) for pool, hold in self._holds.items() if hold.probe_at}
@@ -274,13 +264,18 @@ class PoolLimiters:
     async def publish(self, pending: Container[str], sessions: list[OutgoingSession]) -> None:
         """Write to the store, for the commands of the shell, what only this process knows, if that has changed.
 
-        A pool with nothing to remember and nothing `pending` is forgotten: there may be one for every domain of the
-        world.
+        A pool with nothing to remember and nothing `pending` is forgotten: there may be one for every domain there is.
         """
         now = self.outside.now()
         for pool in [each for each, known in self._limiters.items() if known.is_at_rest(now) and each not in pending]:
             del self._limiters[pool]
-        states = self._states(), sessions
+        told = {}  # by pool as operators know it: hosts that prove nothing only where their provider's is not
+        for limiter in self._limiters.values():
+            if limiter.provider is None:
+                told[limiter.pool] = _state(limiter.pool, limiter, now)
+            elif limiter.provider not in self._limiters:
+                told[limiter.provider] = _state(limiter.provider, limiter, now)
+        states = list(told.values()), sessions
         if states == self._published and not self._learnt:
             return
         learnt, self._learnt = self._learnt, {}
@@ -290,23 +285,6 @@ class PoolLimiters:
         except Refused as refused:
             self._learnt = learnt | self._learnt
             log.warning("the state of pools waits for the storage", reason=refused.text)
-
-    def _states(self) -> list[PoolState]:
-        """Each pool as operators know it; hosts that prove nothing are told of only where their provider's is not."""
-        now, told = self.outside.now(), {}
-        for limiter in self._limiters.values():
-            if limiter.provider is None:
-                told[limiter.pool] = _state(limiter.pool, limiter, now)
-            elif limiter.provider not in self._limiters:
-                told[limiter.provider] = _state(limiter.provider, limiter, now)
-        return list(told.values())
-
-
-def _tell_of(pause: PoolHold | None) -> None:
-    if pause is None:
-        log.info("delivery is resumed")
-    else:
-        log.warning("delivery is paused: `appliance resume` lets mail go", reason=pause.reason)
 
 
 def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:

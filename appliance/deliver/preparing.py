@@ -26,11 +26,7 @@ PENDING_BYTES = 16 * 1024 * 1024  # a message is kept if all that are pending wo
 LARGE_MESSAGE = 1024 * 1024  # bytes: such a message takes long, and is in memory for as long as its session lasts
 
 
-class DeliveryPath(NamedTuple):
-    """Where an envelope goes, and the keys that sign its message."""
-
-    route: Route
-    keys: list[SigningKey]
+DeliveryPath = tuple[Route, list[SigningKey]]  # where an envelope goes, and the keys that sign its message
 
 
 class Routed(NamedTuple):
@@ -63,9 +59,8 @@ class NotPrepared(NamedTuple):
 
 def worth_keeping(mime: bytes | None, pending: int) -> bytes | None:
     """A message, or None when it is to be read again later: what is pending must not fill the memory."""
-    if not mime or len(mime) > PENDING_MESSAGE_BYTES or len(mime) * pending > PENDING_BYTES:
-        return None
-    return mime
+    small = mime and len(mime) <= PENDING_MESSAGE_BYTES and len(mime) * pending <= PENDING_BYTES
+    return mime if small else None
 
 
 @dataclass(slots=True)
@@ -84,12 +79,12 @@ class Preparing:
         """The path of an envelope, if it was found a moment ago."""
         route = self.routes.known(envelope.domain)
         keys = self.signer.known_keys(envelope.account_id, envelope.sender_domain)
-        return None if route is None or keys is None else DeliveryPath(route, keys)
+        return None if route is None or keys is None else (route, keys)
 
     async def find(self, envelope: Envelope) -> DeliveryPath:
         """Look up the route and the keys. Raises `NoRoute`, or `Shortage` when this machine cannot look up anything."""
         route = await self.routes.find(envelope.domain)
-        return DeliveryPath(route, await self.signer.find_keys(envelope.account_id, envelope.sender_domain))
+        return route, await self.signer.find_keys(envelope.account_id, envelope.sender_domain)
 
     def prepare(
         self,
@@ -102,7 +97,7 @@ class Preparing:
         pending: int,
     ) -> Ready | Routed | NotPrepared:
         """An envelope ready to go if its message is signed already; else it is queued for `signed` to return it."""
-        signature, size = self.signer.made(envelope.message_id), len(mime or b"")
+        (route, keys), signature, size = path, self.signer.made(envelope.message_id), len(mime or b"")
         try:
             if mime is None:
                 mime, stored, size = self.store.messages.to_send(envelope.message_id)
@@ -110,7 +105,7 @@ class Preparing:
         except Exception as error:
             return NotPrepared(envelope, limiter.pool, error)
         large = size > self.large_message
-        routed = Routed(envelope, path.route, limiter, path.keys, worth_keeping(mime, pending), since, large)
+        routed = Routed(envelope, route, limiter, keys, worth_keeping(mime, pending), since, large)
         if signature is not None:
             return Ready(routed, signature)
         self._unsigned.add(envelope.account_id, routed)
@@ -140,11 +135,12 @@ class Preparing:
 
     async def _signatures(self, batch: list[Routed]) -> list[bytes | Exception]:
         """The signature of each message, or why there is none."""
-        unsigned, failed = [], {}
+        unsigned, failed, messages = [], {}, self.store.messages
         for routed in batch:
             message_id = routed.envelope.message_id
             try:
-                unsigned.append(Unsigned(message_id, await self._read(routed), routed.keys))
+                known = routed.mime or messages.to_send(message_id).mime
+                unsigned.append(Unsigned(message_id, known or await messages.content(message_id), routed.keys))
             except Exception as error:
                 failed[message_id] = error
         made = iter(await self.signer.sign(unsigned))
@@ -158,8 +154,10 @@ class Preparing:
         done: list[Ready | NotPrepared] = []
         batch: list[Routed] = []
         later: list[Routed] = []
-        share = self._share()
-        while self._unsigned and len(batch) < share and not (batch and batch[-1].large):
+        share = len(self._unsigned)
+        if share and _slow(self._unsigned.peek()):  # of RSA only so many that other threads get some, too
+            share = -(-share // (1 + len(self._idle_signers)))
+        while self._unsigned and len(batch) < min(share, SIGNED_TOGETHER) and not (batch and batch[-1].large):
             routed = self._unsigned.next()
             message_id = routed.envelope.message_id
             if message_id in self._being_signed:
@@ -178,22 +176,8 @@ class Preparing:
 
         One by Ed25519 takes less than the hop, and waits for the next batch of the thread that is busy.
         """
-        none_busy = len(self._idle_signers) == self.signer.threads
-        if none_busy or _slow(waiting):
+        if len(self._idle_signers) == self.signer.threads or _slow(waiting):
             self._idle_signers.unpark()
-
-    def _share(self) -> int:
-        """How many messages one hop takes: of RSA signatures only so many that the other threads get some, too."""
-        waiting = len(self._unsigned)
-        if waiting and _slow(self._unsigned.peek()):
-            waiting = -(-waiting // (1 + len(self._idle_signers)))
-        return min(waiting, SIGNED_TOGETHER)
-
-    async def _read(self, routed: Routed) -> bytes:
-        if routed.mime is not None:
-            return routed.mime
-        message_id = routed.envelope.message_id
-        return self.store.messages.to_send(message_id).mime or await self.store.messages.content(message_id)
 
 
 def _slow(routed: Routed) -> bool:

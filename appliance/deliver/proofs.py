@@ -15,8 +15,7 @@ from ipaddress import ip_address
 import trio
 
 from appliance.deliver.providers import Pool, ProviderPools
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, host_addresses, records_of
 
 PROVED_FOR = 6 * 3600.0  # seconds
 ASKED_EVERY = 3600.0  # seconds until an address without a proof is looked up again
@@ -30,23 +29,17 @@ HOSTS_KEPT = 10_000
 
 
 @dataclass(slots=True)
-class _Known:
-    provider: str | None
-    until: float  # Trio's clock
-
-
-@dataclass(slots=True)
 class Proofs:
     resolver: Resolver
     pools: ProviderPools
-    _known: dict[str, _Known] = field(default_factory=dict)
+    named: dict[str, Pool] = field(init=False)  # of the providers
+    _known: dict[str, tuple[str | None, float]] = field(default_factory=dict)  # provider, and until when (Trio's clock)
     _claims: dict[str, Pool] = field(default_factory=dict)  # by host, since many suffixes have to be tried
-    _named: dict[str, Pool] = field(init=False)
     _wanted: "trio.MemorySendChannel[tuple[str, str]]" = field(init=False)
     _to_look_up: "trio.MemoryReceiveChannel[tuple[str, str]]" = field(init=False)
 
     def __post_init__(self) -> None:
-        self._named = {pool.name: pool for pool in self.pools.providers.values()}
+        self.named = {pool.name: pool for pool in self.pools.providers.values()}
         self._wanted, self._to_look_up = trio.open_memory_channel[tuple[str, str]](PROOFS_WAITING)
 
     def claim(self, host: str) -> Pool:
@@ -56,17 +49,14 @@ class Proofs:
             pool = self._claims[host] = self.pools.of(host)
         return pool
 
-    def named(self, name: str) -> Pool:
-        return self._named[name]
-
     def known_as(self, pool: str) -> str:
         """The pool as operators know it: of a limiter under the name of a host that claims to be a provider's."""
-        return pool if pool in self._named or not pool else self.claim(pool).name
+        return pool if pool in self.named or not pool else self.claim(pool).name
 
     def provider_at(self, address: str) -> str | None:
         """The provider whose server answers at an address, as far as that is proved."""
-        known = self._known.get(address)
-        return known.provider if known is not None and trio.current_time() < known.until else None
+        provider, until = self._known.get(address, (None, 0.0))
+        return provider if trio.current_time() < until else None
 
     def answered(self, host: str, address: str, *, verified: bool) -> None:
         """A server took a connection; `verified`: its certificate is good for the name of the host."""
@@ -74,10 +64,9 @@ class Proofs:
         if verified and claim.proof:
             self._remember(address, claim.name, now + PROVED_FOR)
             return
-        known = self._known.get(address)
-        if known is not None and now < known.until - (PROVED_FOR / 2 if known.provider else 0.0):
+        provider, until = self._known.get(address, (None, 0.0))
+        if now < until - (PROVED_FOR / 2 if provider else 0.0):
             return
-        provider, until = (known.provider, known.until) if known else (None, 0.0)
         self._remember(address, provider, max(until, now + ASKED_EVERY))  # asked once, and not by all who come next
         if verified:
             return  # its name is its own organisation's: no reverse name need say more
@@ -108,28 +97,19 @@ class Proofs:
 
     async def _by_reverse_name(self, host: str, address: str) -> str | None:
         """The provider that both the address's reverse name and that name's addresses speak for."""
-        try:
-            answer = await self.resolver.ptr(ip_address(address).reverse_pointer)
-        except LookupFailed as failed:
-            if failed.fault is DnsFault.TEMPORARY:
-                raise
-            return None
-        for name in answer.records[:NAMES]:
+        for name in (await records_of(self.resolver.ptr, ip_address(address).reverse_pointer))[:NAMES]:
             provider = self.pools.by_reverse_name(name, self.claim(host).name)
-            if provider is not None and await self._leads_back(name, address):
-                return provider
+            if provider is None:
+                continue
+            try:
+                if ip_address(address) in (await host_addresses(self.resolver, name))[0]:
+                    return provider
+            except LookupFailed as failed:
+                if failed.fault is DnsFault.TEMPORARY:
+                    raise
         return None
-
-    async def _leads_back(self, name: str, address: str) -> bool:
-        try:
-            addresses, _ = await host_addresses(self.resolver, name)
-        except LookupFailed as failed:
-            if failed.fault is DnsFault.TEMPORARY:
-                raise
-            return False
-        return ip_address(address) in addresses
 
     def _remember(self, address: str, provider: str | None, until: float) -> None:
         if len(self._known) >= ADDRESSES_KEPT and address not in self._known:
             del self._known[next(iter(self._known))]
-        self._known[address] = _Known(provider, until)
+        self._known[address] = provider, until

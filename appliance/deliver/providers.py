@@ -52,6 +52,12 @@ _BIG = PoolLimits(concurrency=20)
 _STRICT = PoolLimits(concurrency=2, messages_per_connection=50, per_minute=120)
 _CAREFUL = PoolLimits(concurrency=5, messages_per_connection=50)
 
+_GOOGLE = ("aspmx.l.google.com", "gmail-smtp-in.l.google.com", "smtp.google.com", "googlemail.com", "psmtp.com")
+_MICROSOFT = ("protection.outlook.com", "mx.microsoft", "protection.office365.us")
+_EXCHANGE = ("inbound.protection.outlook.com",)
+_GODADDY = tuple(
+    f"{host}.{region}secureserver.net" for region in ("", "europe.", "asia.") for host in ("smtp", "mailstore1")
+)
 _IONOS = tuple(
     f"{host}.{domain}"
     for domain in ("kundenserver.de", "ionos.com", "ionos.de", "ionos.co.uk", "ionos.fr", "ionos.es", "1and1.com")
@@ -59,24 +65,10 @@ _IONOS = tuple(
 )
 
 PROVIDERS = (
-    Provider(
-        "google",
-        ("aspmx.l.google.com", "gmail-smtp-in.l.google.com", "smtp.google.com", "googlemail.com", "psmtp.com"),
-        _BIG,
-        reverse=("1e100.net",),
-    ),
-    Provider(  # outlook.com, hotmail, live
-        "outlook",
-        ("olc.protection.outlook.com", "hotmail.com"),
-        PoolLimits(10, 50),
-        reverse=("inbound.protection.outlook.com",),
-    ),
-    Provider(
-        "microsoft365",
-        ("protection.outlook.com", "mx.microsoft", "protection.office365.us"),
-        _BIG,
-        reverse=("inbound.protection.outlook.com",),
-    ),
+    Provider("google", _GOOGLE, _BIG, reverse=("1e100.net",)),
+    # outlook.com, hotmail, live
+    Provider("outlook", ("olc.protection.outlook.com", "hotmail.com"), PoolLimits(10, 50), reverse=_EXCHANGE),
+    Provider("microsoft365", _MICROSOFT, _BIG, reverse=_EXCHANGE),
     Provider("yahoo", ("yahoodns.net", "mx.aol.com"), PoolLimits(10, 20), reverse=("mail.*.yahoo.com",)),
     Provider("yahoo-japan", ("mail.yahoo.co.jp",), _CAREFUL),
     Provider("apple", ("mail.icloud.com", "mail.me.com"), PoolLimits(10, 50), reverse=("apple.com", "icloud.com")),
@@ -93,18 +85,7 @@ PROVIDERS = (
     Provider("spamexperts", ("antispamcloud.com",)),
     Provider("rackspace", ("emailsrvr.com",)),
     Provider("amazon", ("inbound-smtp.*.amazonaws.com",)),
-    Provider(
-        "godaddy",
-        (
-            "smtp.secureserver.net",
-            "mailstore1.secureserver.net",
-            "smtp.europe.secureserver.net",
-            "mailstore1.europe.secureserver.net",
-            "smtp.asia.secureserver.net",
-            "mailstore1.asia.secureserver.net",
-        ),
-        _CAREFUL,
-    ),
+    Provider("godaddy", _GODADDY, _CAREFUL),
     Provider("ionos", _IONOS, _CAREFUL, reverse=("mx00.perfora.net", "mx01.perfora.net")),
     Provider("gmx", ("gmx.net", "web.de", "mail.com"), _CAREFUL),  # one operator, with one opinion of us
     Provider("t-online", tuple(f"mx0{number}.t-online.de" for number in range(4)), _CAREFUL),
@@ -115,9 +96,7 @@ PROVIDERS = (
     Provider("free", ("mx1.free.fr", "mx2.free.fr"), _STRICT, reverse=("mx1-g20.free.fr", "mx2-g20.free.fr")),
     Provider("sfr", ("smtp-in.sfr.fr",), _STRICT),
     Provider("laposte", ("laposte.net",), _STRICT),
-    Provider(
-        "comcast", ("mxge.comcast.net", "mxcm.comcast.net", "mx1.comcast.net", "mx2.comcast.net"), PoolLimits(10, 50)
-    ),
+    Provider("comcast", tuple(f"{host}.comcast.net" for host in ("mxge", "mxcm", "mx1", "mx2")), PoolLimits(10, 50)),
     Provider("att", tuple(f"{site}-ip4-mx-vip{n}.prodigy.net" for site in ("al", "ff") for n in (1, 2)), _CAREFUL),
     Provider("charter", ("mx0.charter.net", "mx1.charter.net", "msg.*.co.charter.net", "email.rr.com"), _CAREFUL),
     Provider("bt", ("mx.bt.*.cpcloud.co.uk", "mx.btinternet.com"), _CAREFUL),
@@ -202,10 +181,24 @@ def pools(config: Config) -> ProviderPools:
     """The built-in pools with what the operator changed, and those that the operator added."""
     tables = config.delivery.pools
     others = _limits(tables.get(DEFAULT_POOL, PoolSettings()), PoolLimits())
-    known = {provider.name: _without(provider, tables.values()) for provider in PROVIDERS}
+    # Built-in rows go without the hosts that the operator counts as another pool's.
+    taken = tuple(f".{suffix}" for table in tables.values() for suffix in table.suffixes)
+    known: dict[str, Provider] = {}
+    for provider in PROVIDERS:
+        left = tuple(suffix for suffix in provider.suffixes if not f".{suffix}".endswith(taken))
+        known[provider.name] = replace(provider, suffixes=left)
     for name, table in tables.items():
-        if name != DEFAULT_POOL:
-            known[name] = _provider(config, name, table, known.get(name), others)
+        if name == DEFAULT_POOL:
+            continue
+        built_in = known.get(name)
+        if built_in is None and not table.suffixes:
+            names = ", ".join(sorted(provider.name for provider in PROVIDERS))
+            reason = f"missing: {name} is no built-in pool ({names})"
+            raise ConfigError(str(config.source), f"{place_of('delivery.pools', name)}.suffixes", reason)
+        start = built_in or Provider(name, (), others)
+        # The operator's own suffixes need no proof.
+        suffixes, proof = table.suffixes or start.suffixes, built_in is not None and not table.suffixes
+        known[name] = replace(start, suffixes=suffixes, limits=_limits(table, start.limits), proof=proof)
     # The operator's last, because the last row for a suffix counts.
     rows = sorted(known.values(), key=lambda provider: provider.name in tables)
     return ProviderPools(by_suffix(rows), others, by_reverse(rows))
@@ -216,34 +209,7 @@ def pool_names(config: Config) -> frozenset[str]:
     return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {DEFAULT_POOL}
 
 
-def _without(provider: Provider, tables: Iterable[PoolSettings]) -> Provider:
-    """A built-in row without the hosts that the operator counts as another pool's."""
-    taken = tuple(f".{suffix}" for table in tables for suffix in table.suffixes)
-    left = tuple(suffix for suffix in provider.suffixes if not f".{suffix}".endswith(taken))
-    return replace(provider, suffixes=left)
-
-
-def _provider(
-    config: Config, name: str, table: PoolSettings, built_in: Provider | None, others: PoolLimits
-) -> Provider:
-    if built_in is None and not table.suffixes:
-        names = ", ".join(sorted(provider.name for provider in PROVIDERS))
-        reason = f"missing: {name} is no built-in pool ({names})"
-        raise ConfigError(str(config.source), f"{place_of('delivery.pools', name)}.suffixes", reason)
-    start = built_in or Provider(name, (), others)
-    # The operator's own suffixes need no proof.
-    return replace(
-        start,
-        suffixes=table.suffixes or start.suffixes,
-        limits=_limits(table, start.limits),
-        proof=built_in is not None and not table.suffixes,
-    )
-
-
 def _limits(table: PoolSettings, start: PoolLimits) -> PoolLimits:
+    per_connection = table.messages_per_connection or start.messages_per_connection
     per_minute = start.per_minute if table.per_minute is None else table.per_minute or None
-    return PoolLimits(
-        table.concurrency or start.concurrency,
-        table.messages_per_connection or start.messages_per_connection,
-        per_minute,
-    )
+    return PoolLimits(table.concurrency or start.concurrency, per_connection, per_minute)

@@ -19,8 +19,7 @@ import trio
 
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import RelayTls
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver, host_addresses
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.net.dial import Shortage
 from appliance.telemetry.log import get_logger
@@ -36,8 +35,6 @@ ROUTE_ADDRESSES = 10  # addresses tried in one attempt: at 30 s each, five minut
 # last label of digits only would be an IP address, which MX data must not be (RFC 1035 3.3.9) and which is ignored.
 _HOST = re.compile(r"(?!.*(?:^|\.)[0-9]+$)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*")
 
-_NOT_PUBLIC = "has no mail server with a public address"
-
 log = get_logger("deliver")
 
 
@@ -49,9 +46,7 @@ class NoRoute(Exception):
 
     def __init__(self, status: str, text: str, detail: str = "") -> None:
         super().__init__(text)
-        self.status = status
-        self.text = text
-        self.detail = detail
+        self.status, self.text, self.detail = status, text, detail
 
     @property
     def permanent(self) -> bool:
@@ -115,10 +110,6 @@ def in_order(records: tuple[Mx, ...], random: Callable[[], float]) -> list[Mx]:
     return [record for record in by_preference if first.get(record.host) is record]
 
 
-def _is_null(records: tuple[Mx, ...]) -> bool:
-    return len(records) == 1 and records[0].host == ""  # RFC 7505 3; beside other records it means nothing
-
-
 @dataclass(frozen=True, slots=True)
 class _Found:
     mx: Mx
@@ -158,11 +149,10 @@ def _no_host(domain: str, found: list[_Found], *, complete: bool) -> NoRoute:
         return NoRoute("4.4.3", text, trouble[0].text)
     if loop:
         return NoRoute("5.4.6", f"the best mail server of {domain} is this machine: mail would loop")
-    if refused and complete:
-        return NoRoute("5.4.4", f"{domain} {_NOT_PUBLIC}", "; ".join(refused[:HOST_ADDRESS_LIMIT]))
-    if missing:
+    if missing and not (refused and complete):
         return NoRoute("4.4.4", f"no mail server of {domain} has an address: {missing[0]}")
-    return NoRoute("4.4.4", f"{domain} {_NOT_PUBLIC}", "; ".join(refused[:HOST_ADDRESS_LIMIT]))
+    status, text = "5.4.4" if refused and complete else "4.4.4", f"{domain} has no mail server with a public address"
+    return NoRoute(status, text, "; ".join(refused[:HOST_ADDRESS_LIMIT]))
 
 
 # ---- I/O
@@ -192,7 +182,15 @@ class Router:
         ordered = in_order(records, self.random)
         if not ordered:
             raise NoRoute("4.4.4", f"the MX records of {domain} name no host")
-        found = await self._look_up_all(ordered[:HOSTS_LOOKED_UP])
+        looked_up: dict[Mx, _Found] = {}
+
+        async def look_up(mx: Mx) -> None:
+            looked_up[mx] = await self._look_up(mx)
+
+        async with trio.open_nursery() as nursery:
+            for mx in ordered[:HOSTS_LOOKED_UP]:
+                nursery.start_soon(look_up, mx)
+        found = [looked_up[mx] for mx in ordered[:HOSTS_LOOKED_UP]]
         hosts = _within_limits(_before_own(found))
         if not hosts:
             if lack := next((host.lack for host in found if host.lack), None):
@@ -210,20 +208,9 @@ class Router:
                 return (Mx(0, domain),), failed.authentic  # the implicit MX, RFC 5321 5.1
             status = "5.1.2" if failed.fault is DnsFault.NXDOMAIN else "4.4.3"
             raise NoRoute(status, failed.public, failed.text) from failed
-        if _is_null(answer.records):
+        if len(answer.records) == 1 and answer.records[0].host == "":  # RFC 7505 3; beside others it means nothing
             raise NoRoute("5.1.10", f"{domain} accepts no mail (null MX)")
         return answer.records, answer.authentic
-
-    async def _look_up_all(self, records: list[Mx]) -> list[_Found]:
-        found: dict[Mx, _Found] = {}
-
-        async def look_up(mx: Mx) -> None:
-            found[mx] = await self._look_up(mx)
-
-        async with trio.open_nursery() as nursery:
-            for mx in records:
-                nursery.start_soon(look_up, mx)
-        return [found[mx] for mx in records]
 
     async def _look_up(self, mx: Mx) -> _Found:
         if mx.host in self.own_names:
@@ -233,16 +220,13 @@ class Router:
         except NotAsked as failed:
             return _Found(mx, trouble=failed, lack=failed.lack)
         except LookupFailed as failed:
-            if failed.fault is DnsFault.TEMPORARY:
-                return _Found(mx, trouble=failed)
-            return _Found(mx, missing=failed.public)
+            temporary = failed.fault is DnsFault.TEMPORARY
+            return _Found(mx, trouble=failed) if temporary else _Found(mx, missing=failed.public)
         reasons = {address: refusal(address, self.allowed, self.own) for address in addresses}
         good = tuple(address for address, reason in reasons.items() if reason is None)
         refused = tuple(reason for reason in reasons.values() if reason is not None)
-        return _Found(mx, good, authentic, refused, own=any(map(self._is_own, addresses)))
-
-    def _is_own(self, address: Address) -> bool:
-        return address in self.own and not is_allowed(address, self.allowed)
+        own = any(address in self.own and not is_allowed(address, self.allowed) for address in addresses)
+        return _Found(mx, good, authentic, refused, own)
 
     async def _to_relay(self, domain: str, relay: Relay) -> Route:
         """To the relay. Its address is not checked: the operator named it, and it is mostly a private one."""

@@ -24,35 +24,20 @@ PAUSE_CHECK = 1.0  # seconds between two checks whether a pause of all mail is o
 log = get_logger("deliver")
 
 
-# ---- pure
-
-
 def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcome:
     """What becomes of one simulated recipient now.
 
     A simulated bounce suppresses no address: trying out `bounce@…` must not stop real mail to that address later.
     """
-    local = recipient.address.lower()
+    local, tries, again = recipient.address.lower(), 1, None
+    status, reply = RecipientStatus.DELIVERED, SIMULATED_ACCEPTANCE
     if local.startswith("bounce"):
-        return _final(recipient, RecipientStatus.BOUNCED, now, (_attempt(now, UNKNOWN_USER),))
-    if local.startswith("fail"):
-        tries = attempts_allowed - recipient.attempt_count
-        return _final(recipient, RecipientStatus.FAILED, now, (_attempt(now, TRY_LATER),) * tries)
-    if local.startswith("defer") and recipient.attempt_count == 0:
-        deferred = (_attempt(now, TRY_LATER),)
-        return Outcome(recipient, RecipientStatus.DEFERRED, deferred, at=now, next_attempt_at=now + DEFERRAL)
-    return _final(recipient, RecipientStatus.DELIVERED, now, (_attempt(now, SIMULATED_ACCEPTANCE),))
-
-
-def _attempt(now: int, reply: tuple[int, str]) -> Attempt:
-    return Attempt(now, now, *reply)
-
-
-def _final(recipient: DueRecipient, status: RecipientStatus, now: int, attempts: tuple[Attempt, ...]) -> Outcome:
-    return Outcome(recipient, status, attempts, at=now)
-
-
-# ---- I/O
+        status, reply = RecipientStatus.BOUNCED, UNKNOWN_USER
+    elif local.startswith("fail"):
+        status, reply, tries = RecipientStatus.FAILED, TRY_LATER, attempts_allowed - recipient.attempt_count
+    elif local.startswith("defer") and recipient.attempt_count == 0:
+        status, reply, again = RecipientStatus.DEFERRED, TRY_LATER, now + DEFERRAL
+    return Outcome(recipient, status, (Attempt(now, now, *reply),) * tries, at=now, next_attempt_at=again)
 
 
 async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
@@ -63,7 +48,10 @@ async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allow
             continue
         polled_at = outside.now()
         try:
-            worked = await deliver_due(store, outside, attempts_allowed) or await _bring_back(store, outside)
+            worked = await deliver_due(store, outside, attempts_allowed)
+            if not worked:  # make due what was put off by a clock that was ahead
+                latest = outside.now() + LONGEST_DEFERRAL
+                worked = await store.queue_control.bring_forward(latest, simulated=True)
         except Refused as refused:
             # The storage takes no writes for now (disk full, or locked from outside): nothing was recorded, so the
             # same recipients are due again.
@@ -71,7 +59,8 @@ async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allow
             await trio.sleep(STORAGE_PAUSE)
             continue
         if not worked:
-            await wake.wait(_seconds_until_due(store, outside, polled_at))
+            due_at = store.queue.next_due(simulated=True, after=polled_at)
+            await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - outside.now()) / 1_000_000))
 
 
 async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> int:
@@ -83,13 +72,3 @@ async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> 
         await store.queue.record(outcomes)
         observe(outcomes)
     return len(due)
-
-
-async def _bring_back(store: Store, outside: Outside) -> int:
-    """Make due what was put off by a clock that was ahead; how many recipients that were."""
-    return await store.queue_control.bring_forward(outside.now() + LONGEST_DEFERRAL, simulated=True)
-
-
-def _seconds_until_due(store: Store, outside: Outside, polled_at: int) -> float:
-    due_at = store.queue.next_due(simulated=True, after=polled_at)
-    return SLEEP_LIMIT if due_at is None else max(0.0, (due_at - outside.now()) / 1_000_000)

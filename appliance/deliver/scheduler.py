@@ -19,7 +19,7 @@ import trio
 from appliance.concurrency.batch_writer import BatchWriter
 from appliance.concurrency.wake import ClockJumps
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
-from appliance.deliver.due_mail import DueMail, Envelope, envelopes, in_turn
+from appliance.deliver.due_mail import DueMail, Envelope, envelopes
 from appliance.deliver.fairness import may_take
 from appliance.deliver.in_flight import InFlight
 from appliance.deliver.metrics import observe
@@ -28,7 +28,7 @@ from appliance.deliver.polling import Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Ready, worth_keeping
-from appliance.deliver.warmup import NoWarmup
+from appliance.deliver.warmup import Warmup
 from appliance.errors import Refused
 from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
@@ -88,7 +88,7 @@ class Scheduler:
     preparing: Preparing
     limiters: PoolLimiters
     deliverer: Deliverer
-    warmup: NoWarmup = field(default_factory=NoWarmup)
+    warmup: Warmup
     sessions: int = SESSIONS
     large_sessions: int = LARGE_SESSIONS
     grace: float = GRACE
@@ -106,21 +106,16 @@ class Scheduler:
     _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
 
     async def run(self) -> None:
-        self._in_flight = InFlight(
-            outside=self.outside,
-            limiters=self.limiters,
-            warmup=self.warmup,
-            sessions=self.sessions,
-            large=self.large_sessions,
-        )
+        self._in_flight = InFlight(self.limiters, self.warmup, sessions=self.sessions, large=self.large_sessions)
         self._recording = recording(self.store)
-        OPEN_CONNECTIONS["deliver"] = lambda: self._in_flight.running
+        OPEN_CONNECTIONS["deliver"] = lambda: self._in_flight.slots.used
         async with trio.open_nursery() as self._tasks:
             self._tasks.start_soon(self._stop_when_cancelled)  # first: it may be cancelled before all has started
             await self._tasks.start(self._hold_attempts)
             self._tasks.start_soon(self._recording.run, self._recorded)
-            for work in (self._publish, self._close_idle, self._check_clock, self.deliverer.watch.run):
+            for work in (self._publish, self._close_idle, self._check_clock):
                 self._tasks.start_soon(work)
+            self._tasks.start_soon(self.deliverer.watch.run)
             self._tasks.start_soon(self.limiters.proofs.run)
             self._tasks.start_soon(self.warmup.keep_saved, self.intervals.save_warmup)
             for _ in range(self.preparing.signer.threads):
@@ -201,18 +196,15 @@ class Scheduler:
             self._polls.asked = True
             return
         mimes = {each.message.id: each.message.mime for each in fresh}
-        for envelope in in_turn(envelopes(recipient for each in fresh for recipient in due_recipients(each))):
-            if envelope.recipients[0].id not in self.due_mail.taken and self._wants_new(envelope):
+        for envelope in envelopes(recipient for each in fresh for recipient in due_recipients(each)):
+            if envelope.recipients[0].id in self.due_mail.taken:
+                continue
+            account, pool = envelope.account_id, self.limiters.pool_of(envelope.domain)
+            if account in self._left.get(pool, ()) and self._pending.of(pool, account) > 0:
+                continue  # not before mail of the same account that has waited longer
+            most = PENDING_OF_NEW if self._pending.total < PENDING_OF_NEW else PENDING_PER_POOL
+            if self._wants(account, envelope.domain, most):
                 self._take(envelope, mimes[envelope.message_id])
-
-    def _wants_new(self, envelope: Envelope) -> bool:
-        """Not before mail of the same account that has waited longer."""
-        pool = self.limiters.pool_of(envelope.domain)
-        left = envelope.account_id in self._left.get(pool, ())
-        most = PENDING_OF_NEW if self._pending.total < PENDING_OF_NEW else PENDING_PER_POOL
-        if left and self._pending.of(pool, envelope.account_id) > 0:
-            return False
-        return self._wants(envelope.account_id, envelope.domain, most)
 
     def _wants(self, account: str, domain: str, most: int = PENDING_PER_POOL) -> bool:
         """Whether more of an account's envelopes for a domain should be taken; its first ones always.
@@ -259,14 +251,13 @@ class Scheduler:
         if everything:
             state.polled_all_at = now
             self._left.clear()
-        self._take_wanted(self.due_mail.all(self._wants) if everything else self.due_mail.new(self._wants))
+        finds = [self.due_mail.all if everything else self.due_mail.new]
         if room:
-            self._take_wanted(self.due_mail.left(self._wants))
-
-    def _take_wanted(self, found: list[Envelope]) -> None:
-        for envelope in found:
-            if self._wants(envelope.account_id, envelope.domain):
-                self._take(envelope)
+            finds.append(self.due_mail.left)
+        for find in finds:
+            for envelope in find(self._wants):
+                if self._wants(envelope.account_id, envelope.domain):
+                    self._take(envelope)
 
     # ---- one envelope: taken, prepared
 
@@ -295,9 +286,8 @@ class Scheduler:
         self._prepare(envelope, pool, path, mime, since)
 
     def _prepare(self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float) -> None:
-        limiter = self.limiters.of_route(path.route)
+        limiter, total = self.limiters.of_route(path[0]), self._pending.total
         self._pending.move(pool, limiter.pool, envelope.account_id)
-        total = self._pending.total
         prepared = self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
         if isinstance(prepared, Ready | NotPrepared):  # else it is to be signed
             self._prepared(prepared)
@@ -381,21 +371,18 @@ class Scheduler:
             active = None if self._in_flight.others_wait else self._next_of(limiter.pool)
 
     def _attempted(self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None) -> None:
+        envelope = active.ready.routed.envelope
         if active.slot.has_news:
             self._attempts.start_soon(self.limiters.write_down, active.slot)
         if isinstance(outcomes, list):
-            self._recording.add(AttemptResult(active.ready.routed.envelope, outcomes, active.slot.limiter))
+            self._recording.add(AttemptResult(envelope, outcomes, active.slot.limiter))
             return
         if isinstance(outcomes, Shortage):
             self._met_shortage(outcomes)
         else:
-            self._in_flight.pause_domain(active.ready.routed.envelope.domain)
-        self._put_back(active)
-
-    def _put_back(self, active: ActiveAttempt) -> None:
-        """Let an envelope wait as if no attempt had started."""
-        active.slot.limiter.recorded()
-        envelope = active.ready.routed.envelope
+            self._in_flight.pause_domain(envelope.domain)
+        # The envelope waits as if no attempt had started.
+        active.slot.limiter.unrecorded -= 1
         self.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
         self.warmup.use_only(active.permit, 0)
         waited = bool(self._pending.queues)
@@ -412,7 +399,7 @@ class Scheduler:
     def _recorded(self, result: AttemptResult, on_disk: bool) -> None:
         """What of an envelope is due again will be found again; if its outcomes could not be recorded, never."""
         if result.limiter is not None:
-            result.limiter.recorded()
+            result.limiter.unrecorded -= 1
             self._start_pool(result.limiter.pool)
         if not on_disk:
             return

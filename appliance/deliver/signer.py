@@ -73,11 +73,10 @@ class Signer:
 
 
 def _sign_all(messages: Sequence[Unsigned], now_seconds: int) -> list[bytes | Exception]:
-    return [_sign_one(message, now_seconds) for message in messages]
-
-
-def _sign_one(message: Unsigned, now_seconds: int) -> bytes | Exception:
-    try:
-        return sign(message.mime, message.keys, now_seconds=now_seconds)
-    except Exception as error:
-        return error
+    results: list[bytes | Exception] = []
+    for message in messages:
+        try:
+            results.append(sign(message.mime, message.keys, now_seconds=now_seconds))
+        except Exception as error:
+            results.append(error)
+    return results

@@ -50,9 +50,6 @@ class TlsDemand:
     records: tuple[Tlsa, ...] = field(default=(), repr=False)
 
 
-# ---- pure
-
-
 def relay_demand(relay: Relay) -> TlsDemand:
     if relay.tls in (RelayTls.REQUIRED, RelayTls.IMPLICIT):
         return TlsDemand(TlsLevel.VERIFIED, "the relay's TLS is required by configuration", (relay.host,))
@@ -70,24 +67,7 @@ def mta_sts_demand(policy: Policy | NoPolicy, domain: str, host: str) -> TlsDema
     return TlsDemand(TlsLevel.VERIFIED, f"the MTA-STS policy of {domain} is enforced", (host,))
 
 
-def _dane_demand(records: tuple[Tlsa, ...], domain: str, host: str) -> TlsDemand:
-    good = dane.usable(records)
-    if not good:
-        return TlsDemand(TlsLevel.ENCRYPTED, f"{host} publishes TLSA records, none of them usable")
-    # RFC 7672 3.2.2: the certificate under a DANE-TA may be for the host or for the recipients' domain.
-    return TlsDemand(TlsLevel.DANE, f"{host} publishes TLSA records", (host, domain), good)
-
-
-# ---- I/O
-
-
 _Announced = tuple[str, str]  # a domain and the id of its policy
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    id: str
-    policy: Policy
 
 
 class TlsPolicies:
@@ -96,9 +76,8 @@ class TlsPolicies:
     def __init__(
         self, resolver: Resolver, fetch: Callable[[str], Awaitable[str]], remembered: int = POLICIES_KEPT
     ) -> None:
-        self._resolver = resolver
-        self._fetch = fetch
-        self._kept: TtlCache[str, _Kept] = TtlCache(remembered, POLICY_LEAST_AGE)
+        self._resolver, self._fetch = resolver, fetch
+        self._kept: TtlCache[str, tuple[str, Policy]] = TtlCache(remembered, POLICY_LEAST_AGE)  # with its id
         self._failed: TtlCache[_Announced, NoPolicy] = TtlCache(remembered, POLICY_RETRY)
         self._fetching: SingleFlight[_Announced, Policy | NoPolicy] = SingleFlight()
 
@@ -119,31 +98,30 @@ class TlsPolicies:
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
-            if failed.fault is DnsFault.TEMPORARY:
-                return TlsDemand(
-                    TlsLevel.NOT_NOW, f"the TLSA records of {host.name} cannot be looked up: {failed.public}"
-                )
+            text = f"the TLSA records of {host.name} cannot be looked up: {failed.public}"
+            return TlsDemand(TlsLevel.NOT_NOW, text) if failed.fault is DnsFault.TEMPORARY else None
+        if not answer.authentic:
             return None
-        return _dane_demand(answer.records, route.domain, host.name) if answer.authentic else None
+        if not (good := dane.usable(answer.records)):
+            return TlsDemand(TlsLevel.ENCRYPTED, f"{host.name} publishes TLSA records, none of them usable")
+        # RFC 7672 3.2.2: the certificate under a DANE-TA may be for the host or for the recipients' domain.
+        return TlsDemand(TlsLevel.DANE, f"{host.name} publishes TLSA records", (host.name, route.domain), good)
 
     async def policy(self, domain: str) -> Policy | NoPolicy:
         """The MTA-STS policy of a domain that is in force now, or why there is none."""
-        known = self._kept.get(domain)
-        announced = await self._announced(domain)
-        if known is not None and announced in (known.id, None):
-            return known.policy
-        if announced is None:
-            return NoPolicy("none is announced")
-        fetched = await self._fetching.run((domain, announced), partial(self._fetch_and_keep, domain, announced))
-        return known.policy if known is not None and isinstance(fetched, NoPolicy) else fetched
-
-    async def _announced(self, domain: str) -> str | None:
+        known_id, known = self._kept.get(domain) or ("", None)
         try:
-            return policy_id((await self._resolver.txt(f"_mta-sts.{domain}")).records)
+            announced = policy_id((await self._resolver.txt(f"_mta-sts.{domain}")).records)
         except NotAsked as failed:  # not the same as none: a machine short of descriptors must not send in the clear
             raise Shortage(failed.lack) from failed
         except LookupFailed:
-            return None
+            announced = None
+        if known is not None and announced in (known_id, None):
+            return known
+        if announced is None:
+            return NoPolicy("none is announced")
+        fetched = await self._fetching.run((domain, announced), partial(self._fetch_and_keep, domain, announced))
+        return known if known is not None and isinstance(fetched, NoPolicy) else fetched
 
     async def _fetch_and_keep(self, domain: str, announced: str) -> Policy | NoPolicy:
         if (fault := self._failed.get((domain, announced))) is not None:
@@ -154,7 +132,7 @@ class TlsPolicies:
             fault = NoPolicy(f"the one announced is of no use: {failed}")
             self._failed.put((domain, announced), fault)
             return fault
-        self._kept.put(domain, _Kept(announced, policy), max(policy.max_age, POLICY_LEAST_AGE))
+        self._kept.put(domain, (announced, policy), max(policy.max_age, POLICY_LEAST_AGE))
         return policy
 
 
@@ -165,7 +143,7 @@ class TlsChoice:
     policies: TlsPolicies
     verifying: ssl.SSLContext
     _opportunistic: ssl.SSLContext = field(default_factory=opportunistic_context)
-    _trust: TrustStore | None = None
+    _trust: TrustStore | None = None  # by which an opportunistic connection is said to be verified; read when needed
     _demands: TtlCache[tuple[str, str], tuple[TlsDemand, Route]] = field(
         default_factory=lambda: TtlCache(DEMANDS_KEPT, DEMAND_FRESH)
     )
@@ -189,11 +167,7 @@ class TlsChoice:
         if demand.level is TlsLevel.DANE:
             verify = dane.verifier(demand.records, demand.names)
             return TlsPlan(self._opportunistic, host.name, required=True, verify=verify, must_verify=True)
-        required = demand.level is TlsLevel.ENCRYPTED
-        return TlsPlan(self._opportunistic, host.name, required=required, verify=self._roots().verify)
-
-    def _roots(self) -> TrustStore:
-        """By which an opportunistic connection is said to be verified or not; read when first needed."""
         if self._trust is None:
             self._trust = TrustStore(self.verifying.get_ca_certs(binary_form=True))
-        return self._trust
+        required = demand.level is TlsLevel.ENCRYPTED
+        return TlsPlan(self._opportunistic, host.name, required=required, verify=self._trust.verify)

@@ -4,18 +4,16 @@ Which source an envelope leaves from is the routing table's choice, by the addre
 and one for IPv6, each with a reputation of its own. So an attempt has a permit for its source. If no server answers
 there, it goes on from another source only if that one may send as much; else the envelope waits again, without an
 attempt. An address that did not answer is skipped for a while, so that such an envelope waits for the right source.
-
-`NoWarmup` is the same with everything allowed, for installations whose warm-up is off.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import trio
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.metrics import has_name
+from appliance.deliver.metrics import NAMED_POOLS
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.model.warmup import WarmupPace, WarmupStatus, applies_to, begin, hourly_limit, statuses
@@ -46,44 +44,12 @@ class Permit:
     is_short: bool = False  # an address was skipped because its source may send no more for now
 
 
-class NoWarmup:
-    """No source is limited."""
-
-    def may_start(self, pool: str, route: Route) -> bool:
-        """Whether anything may go there now."""
-        return True
-
-    def permit(self, pool: str, route: Route, count: int) -> Permit:
-        """A permit for as many of `count` recipients as may go, to be asked for when some may."""
-        return Permit(pool, count)
-
-    def pending_limit(self, pool: str) -> int:
-        """How many envelopes of a pool are worth preparing."""
-        return UNLIMITED
-
-    def may_dial(self, permit: Permit, address: Address, pool: str) -> bool:
-        """Whether to try an address of a pool."""
-        return True
-
-    def reached(self, permit: Permit, pool: str) -> None:
-        """The server is this pool's, as it has proved."""
-
-    def did_not_answer(self, permit: Permit, address: Address) -> None:
-        """No server took anything there."""
-
-    def use_only(self, permit: Permit, count: int) -> None:
-        """Give back what will not be needed."""
-
-    async def save(self) -> None:
-        """Write to the store what has changed."""
-
-    async def keep_saved(self, every: float) -> None:
-        """Save again and again, every so many seconds, until cancelled; returns at once when there is nothing to."""
-
-
 @dataclass(slots=True)
-class SourceWarmup(NoWarmup):
-    """What every source may send to every pool, as far as it is known; the store has the rest."""
+class Warmup:
+    """What every source may send to every pool, as far as it is known; the store has the rest.
+
+    If it is off by the settings, everything is allowed, and no permit counts anything.
+    """
 
     settings: WarmupSettings
     store: Store
@@ -93,31 +59,39 @@ class SourceWarmup(NoWarmup):
     _paces: dict[tuple[str, str], WarmupPace] = field(default_factory=dict)
     _unsaved: set[tuple[str, str]] = field(default_factory=set)
     _pending_limits: dict[str, int] = field(default_factory=dict)  # by pool
-    _sources: dict[Address, tuple[str | None, float]] = field(default_factory=dict)  # with until when
-    _dead: dict[Address, float] = field(default_factory=dict)  # until when; Trio's clock, here and above
+    _sources: TtlCache[Address, str] = field(default_factory=lambda: TtlCache(WARMUP_ENTRIES, SOURCE_FRESH))  # or ""
+    _dead: TtlCache[Address, bool] = field(default_factory=lambda: TtlCache(WARMUP_ENTRIES, DEAD_FOR))
 
     # ---- what may go
 
     def may_start(self, pool: str, route: Route) -> bool:
-        return self._choice(pool, route)[1] > 0
+        """Whether anything may go there now."""
+        return not self.settings.enabled or self._choice(pool, route)[1] > 0
 
     def permit(self, pool: str, route: Route, count: int) -> Permit:
-        if route.relay is not None:
+        """A permit for as many of `count` recipients as may go, to be asked for when some may."""
+        if not self.settings.enabled or route.relay is not None:
             return Permit(pool, count)
         source, room = self._choice(pool, route)
         room = max(1, room)  # the clock may have been set back since `may_start`
         made = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.outside.now())
         self._take(pool, source, made.count)
-        self._remember_limit(pool, source)
+        if len(self._pending_limits) >= WARMUP_ENTRIES:
+            self._pending_limits.clear()
+        most = None
+        if source is not None and applies_to(self.settings, source):
+            most = hourly_limit(self.settings, self._pace(pool, source).day)
+        self._pending_limits[pool] = UNLIMITED if most is None else max(1, most // 2)
         return made
 
     def pending_limit(self, pool: str) -> int:
-        return self._pending_limits.get(pool, max(1, self.settings.first_hour // 2)) if pool else UNLIMITED
+        """How many envelopes of a pool are worth preparing."""
+        if not (self.settings.enabled and pool):
+            return UNLIMITED
+        return self._pending_limits.get(pool, max(1, self.settings.first_hour // 2))
 
     def may_dial(self, permit: Permit, address: Address, pool: str) -> bool:
-        """If the address is another pool's, or mail leaves for it from another source, the permit is for that one from
-        now on.
-        """
+        """Whether to try an address. If it is another pool's, or has another source, the permit changes to that one."""
         if permit.addresses is None:
             return True
         source = self.source(address)
@@ -131,29 +105,25 @@ class SourceWarmup(NoWarmup):
         return True
 
     def reached(self, permit: Permit, pool: str) -> None:
-        """What it gets is counted for that pool, even beyond the room."""
+        """The server is this pool's, as it has proved: what it gets is counted for that, even beyond the room."""
         if permit.addresses is not None and pool != permit.pool:
             self._use(permit, pool, permit.source)
 
     def did_not_answer(self, permit: Permit, address: Address) -> None:
         if permit.addresses is not None:
-            _bound(self._dead)
-            self._dead[address] = trio.current_time() + DEAD_FOR
+            self._dead.put(address, True)
 
     def use_only(self, permit: Permit, count: int) -> None:
+        """Give back what will not be needed."""
         self._give_back(permit, permit.count - count)
         permit.count = count
 
     def source(self, address: Address) -> str | None:
         """The source of mail to an address; None: there is no way to it."""
-        known = self._sources.get(address)
-        if known is not None and trio.current_time() < known[1]:
-            return known[0]
-        found = self.source_of(address)
-        source = None if found is None else str(found)
-        _bound(self._sources)
-        self._sources[address] = source, trio.current_time() + SOURCE_FRESH
-        return source
+        if (source := self._sources.get(address)) is None:
+            source = str(self.source_of(address) or "")
+            self._sources.put(address, source)
+        return source or None
 
     def _use(self, permit: Permit, pool: str, source: str | None) -> None:
         self._give_back(permit, permit.count)
@@ -191,30 +161,19 @@ class SourceWarmup(NoWarmup):
 
     def _alive(self, route: Route) -> list[Address]:
         """The addresses of a route without those that did not answer a while ago, unless that is all of them."""
-        now = trio.current_time()
         every = [address for host in route.hosts for address in host.addresses]
-        return [address for address in every if self._dead.get(address, 0.0) <= now] or every
-
-    def _remember_limit(self, pool: str, source: str | None) -> None:
-        _bound(self._pending_limits)
-        most = None
-        if source is not None and applies_to(self.settings, source):
-            most = hourly_limit(self.settings, self._pace(pool, source).day)
-        self._pending_limits[pool] = UNLIMITED if most is None else max(1, most // 2)
+        return [address for address in every if address not in self._dead] or every
 
     def _pace(self, pool: str, source: str) -> WarmupPace:
         pace, now = self._paces.get((pool, source)), self.outside.now()
-        if pace is None:
-            pace = self.store.warmups.of(pool, source) or self._as_at_its_provider(pool, source, now)
-            self._paces[pool, source] = pace
+        if pace is None and (pace := self.store.warmups.of(pool, source)) is None:
+            pace, known = begin(pool, source, now), self.known_as(pool)
+            if known != pool:  # a host that is only named like a provider's begins on the day that this one has come to
+                pace = replace(pace, day=self._pace(known, source).day)
+        self._paces[pool, source] = pace
         if (current := pace.at(now)) is not pace:
             self._put(current)
         return current
-
-    def _as_at_its_provider(self, pool: str, source: str, now: int) -> WarmupPace:
-        """A new warm-up; at a host that is only named like a provider's, on the day that this one has come to."""
-        known, pace = self.known_as(pool), begin(pool, source, now)
-        return pace if known == pool else replace(pace, day=self._pace(known, source).day)
 
     def _put(self, pace: WarmupPace) -> None:
         key = pace.pool, pace.source
@@ -235,17 +194,15 @@ class SourceWarmup(NoWarmup):
             self._paces = {key: self._paces[key] for key in self._unsaved}
 
     async def keep_saved(self, every: float) -> None:
-        WARMUP_STATUSES["deliver"] = self._told
+        """Save what has changed every so many seconds, until cancelled."""
+        if not self.settings.enabled:
+            return
+
+        def told() -> list[WarmupStatus]:
+            paces = [pace for pace in self._paces.values() if pace.pool in NAMED_POOLS]
+            return list(statuses(self.settings, paces, self.outside.now()))
+
+        WARMUP_STATUSES["deliver"] = told
         while True:
             await trio.sleep(every)
             await self.save()
-
-    def _told(self) -> list[WarmupStatus]:
-        paces = [pace for pace in self._paces.values() if has_name(pace.pool)]
-        return list(statuses(self.settings, paces, self.outside.now()))
-
-
-def _bound(memory: dict[Any, Any]) -> None:
-    """Forget everything when it is too much: all of it can be found out again."""
-    if len(memory) >= WARMUP_ENTRIES:
-        memory.clear()

@@ -1,23 +1,24 @@
 """Checks in DNS whether the records that a sending domain needs are published and right: DKIM, SPF and DMARC."""
 
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
-from typing import Any
 
 import trio
 
 from appliance.dns import spf
 from appliance.dns.records import DnsRecord, RecordKind, spf_term
-from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
+from appliance.dns.resolver import LookupFailed, Resolver, records_of
 from appliance.net.address_policy import Address
+
+DMARC_POLICIES = ("none", "quarantine", "reject")
+
+_DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
 
 
 class RecordStatus(StrEnum):
-    """Whether DNS has a record as it should be."""
-
     OK = "ok"
     MISSING = "missing"
     DIFFERS = "differs"
@@ -58,15 +59,6 @@ async def check(
     return [checked[record] for record in wanted]
 
 
-async def _texts(resolver: Resolver, name: str) -> tuple[str, ...]:
-    try:
-        return (await resolver.txt(name)).records
-    except LookupFailed as failed:
-        if failed.fault is DnsFault.TEMPORARY:
-            raise
-        return ()
-
-
 def read_tags(text: str) -> dict[str, str]:
     """The tags of a DKIM or DMARC record, RFC 6376 3.2; whitespace in a value is ignored."""
     pairs = (part.partition("=") for part in text.split(";") if "=" in part)
@@ -77,29 +69,16 @@ def _differs(record: DnsRecord, found: tuple[str, ...], note: str) -> CheckedRec
     return CheckedRecord(record, RecordStatus.DIFFERS, found, note)
 
 
-# ---- DKIM
-
-
 async def _check_dkim(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
-    found = await _texts(resolver, record.name)
-    if not found:
+    texts = await records_of(resolver.txt, record.name)
+    if not texts:
         return CheckedRecord(record, RecordStatus.MISSING)
-    if len(found) > 1:
-        return _differs(record, found, "there must be one record of this name")
-    if _key_of(found[0]) != _key_of(record.value):
-        return _differs(record, found, "it is another key")
-    return CheckedRecord(record, RecordStatus.OK, found)
-
-
-def _key_of(text: str) -> tuple[str, str]:
-    read = read_tags(text)
-    return read.get("k", "rsa"), read.get("p", "")
-
-
-# ---- DMARC
-
-DMARC_POLICIES = ("none", "quarantine", "reject")
-_DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
+    if len(texts) > 1:
+        return _differs(record, texts, "there must be one record of this name")
+    here, wanted = read_tags(texts[0]), read_tags(record.value)
+    if (here.get("k", "rsa"), here.get("p", "")) != (wanted.get("k", "rsa"), wanted.get("p", "")):
+        return _differs(record, texts, "it is another key")
+    return CheckedRecord(record, RecordStatus.OK, texts)
 
 
 async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
@@ -107,37 +86,33 @@ async def _check_dmarc(resolver: Resolver, _: str, record: DnsRecord) -> Checked
     labels = record.name.removeprefix("_dmarc.").split(".")
     for at in range(max(1, len(labels) - 1)):
         name = "_dmarc." + ".".join(labels[at:])
-        found = tuple(text for text in await _texts(resolver, name) if _DMARC.match(text))
-        if len(found) > 1:
-            return _differs(record, found, f"{name} has more than one DMARC record, so none counts")
-        if found and read_tags(found[0]).get("p", "").lower() not in DMARC_POLICIES:
-            return _differs(record, found, f"it names no policy: p= must be {' or '.join(DMARC_POLICIES)}")
-        if found:
-            return CheckedRecord(record, RecordStatus.OK, found, "" if at == 0 else f"by {name}")
+        texts = tuple(text for text in await records_of(resolver.txt, name) if _DMARC.match(text))
+        if len(texts) > 1:
+            return _differs(record, texts, f"{name} has more than one DMARC record, so none counts")
+        if texts and read_tags(texts[0]).get("p", "").lower() not in DMARC_POLICIES:
+            return _differs(record, texts, f"it names no policy: p= must be {' or '.join(DMARC_POLICIES)}")
+        if texts:
+            return CheckedRecord(record, RecordStatus.OK, texts, "" if at == 0 else f"by {name}")
     return CheckedRecord(record, RecordStatus.MISSING)
 
 
-# ---- SPF
-
-
 async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> CheckedRecord:
-    found = tuple(text for text in await _texts(resolver, record.name) if spf.is_spf(text))
-    if not found:
+    texts = tuple(text for text in await records_of(resolver.txt, record.name) if spf.is_spf(text))
+    if not texts:
         return CheckedRecord(record, RecordStatus.MISSING)
-    if len(found) > 1:
-        return _differs(record, found, "more than one SPF record: receivers take that for none")
+    if len(texts) > 1:
+        return _differs(record, texts, "more than one SPF record: receivers take that for none")
     addresses = await addresses_of(resolver, host)
     if not addresses:
-        return _differs(record, found, f"{host} has no address in DNS, so nothing lets it in")
+        return _differs(record, texts, f"{host} has no address in DNS, so nothing lets it in")
     try:
-        refused = [each for each in addresses if not await spf.permits(resolver, record.name, found[0], each)]
+        refused = [each for each in addresses if not await spf.permits(resolver, record.name, texts[0], each)]
     except spf.SpfPermError as reason:
-        return CheckedRecord(record, RecordStatus.DIFFERS, found, f"receivers give up on it: {reason}", permerror=True)
+        return CheckedRecord(record, RecordStatus.DIFFERS, texts, f"receivers give up on it: {reason}", permerror=True)
     if not refused:
-        return CheckedRecord(record, RecordStatus.OK, found)
+        return CheckedRecord(record, RecordStatus.OK, texts)
     source = "" if len(refused) == len(addresses) else f" from {', '.join(map(str, refused))}"
-    note = f"it does not let {host} send{source}: put {spf_term(host)} into it"
-    return _differs(record, found, note)
+    return _differs(record, texts, f"it does not let {host} send{source}: put {spf_term(host)} into it")
 
 
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
@@ -145,20 +120,7 @@ async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
     try:
         return [ip_address(host)]
     except ValueError:
-        pass
-    found: list[Address] = []
-    for ask in (resolver.ipv4, resolver.ipv6):
-        try:
-            found += (await ask(host)).records
-        except LookupFailed as failed:
-            if failed.fault is DnsFault.TEMPORARY:
-                raise
-    return found
+        return [*await records_of(resolver.ipv4, host), *await records_of(resolver.ipv6, host)]
 
 
-_Check = Callable[[Resolver, str, DnsRecord], Coroutine[Any, Any, CheckedRecord]]
-_CHECKS: dict[RecordKind, _Check] = {
-    RecordKind.DKIM: _check_dkim,
-    RecordKind.SPF: _check_spf,
-    RecordKind.DMARC: _check_dmarc,
-}
+_CHECKS = {RecordKind.DKIM: _check_dkim, RecordKind.SPF: _check_spf, RecordKind.DMARC: _check_dmarc}

@@ -38,20 +38,35 @@ class DnsRecord:
 
 def sending_host(config: Config) -> str:
     """The host whose address receivers see: the relay, where all mail goes through one."""
-    delivery = config.delivery
-    return (
-        delivery.relay_host if delivery.mode is DeliveryMode.RELAY and delivery.relay_host else config.server.hostname
-    )
+    relay = config.delivery.relay_host if config.delivery.mode is DeliveryMode.RELAY else ""
+    return relay or config.server.hostname
 
 
 def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: int) -> list[DnsRecord]:
     """What to publish for a domain whose mail leaves from `sending_host`."""
-    keys = list(keys)
-    current = [_current(domain, key) for key in keys if key.retired_at is None]
-    retired = [
-        _retired(domain, key, at) for key in keys if (at := key.retired_at) is not None and now - at < RETIRED_KEY_KEPT
+    current, retired = [], []
+    for key in keys:
+        name = record_name(domain, key.selector)
+        if key.retired_at is None:
+            purpose = f"DKIM: receivers check the {_ALGORITHMS[key.algorithm]} signature of the domain's mail with it"
+            current.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose))
+        elif now - key.retired_at < RETIRED_KEY_KEPT:
+            until = datetime.fromtimestamp((key.retired_at + RETIRED_KEY_KEPT) / SECOND, UTC).strftime("%Y-%m-%d")
+            purpose = f"DKIM, a retired key: keep until {until} for mail that is still on its way, then remove"
+            retired.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose, needed=False))
+    term = spf_term(sending_host)
+    spf = f"SPF: lets {sending_host} send for the domain. "
+    spf += f"If the domain has an SPF record already, put {term} into that one"
+    dmarc = (
+        "DMARC: asks receivers to check the From address. p=none only watches;"
+        " change it to p=quarantine or p=reject once all mail of the domain is signed"
+    )
+    return [
+        *current,
+        DnsRecord(RecordKind.SPF, domain, f"v=spf1 {term} -all", spf),
+        DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", "v=DMARC1; p=none", dmarc),
+        *retired,
     ]
-    return [*current, _spf(domain, sending_host), _dmarc(domain), *retired]
 
 
 def spf_term(host: str) -> str:
@@ -60,28 +75,3 @@ def spf_term(host: str) -> str:
         return f"ip{ip_address(host).version}:{host}"
     except ValueError:
         return f"a:{host}"
-
-
-def _current(domain: str, key: StoredDkimKey) -> DnsRecord:
-    purpose = f"DKIM: receivers check the {_ALGORITHMS[key.algorithm]} signature of the domain's mail with it"
-    return DnsRecord(RecordKind.DKIM, record_name(domain, key.selector), key.record, purpose)
-
-
-def _retired(domain: str, key: StoredDkimKey, retired_at: int) -> DnsRecord:
-    until = datetime.fromtimestamp((retired_at + RETIRED_KEY_KEPT) / SECOND, UTC).strftime("%Y-%m-%d")
-    purpose = f"DKIM, a retired key: keep until {until} for mail that is still on its way, then remove"
-    return DnsRecord(RecordKind.DKIM, record_name(domain, key.selector), key.record, purpose, needed=False)
-
-
-def _spf(domain: str, host: str) -> DnsRecord:
-    term = spf_term(host)
-    purpose = f"SPF: lets {host} send for the domain. If the domain has an SPF record already, put {term} into that one"
-    return DnsRecord(RecordKind.SPF, domain, f"v=spf1 {term} -all", purpose)
-
-
-def _dmarc(domain: str) -> DnsRecord:
-    purpose = (
-        "DMARC: asks receivers to check the From address. p=none only watches;"
-        " change it to p=quarantine or p=reject once all mail of the domain is signed"
-    )
-    return DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", "v=DMARC1; p=none", purpose)

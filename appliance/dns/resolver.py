@@ -5,12 +5,14 @@ measures time by the wall clock (a jump could stretch a wait to days), has no li
 query between tasks that look up the same name.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Generic, Protocol, TypeVar
+from itertools import chain, zip_longest
+from typing import Any, Generic, TypeVar
 
 import dns.asyncbackend
 import dns.asyncquery
@@ -27,6 +29,7 @@ import trio
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.values import DNS_PORT, Endpoint
 from appliance.errors import error_text
+from appliance.net.address_policy import Address
 from appliance.net.dial import lack_behind
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
@@ -36,6 +39,7 @@ NO_ANSWER = "the DNS gave no usable answer in time"  # what customers see
 TTL_LIMIT = 3600  # seconds; so that a corrected record is seen within an hour
 NEGATIVE_TTL_LIMIT = 300  # seconds; a domain just set up should not bounce for an hour (RFC 2308 5)
 FAILURE_TTL = 1  # second: the least that RFC 9520 3.2 asks for
+OTHER_FAMILY_TIMEOUT = 1.0  # for the second family of addresses once the first is there: some servers never answer
 CACHE_SIZE = 10_000  # answers; a few megabytes
 ALIAS_LIMIT = 8  # CNAMEs followed in one lookup; a longer chain is taken for a loop
 UDP_PAYLOAD = 1232  # bytes that pass any network without fragments (DNS flag day 2020)
@@ -47,8 +51,6 @@ _NO_EDNS = (dns.rcode.FORMERR, dns.rcode.NOTIMP, dns.rcode.BADVERS)  # from a se
 
 
 class DnsFault(StrEnum):
-    """Why there is no answer."""
-
     NXDOMAIN = "nxdomain"  # the name does not exist
     NODATA = "nodata"  # the name exists, with no record of this kind
     TEMPORARY = "temporary"  # SERVFAIL, REFUSED, no reply, a broken packet, a loop of CNAMEs
@@ -64,11 +66,8 @@ class LookupFailed(Exception):
         self, fault: DnsFault, text: str, *, public: str = "", ttl: float = 0, authentic: bool = False
     ) -> None:
         super().__init__(text)
-        self.public = public or text
-        self.fault = fault
-        self.text = text
-        self.ttl = ttl
-        self.authentic = authentic
+        self.fault, self.text, self.public = fault, text, public or text
+        self.ttl, self.authentic = ttl, authentic
 
     def again(self) -> "LookupFailed":
         """A copy to raise: an exception object collects the traceback of every place that raises it."""
@@ -119,29 +118,38 @@ class DnsAnswer(Generic[Record]):
     authentic: bool
 
 
-class Resolver(Protocol):
+class Resolver(ABC):
     """Makes lookups. Each returns one record or more, or raises `LookupFailed`."""
+
+    @abstractmethod
+    async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
+        """The records of a kind that `READERS` has."""
+
+    @abstractmethod
+    def remembers_addresses(self, name: str) -> bool:
+        """Whether both families of a host's addresses are cached."""
 
     async def mx(self, name: str) -> DnsAnswer[Mx]:
         """The mail exchangers of a domain, in no order."""
+        return await self.lookup(name, "MX")
 
     async def ipv4(self, name: str) -> DnsAnswer[IPv4Address]:
-        """The IPv4 addresses of a host."""
+        return await self.lookup(name, "A")
 
     async def ipv6(self, name: str) -> DnsAnswer[IPv6Address]:
-        """The IPv6 addresses of a host."""
+        return await self.lookup(name, "AAAA")
 
     async def txt(self, name: str) -> DnsAnswer[str]:
         """The TXT records of a name, each joined from its strings."""
+        return await self.lookup(name, "TXT")
 
     async def tlsa(self, name: str) -> DnsAnswer[Tlsa]:
         """The certificate associations at a name such as `_25._tcp.mx.example.com`."""
+        return await self.lookup(name, "TLSA")
 
     async def ptr(self, name: str) -> DnsAnswer[str]:
         """The host names at a name such as `1.2.0.192.in-addr.arpa`."""
-
-    def remembers_addresses(self, name: str) -> bool:
-        """Whether both families of a host's addresses are cached."""
+        return await self.lookup(name, "PTR")
 
 
 # ---- from dnspython's types to ours; no I/O
@@ -162,62 +170,32 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _dns_name(name: str) -> dns.name.Name:
-    """The name for a query, taken literally: a backslash is no escape. LookupFailed for an impossible name."""
-    try:
-        return dns.name.Name([label.encode("ascii") for label in name.rstrip(".").split(".")] + [b""])
-    except (dns.exception.DNSException, UnicodeEncodeError):
-        raise LookupFailed(DnsFault.NXDOMAIN, f"{name!a} cannot be a domain name") from None
+_Found = tuple[DnsAnswer[Any], dns.name.Name | None]  # an answer, or the target of a CNAME still to be looked up
 
 
-def _question(name: dns.name.Name, kind: str, *, edns: bool, validated: bool) -> dns.message.QueryMessage:
-    """The query to send, to a validator with the AD and DO bits.
-
-    RFC 6840 5.7 asks for AD; some validators answer with AD only if DO is set, too.
-    """
-    query = dns.message.make_query(name, kind)
-    query.use_edns(0 if edns else False, payload=UDP_PAYLOAD)
-    if validated:
-        query.flags |= dns.flags.AD
-        query.want_dnssec(edns)
-    return query
-
-
-@dataclass(frozen=True, slots=True)
-class _Alias:
-    """An answer that ends in a CNAME whose target still has to be looked up."""
-
-    target: dns.name.Name
-    ttl: float
-    authentic: bool
-
-
-def _read(reply: dns.message.QueryMessage, kind: str, *, validated: bool) -> DnsAnswer[Any] | _Alias:
+def _read(reply: dns.message.QueryMessage, kind: str, *, validated: bool) -> _Found:
     """The answer in a reply; raises LookupFailed if there is none."""
     name = _host(reply.question[0].name) if reply.question else "?"
     rcode = reply.rcode()
     if rcode not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
         raise LookupFailed(DnsFault.TEMPORARY, f"the resolver answered {dns.rcode.to_text(rcode)} for {kind} of {name}")
-    chain = _chain(reply, name)
-    authentic = validated and bool(reply.flags & dns.flags.AD)
-    if chain.answer is not None:
-        records = tuple(READERS[kind](record) for record in chain.answer)
-        return DnsAnswer(records, min(chain.minimum_ttl, TTL_LIMIT), authentic)
-    ttl = min(chain.minimum_ttl, NEGATIVE_TTL_LIMIT)
-    if rcode == dns.rcode.NXDOMAIN:
-        raise LookupFailed(DnsFault.NXDOMAIN, f"{name} does not exist", ttl=ttl, authentic=authentic)
-    if chain.cnames and not reply.authority:
-        return _Alias(chain.canonical_name, min(chain.minimum_ttl, TTL_LIMIT), authentic)
-    raise LookupFailed(DnsFault.NODATA, f"{name} has no {kind} record", ttl=ttl, authentic=authentic)
-
-
-def _chain(reply: dns.message.QueryMessage, name: str) -> dns.message.ChainingResult:
     try:
-        return reply.resolve_chaining()
+        found = reply.resolve_chaining()
     except dns.message.ChainTooLong:
         raise LookupFailed(DnsFault.TEMPORARY, f"{name} is a loop of CNAME records") from None
     except dns.exception.DNSException as cause:  # such as records in a reply that says there is no such name
         raise LookupFailed(DnsFault.TEMPORARY, f"the answer for {name} contradicts itself") from cause
+    authentic = validated and bool(reply.flags & dns.flags.AD)
+    records = tuple(READERS[kind](record) for record in found.answer or ())
+    answer = DnsAnswer(records, min(found.minimum_ttl, TTL_LIMIT), authentic)
+    if found.answer is not None:
+        return answer, None
+    ttl = min(found.minimum_ttl, NEGATIVE_TTL_LIMIT)
+    if rcode == dns.rcode.NXDOMAIN:
+        raise LookupFailed(DnsFault.NXDOMAIN, f"{name} does not exist", ttl=ttl, authentic=authentic)
+    if found.cnames and not reply.authority:
+        return answer, found.canonical_name
+    raise LookupFailed(DnsFault.NODATA, f"{name} has no {kind} record", ttl=ttl, authentic=authentic)
 
 
 def all_loopback(servers: Sequence[Endpoint]) -> bool:
@@ -234,16 +212,57 @@ def system_resolvers() -> tuple[Endpoint, ...]:
         found = dns.resolver.Resolver(configure=True).nameservers
     except dns.resolver.NoResolverConfiguration:
         found = []
-    return tuple(Endpoint(server, DNS_PORT) for server in found if isinstance(server, str)) or (
-        Endpoint("127.0.0.1", DNS_PORT),
-    )
+    servers = [server for server in found if isinstance(server, str)] or ["127.0.0.1"]
+    return tuple(Endpoint(server, DNS_PORT) for server in servers)
+
+
+async def records_of(ask: Callable[[str], Awaitable[DnsAnswer[Record]]], name: str) -> tuple[Record, ...]:
+    """The records of a name, or none where there are none; raises LookupFailed for a temporary failure only."""
+    try:
+        return (await ask(name)).records
+    except LookupFailed as failed:
+        if failed.fault is DnsFault.TEMPORARY:
+            raise
+        return ()
+
+
+async def host_addresses(resolver: Resolver, name: str) -> tuple[tuple[Address, ...], bool]:
+    """The addresses of a host, IPv6 and IPv4 alternating, and whether all are authentic; one family is enough."""
+    answers: dict[int, tuple[tuple[Address, ...], bool]] = {}
+    failures: list[LookupFailed] = []
+
+    async def ask(version: int) -> None:
+        try:
+            answer = await (resolver.ipv6(name) if version == 6 else resolver.ipv4(name))
+            answers[version] = answer.records, answer.authentic
+        except LookupFailed as failed:
+            failures.append(failed)
+
+    if resolver.remembers_addresses(name):  # two tasks would cost ten times as much
+        await ask(6)
+        await ask(4)
+    else:
+        async with trio.open_nursery() as nursery:
+
+            async def ask_with_limit(version: int) -> None:
+                await ask(version)
+                if version in answers:
+                    nursery.cancel_scope.deadline = trio.current_time() + OTHER_FAMILY_TIMEOUT
+
+            for version in (6, 4):
+                nursery.start_soon(ask_with_limit, version)
+    if not answers:
+        raise next((failed for failed in failures if failed.fault is DnsFault.TEMPORARY), failures[0])
+    families = [answers[version][0] for version in (6, 4) if version in answers]
+    alternating = (address for address in chain.from_iterable(zip_longest(*families)) if address is not None)
+    return tuple(alternating), all(authentic for _, authentic in answers.values())
 
 
 _Key = tuple[str, str]  # name and kind
 _Result = DnsAnswer[Any] | LookupFailed
 
 
-class DnsResolver:
+class DnsResolver(Resolver):
     """Queries the given resolvers, or the system's, and caches the answers."""
 
     def __init__(self, servers: Sequence[Endpoint] = (), cache_size: int = CACHE_SIZE) -> None:
@@ -253,29 +272,11 @@ class DnsResolver:
         self._cache: TtlCache[_Key, _Result] = TtlCache(cache_size, TTL_LIMIT)
         self._running: SingleFlight[_Key, _Result] = SingleFlight()
 
-    async def mx(self, name: str) -> DnsAnswer[Mx]:
-        return await self._lookup(name, "MX")
-
-    async def ipv4(self, name: str) -> DnsAnswer[IPv4Address]:
-        return await self._lookup(name, "A")
-
-    async def ipv6(self, name: str) -> DnsAnswer[IPv6Address]:
-        return await self._lookup(name, "AAAA")
-
-    async def txt(self, name: str) -> DnsAnswer[str]:
-        return await self._lookup(name, "TXT")
-
-    async def tlsa(self, name: str) -> DnsAnswer[Tlsa]:
-        return await self._lookup(name, "TLSA")
-
-    async def ptr(self, name: str) -> DnsAnswer[str]:
-        return await self._lookup(name, "PTR")
-
     def remembers_addresses(self, name: str) -> bool:
         host = name.rstrip(".").lower()
         return (host, "AAAA") in self._cache and (host, "A") in self._cache
 
-    async def _lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
+    async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
         key = (name.rstrip(".").lower(), kind)
         result = self._cache.get(key)
         if result is None:
@@ -296,26 +297,34 @@ class DnsResolver:
 
     async def _follow(self, name: str, kind: str) -> DnsAnswer[Any]:
         """Query, and follow a CNAME where the answer ends with one (resolvers follow them, mere forwarders may not)."""
-        target, ttl, authentic = _dns_name(name), float(TTL_LIMIT), True
+        try:  # taken literally: a backslash is no escape
+            target = dns.name.Name([label.encode("ascii") for label in name.rstrip(".").split(".")] + [b""])
+        except (dns.exception.DNSException, UnicodeEncodeError):
+            raise LookupFailed(DnsFault.NXDOMAIN, f"{name!a} cannot be a domain name") from None
+        ttl, authentic = float(TTL_LIMIT), True
         for _ in range(ALIAS_LIMIT):
             try:
-                found = await self._try(target, kind)
+                answer, alias = await self._try(target, kind)
             except LookupFailed as failed:
                 failed.authentic = failed.authentic and authentic
                 raise
-            ttl, authentic = min(ttl, found.ttl), authentic and found.authentic
-            if isinstance(found, DnsAnswer):
-                return DnsAnswer(found.records, ttl, authentic)
-            target = found.target
+            ttl, authentic = min(ttl, answer.ttl), authentic and answer.authentic
+            if alias is None:
+                return DnsAnswer(answer.records, ttl, authentic)
+            target = alias
         raise LookupFailed(DnsFault.TEMPORARY, f"{name} is a loop of CNAME records")
 
-    async def _try(self, name: dns.name.Name, kind: str) -> DnsAnswer[Any] | _Alias:
+    async def _try(self, name: dns.name.Name, kind: str) -> _Found:
         """One query, up to `QUERY_TRIES` times, each time to the next resolver."""
         edns, failure = True, LookupFailed(DnsFault.TEMPORARY, "no resolver was asked")
         for number in range(QUERY_TRIES):
             if number >= len(self._servers):
                 await trio.sleep(QUERY_RETRY_PAUSE)
-            query = _question(name, kind, edns=edns, validated=self._validated)
+            query = dns.message.make_query(name, kind)
+            query.use_edns(0 if edns else False, payload=UDP_PAYLOAD)
+            if self._validated:  # RFC 6840 5.7 asks for AD; some validators answer with AD only if DO is set, too
+                query.flags |= dns.flags.AD
+                query.want_dnssec(edns)
             try:
                 reply = await self._exchange(query, self._servers[number % len(self._servers)])
                 edns = edns and reply.rcode() not in _NO_EDNS

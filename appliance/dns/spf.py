@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import TypeVar
 
-from appliance.dns.resolver import DnsAnswer, DnsFault, LookupFailed, Mx, Resolver
+from appliance.dns.resolver import DnsAnswer, Mx, Resolver, records_of
 from appliance.net.address_policy import Address, Network
 
 SPF_LOOKUPS = 10  # terms that need a DNS lookup, RFC 7208 4.6.4
@@ -39,9 +39,6 @@ def is_spf(text: str) -> bool:
 async def permits(resolver: Resolver, domain: str, text: str, address: Address) -> bool:
     """Whether the domain's record `text` permits this address; raises SpfPermError, or LookupFailed."""
     return await _Evaluation(resolver, address).evaluate(domain, text) == PASS
-
-
-# ---- parsing
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,13 @@ def _directive(term: str) -> _Directive:
     mechanism, value = read[2], (read[3] or "").rstrip(".")
     prefixes = int(read[4] or 32), int(read[5] or 128)
     if mechanism in ("ip4", "ip6"):
-        return _Directive(read[1] or PASS, mechanism, value, (32, 128), _network(term, mechanism, read[3], read[4]))
+        try:
+            network = ip_network(read[3] if read[4] is None else f"{read[3]}/{read[4]}", strict=False)
+        except ValueError:
+            raise SpfPermError(f"{_short(term)} is no network") from None
+        if f"ip{network.version}" != mechanism:
+            raise SpfPermError(f"{_short(term)} must be ip{network.version}")
+        return _Directive(read[1] or PASS, mechanism, value, (32, 128), network)
     if prefixes[0] > 32 or prefixes[1] > 128:
         raise SpfPermError(f"{_short(term)} has a length that no network has")
     return _Directive(read[1] or PASS, mechanism, value, prefixes)
@@ -93,19 +96,6 @@ def _is_in_order(read: re.Match[str]) -> bool:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…")
-
-
-def _network(term: str, mechanism: str, address: str, length: str | None) -> Network:
-    try:
-        network = ip_network(address if length is None else f"{address}/{length}", strict=False)
-    except ValueError:
-        raise SpfPermError(f"{_short(term)} is no network") from None
-    if f"ip{network.version}" != mechanism:
-        raise SpfPermError(f"{_short(term)} must be ip{network.version}")
-    return network
-
-
-# ---- evaluation
 
 
 class _Evaluation:
@@ -139,11 +129,8 @@ class _Evaluation:
             return await self.evaluate(name, await self._record(name)) == PASS
         if each.mechanism == "exists":
             return bool(await self._found(self._resolver.ipv4, name))
-        if each.mechanism == "mx":
-            return await self._matches_exchangers(name, each)
-        return await self._matches_host(name, each)
-
-    async def _matches_exchangers(self, name: str, each: _Directive) -> bool:
+        if each.mechanism == "a":
+            return await self._matches_host(name, each)
         exchangers = await self._found(self._resolver.mx, name)
         if len(exchangers) > SPF_EXCHANGERS:
             raise SpfPermError(f"{_short(name)} has more than {SPF_EXCHANGERS} mail exchangers")
@@ -154,12 +141,12 @@ class _Evaluation:
 
     async def _matches_host(self, host: str, each: _Directive) -> bool:
         """Whether the host has the address, or one in the same network."""
-        found: tuple[Address, ...]
+        addresses: tuple[Address, ...]
         if self._address.version == 4:
-            found, length = await self._found(self._resolver.ipv4, host), each.prefixes[0]
+            addresses, length = await self._found(self._resolver.ipv4, host), each.prefixes[0]
         else:
-            found, length = await self._found(self._resolver.ipv6, host), each.prefixes[1]
-        return any(self._address in ip_network(f"{one}/{length}", strict=False) for one in found)
+            addresses, length = await self._found(self._resolver.ipv6, host), each.prefixes[1]
+        return any(self._address in ip_network(f"{one}/{length}", strict=False) for one in addresses)
 
     async def _record(self, domain: str) -> str:
         records = [text for text in await self._found(self._resolver.txt, domain) if is_spf(text)]
@@ -169,11 +156,8 @@ class _Evaluation:
         return records[0]
 
     async def _found(self, ask: Callable[[str], Awaitable[DnsAnswer[T]]], name: str) -> tuple[T, ...]:
-        try:
-            return (await ask(name)).records
-        except LookupFailed as failed:
-            if failed.fault is DnsFault.TEMPORARY:
-                raise
+        if records := await records_of(ask, name):
+            return records
         self._voids += 1
         if self._voids > SPF_VOID_LOOKUPS:
             raise SpfPermError(f"more than {SPF_VOID_LOOKUPS} of its names lead nowhere, {_short(name)} too")

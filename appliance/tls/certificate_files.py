@@ -7,18 +7,13 @@ from appliance.tls import self_signed
 from appliance.tls.certificate import tls_context
 
 CERTIFICATE, KEY = "smtp-certificate.pem", "smtp-key.pem"  # of the generated one
-ACME_DIRECTORY, ACME_FILE = "acme", "certificate.pem"
+ACME_DIRECTORY, ACME_FILE = "acme", "certificate.pem"  # with its key in one file, so that both are replaced together
 
 Files = tuple[Path, Path]  # chain and key
 
 
 def acme_directory(config: Config) -> Path:
     return config.server.data_dir / ACME_DIRECTORY
-
-
-def acme_certificate(config: Config) -> Path:
-    """The certificate by ACME and its key: one file, so that both are replaced together."""
-    return acme_directory(config) / ACME_FILE
 
 
 def by_acme(config: Config, section: str) -> bool:
@@ -49,7 +44,7 @@ def smtp_files(config: Config) -> Files:
 
 def _acme_files(config: Config) -> Files:
     """The file that ACME writes; until then a self-signed one, so that no start waits for an authority."""
-    file = acme_certificate(config)
+    file = acme_directory(config) / ACME_FILE
     try:
         tls_context(file, file)
     except OSError:  # missing or damaged; an expired one is still better than a self-signed one

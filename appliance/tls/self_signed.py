@@ -29,17 +29,7 @@ def is_usable(chain: Path, key: Path, hostname: str) -> bool:
 
 
 def generate(chain: Path, key: Path, hostname: str) -> None:
-    """Write a key and its self-signed certificate to two files or, if they are the same, to one."""
-    certificate, private = made(hostname)
-    if chain == key:
-        write_private_file(chain, private + certificate)
-        return
-    write_private_file(key, private)
-    write_private_file(chain, certificate)
-
-
-def made(hostname: str) -> tuple[bytes, bytes]:
-    """A certificate for this name and localhost, and its key (PEM)."""
+    """Write a key and its certificate for this name and localhost to two files or, if they are the same, to one."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostname[:64])])
     now = datetime.datetime.now(datetime.UTC)
@@ -57,7 +47,10 @@ def made(hostname: str) -> tuple[bytes, bytes]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(private, hashes.SHA256())
     )
-    return certificate.public_bytes(serialization.Encoding.PEM), private_pem(private)
+    shown = certificate.public_bytes(serialization.Encoding.PEM)
+    if chain != key:
+        write_private_file(key, private_pem(private))
+    write_private_file(chain, shown if chain != key else private_pem(private) + shown)
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -12,7 +12,7 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.tls.trust import https_context
+from appliance.tls.certificate import https_context
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.post import Attempts, Poster
 

@@ -30,8 +30,7 @@ import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import is_host_name
-from appliance.dns.host_addresses import host_addresses
-from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.idle_pool import IdlePool

@@ -28,7 +28,7 @@ from appliance.deliver.route import RouteCache, Router
 from appliance.deliver.scheduler import Intervals, Scheduler
 from appliance.deliver.signer import Unsigned
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
-from appliance.deliver.warmup import NoWarmup, SourceWarmup
+from appliance.deliver.warmup import Warmup
 from appliance.message.dkim import SigningKey
 from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
@@ -217,7 +217,7 @@ async def stage(
             resolver, signer = ZoneResolver(zone), FixedSigner()
             limiters = PoolLimiters(store, outside, Proofs(resolver, ProviderPools(others=limits or PoolLimits())))
             source_of, known_as = lambda target: SOURCES[target.version], limiters.proofs.known_as
-            slowly = NoWarmup() if warmup is None else SourceWarmup(warmup, store, outside, known_as, source_of)
+            slowly = Warmup(warmup or WarmupSettings(), store, outside, known_as, source_of)
             deliverer = Deliverer(
                 store=store,
                 outside=outside,

@@ -1,5 +1,6 @@
 """What the operator's settings make of relays, pools and the rest of delivery."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from appliance.deliver import build
 from appliance.deliver.build import relays
 from appliance.deliver.providers import PROVIDERS, PoolLimits, pools
 from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
-from appliance.deliver.warmup import SourceWarmup
 from appliance.model.warmup import hourly_limit
 from appliance.outside import Outside
 from appliance.store import open_store
@@ -157,12 +157,12 @@ async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        scheduler = build.build(made, outside, store, bytes(32), NewMail())
+        scheduler = build.build(made, outside, store, bytes(32), NewMail(), stop_by=lambda: inf)
     assert scheduler.sessions == 7
     assert scheduler.limiters.proofs.pools.others == PoolLimits(1)
     assert scheduler.preparing.routes.router.relays.default == Relay("smart.example")
     assert made.delivery.own_addresses[0] in scheduler.preparing.routes.router.own
-    assert not isinstance(scheduler.warmup, SourceWarmup)  # unless it is on
+    assert not scheduler.warmup.settings.enabled  # unless it is on
 
 
 async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
-        scheduler = build.build(made, outside, store, bytes(32), NewMail())
-    assert isinstance(scheduler.warmup, SourceWarmup)
+        scheduler = build.build(made, outside, store, bytes(32), NewMail(), stop_by=lambda: inf)
+    assert scheduler.warmup.settings.enabled
     assert scheduler.deliverer.warmup is scheduler.warmup
     assert [hourly_limit(scheduler.warmup.settings, day) for day in range(4)] == [5, 10, 20, None]
 
@@ -182,5 +182,5 @@ async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) 
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         with pytest.raises(ConfigError) as refused:
-            build.build(made, outside, store, bytes(32), NewMail())
+            build.build(made, outside, store, bytes(32), NewMail(), stop_by=lambda: inf)
     assert failures.explain(ExceptionGroup("a nursery", [refused.value]), made) == str(refused.value)

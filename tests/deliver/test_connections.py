@@ -8,8 +8,7 @@ from trio.testing import MockClock
 
 from appliance.deliver.connections import SMTP_IDLE_LIMIT, ConnectionKey, Connections
 from appliance.deliver.route import Relay
-from appliance.deliver.smtp.connection import SmtpConnection
-from appliance.deliver.smtp.deadlines import DeadlineWatch
+from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.fakes.mx import FakeMx, hang_up, silence
 

@@ -14,7 +14,6 @@ from appliance.deliver.due_mail import (
     DueMail,
     Envelope,
     envelopes,
-    in_turn,
 )
 from appliance.model.mail import Role
 from appliance.outside import Outside
@@ -176,7 +175,7 @@ async def test_a_look_is_in_turn(store: Store) -> None:
         for number in range(count):
             await store.messages.accept(message(store.messages.outside, mine, f"user{number}@one.test"))
     due = store.queue.due(simulated=False, most=100)
-    ordered = in_turn(envelopes(due))
+    ordered = envelopes(due)
     assert all(one.account_id != other.account_id for one, other in pairwise(ordered[:10]))
 
 

@@ -1,7 +1,6 @@
 """What is counted of deliveries: few labels whatever the world is called, and the right times."""
 
-from appliance.deliver import metrics
-from appliance.deliver.metrics import name_pools, observe
+from appliance.deliver.metrics import NAMED_POOLS, observe
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import identifier_from
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
@@ -29,7 +28,7 @@ def counted(*outcomes: Outcome) -> dict[object, int]:
 
 def test_pools_without_a_name_are_counted_together() -> None:
     """A thousand organisations are one label; a provider's and the operator's own pools have their own."""
-    name_pools(["partner"])
+    NAMED_POOLS.update(["partner"])
     results = [outcome(RecipientStatus.DELIVERED, f"org{number}.test", 250) for number in range(1_000)]
     results += [outcome(RecipientStatus.BOUNCED, "google", 550), outcome(RecipientStatus.DEFERRED, "partner", 451)]
     assert counted(*results) == {
@@ -37,7 +36,7 @@ def test_pools_without_a_name_are_counted_together() -> None:
         ("google", "bounced", "5xx"): 1,
         ("partner", "deferred", "4xx"): 1,
     }
-    metrics._named.discard("partner")
+    NAMED_POOLS.discard("partner")
 
 
 def test_what_reached_no_server_is_told_apart_from_the_sandbox() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from appliance.config.settings import DeliverySettings
 from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement
-from appliance.deliver.outcome_record import RECORDED_RESPONSE, Contact, Retries, next_attempt, outcome
+from appliance.deliver.outcome_record import RECORDED_RESPONSE, Contact, Retries, outcome
 from appliance.deliver.smtp.results import TranscriptLine
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 
@@ -122,7 +122,7 @@ HOUR = 3_600_000_000  # microseconds
 def attempts(random: float) -> list[int]:
     """The times of all attempts, from 0, with randomness that always says the same."""
     times = [0]
-    while (at := next_attempt(times[-1], len(times), DELAYS, lambda: random)) is not None:
+    while (at := Retries(DELAYS, lambda: random).next_attempt(times[-1], len(times))) is not None:
         times.append(at)
     return times
 
@@ -144,7 +144,7 @@ def test_jitter_is_a_tenth_to_either_side(random: float, hours: float) -> None:
 def test_jitter_spreads() -> None:
     """A thousand deferrals of the same moment come back spread over the whole of the jitter."""
     random = Random(1).random
-    times = sorted(next_attempt(0, 1, [100], random) or 0 for _ in range(1000))
+    times = sorted(Retries([100], random).next_attempt(0, 1) or 0 for _ in range(1000))
     assert times[0] >= 90_000_000
     assert times[-1] <= 110_000_000
     assert times[-1] - times[0] > 19_000_000
@@ -153,9 +153,9 @@ def test_jitter_spreads() -> None:
 @pytest.mark.parametrize("made", [3, 4, 100])
 def test_used_up(made: int) -> None:
     """After the last attempt there is no next one."""
-    assert next_attempt(0, made, [1, 1], lambda: 0.5) is None
+    assert Retries([1, 1], lambda: 0.5).next_attempt(0, made) is None
 
 
 def test_no_delay() -> None:
     """A delay of nothing means at once."""
-    assert next_attempt(7, 1, [0], lambda: 1.0) == 7
+    assert Retries([0], lambda: 1.0).next_attempt(7, 1) == 7

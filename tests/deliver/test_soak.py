@@ -175,9 +175,9 @@ class CountingDeliverer(Deliverer):
         with self._counted("all"), self._counted(envelope.account_id):
             return await super()._deliver(active, envelope)
 
-    async def _try(self, sent: Any, host: Any, dialled: str) -> Any:
+    async def _try(self, active: ActiveAttempt, transaction: Any, host: Any, dialled: str) -> Any:
         with self._counted(dialled):
-            return await super()._try(sent, host, dialled)
+            return await super()._try(active, transaction, host, dialled)
 
 
 @contextmanager

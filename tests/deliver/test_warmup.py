@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.metrics import name_pools
+from appliance.deliver.metrics import NAMED_POOLS
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.scheduler import Intervals
 from appliance.deliver.warmup import Permit
@@ -231,7 +231,7 @@ async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clo
 
 async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
     """How many may go in an hour, and how many have; not of pools without a name, there may be one for every domain."""
-    name_pools(["named.test"])
+    NAMED_POOLS.update(["named.test"])
     zone, addresses = domain_zone("named.test", "b.test")
     async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, warmup=ON) as played:
         await played.final(await played.send("ada@named.test"), await played.send("ada@b.test"))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import dns.flags
@@ -22,7 +21,7 @@ import dns.rrset
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.dns.resolver import READERS, DnsAnswer, DnsFault, DnsResolver, LookupFailed, Mx, Tlsa
+from appliance.dns.resolver import READERS, DnsAnswer, DnsFault, DnsResolver, LookupFailed, Resolver
 
 TTL = 300  # seconds, of every record unless told otherwise
 CHAIN = 8  # CNAMEs the server puts into one answer
@@ -53,7 +52,7 @@ SPOILED = {  # what is put where a trouble needs records beside it
 }
 
 
-class ZoneResolver:
+class ZoneResolver(Resolver):
     """A resolver that knows one zone and nothing of packets; counts what it is asked.
 
     `authentic` are the names whose answers a validator vouches for: all with True.
@@ -64,35 +63,12 @@ class ZoneResolver:
         self.authentic = authentic
         self.asked: Counter[tuple[str, str]] = Counter()
 
-    async def mx(self, name: str) -> DnsAnswer[Mx]:
-        """As `Resolver.mx`."""
-        return await self._lookup(name, "MX")
-
-    async def ipv4(self, name: str) -> DnsAnswer[IPv4Address]:
-        """As `Resolver.ipv4`."""
-        return await self._lookup(name, "A")
-
-    async def ipv6(self, name: str) -> DnsAnswer[IPv6Address]:
-        """As `Resolver.ipv6`."""
-        return await self._lookup(name, "AAAA")
-
-    async def txt(self, name: str) -> DnsAnswer[str]:
-        """As `Resolver.txt`."""
-        return await self._lookup(name, "TXT")
-
-    async def tlsa(self, name: str) -> DnsAnswer[Tlsa]:
-        """As `Resolver.tlsa`."""
-        return await self._lookup(name, "TLSA")
-
-    async def ptr(self, name: str) -> DnsAnswer[str]:
-        """As `Resolver.ptr`."""
-        return await self._lookup(name, "PTR")
-
     def remembers_addresses(self, name: str) -> bool:
         """As `Resolver.remembers_addresses`: this one remembers nothing."""
         return False
 
-    async def _lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
+    async def lookup(self, name: str, kind: str) -> DnsAnswer[Any]:
+        """As `Resolver.lookup`."""
         await trio.lowlevel.checkpoint()
         name = name.lower().rstrip(".")
         self.asked[name, kind] += 1

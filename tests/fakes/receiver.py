@@ -13,7 +13,7 @@ import trustme
 
 from appliance.dns.resolver import Resolver
 from appliance.outside import Outside
-from appliance.tls.trust import verifying_context
+from appliance.tls.certificate import verifying_context
 from appliance.webhook.post import Poster
 from tests.fakes.dns import Zone, ZoneResolver
 

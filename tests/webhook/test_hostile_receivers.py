@@ -11,8 +11,8 @@ import trio
 import trustme
 from trio.testing import MockClock
 
+from appliance.tls.certificate import verifying_context
 from appliance.tls.self_signed import generate
-from appliance.tls.trust import verifying_context
 from appliance.webhook.http import Posted
 from appliance.webhook.post import POST_TIMEOUT, Poster
 from tests.fakes.dns import ZoneResolver
@@ -355,7 +355,7 @@ async def test_a_certificate_that_signs_itself(tmp_path: Path) -> None:
 class SlowResolver(ZoneResolver):
     """A resolver that is asked in vain."""
 
-    async def _lookup(self, name: str, kind: str) -> object:  # type: ignore[override]
+    async def lookup(self, name: str, kind: str) -> object:  # type: ignore[override]
         await trio.sleep_forever()
 
 

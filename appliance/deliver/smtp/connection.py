@@ -1,12 +1,17 @@
-"""Drives SMTP over a stream: moves the bytes of the opening and of transactions, within their deadlines."""
+"""Drives SMTP over a stream: moves the bytes of the opening and of transactions, within their deadlines.
+
+`DeadlineWatch` enforces the deadline of every running transaction, once a second: a timer per transaction, set, moved
+and removed, would cost a tenth of what the transaction does, and a server may as well have 301 seconds as 300.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
-from appliance.deliver.smtp.deadlines import HANDSHAKE, DeadlineWatch, Progress, Timeouts
+from appliance.deliver.smtp.deadlines import HANDSHAKE, Progress, Timeouts
 from appliance.deliver.smtp.opening import Opening, OpeningState
 from appliance.deliver.smtp.protocol import SERVICE_CLOSING, RelayCredentials, SmtpExchange
 from appliance.deliver.smtp.reply import Capabilities, ReplyReader
@@ -18,6 +23,7 @@ from appliance.net.socket_stream import faster
 REPLY_RECEIVE_BYTES = 4_096  # at a time; replies are short, and a server that floods us is to be noticed soon
 BLOCK_BYTES = 64 * 1024  # sent at a time, each with its own time limit
 TOO_LONG = "the server took too long"
+WATCH_EVERY = 1.0  # seconds
 
 _STILL_LISTENING = (None, Cause.TLS_NOT_OFFERED, Cause.AUTH_NOT_OFFERED)
 _LOST = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -32,19 +38,17 @@ class SmtpConnection:
     def __init__(
         self, stream: trio.abc.Stream, watch: DeadlineWatch, timeouts: Timeouts, clock: Callable[[], float]
     ) -> None:
+        self.reusable = True  # for another transaction, as far as we know: the server may have hung up since
+        self.timeouts = timeouts
         self.capabilities = Capabilities()
         self.tls: TlsRecord | None = None
         self.transcript: tuple[TranscriptLine, ...] = ()  # of the opening
         self.transactions = 0  # carried so far
         self.deadline = 0.0  # of a transaction that runs, as the watch sees it
         self._stream = self._transport = faster(stream)
-        self._watch = watch
-        self._timeouts = timeouts
-        self._clock = clock
+        self._watch, self._clock = watch, clock
         self._replies = ReplyReader()
-        self._closed = False
-        self._cut_off = False
-        self._needs_reset = False
+        self._cut_off = self._needs_reset = False
         self._progress = Progress(0.0)
 
     @classmethod
@@ -64,16 +68,7 @@ class SmtpConnection:
         connection = cls(stream, watch, timeouts or Timeouts(), clock)
         connection._progress = progress or connection._progress
         try:
-            opening = Opening(
-                hello_name,
-                connection._replies,
-                clock,
-                starttls=tls is not None,
-                tls_required=tls is not None and tls.demanded,
-                implicit_tls=tls is not None and tls.implicit,
-                credentials=credentials,
-            )
-            await connection._open(opening, tls)
+            await connection._open(Opening(hello_name, connection._replies, clock, tls, credentials), tls)
         except BaseException:
             await connection.aclose()
             raise
@@ -82,108 +77,77 @@ class SmtpConnection:
     async def _open(self, opening: Opening, tls: TlsPlan | None) -> None:
         await self._run_opening(opening)
         if tls is not None and opening.state is OpeningState.HANDSHAKE:
-            await self._encrypt(opening, tls)
+            self._progress.awaits = HANDSHAKE
+            try:
+                with trio.fail_after(self.timeouts.handshake):
+                    self._stream, self.tls = await encrypt(self._stream, tls)
+                opening.secured(str(self.tls))
+            except TlsFault as fault:
+                opening.not_secured(fault.cause, fault.text)
+            except trio.TooSlowError:
+                opening.not_secured(Cause.TIMEOUT, f"no TLS within {self.timeouts.handshake:g} seconds")
             await self._run_opening(opening)
         self.capabilities = opening.capabilities
         self.transcript = opening.transcript.lines()
-        if opening.verdict is not None:
-            await self._leave(opening.verdict)
-            raise NotOpened(opening.verdict, self.transcript)
-
-    async def _encrypt(self, opening: Opening, tls: TlsPlan) -> None:
-        self._progress.awaits = HANDSHAKE
-        try:
-            with trio.fail_after(self._timeouts.handshake):
-                self._stream, self.tls = await encrypt(self._stream, tls)
-        except TlsFault as fault:
-            opening.not_secured(fault.cause, fault.text)
-        except trio.TooSlowError:
-            opening.not_secured(Cause.TIMEOUT, f"no TLS within {self._timeouts.handshake:g} seconds")
-        else:
-            opening.secured(str(self.tls))
-
-    @property
-    def reusable(self) -> bool:
-        """Whether another transaction may be sent, as far as we know: the server may have hung up since."""
-        return not self._closed
-
-    def allow(self, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
+        if (verdict := opening.verdict) is not None:
+            if verdict.cause in _STILL_LISTENING and verdict.code != SERVICE_CLOSING:
+                await self.quit()
+            raise NotOpened(verdict, self.transcript)
 
     async def send(self, transaction: MailTransaction, progress: Progress | None = None) -> TransactionResult:
         """Carry out one transaction; whatever happens on the wire is in the result, not raised."""
-        if self._closed:
+        if not self.reusable:
             raise trio.ClosedResourceError("this connection has carried its last transaction")
         self._progress = progress or Progress(0.0)
         sending = Sending(transaction, self.capabilities, self._replies, self._clock, reset=self._needs_reset)
-        await self._run_transaction(sending)
+        if (stage := sending.awaiting) is not None:
+            now = trio.current_time()
+            end = now + self.timeouts.whole
+            self.deadline = min(now + self.timeouts.of(stage), end)
+            self._watch.begin(self)
+            try:
+                await self._run(sending, self, end)
+            except BaseException:
+                await self.aclose()
+                raise
+            finally:
+                self._watch.end(self)
         self._needs_reset = sending.needs_reset
         if not sending.in_step:
             await self.aclose()
         stale = self.transactions > 0 and sending.verdict is not None and _found_closed(sending.verdict)
         self.transactions += 1
-        return TransactionResult(sending.results(), sending.transcript.lines(), self.reusable, stale)
+        return TransactionResult(sending.verdicts(), sending.transcript.lines(), self.reusable, stale)
 
     async def quit(self) -> None:
         """Say QUIT (RFC 5321 4.1.1.10), wait briefly for the answer, and close."""
-        if self._closed:
+        if not self.reusable:
             return
         try:
-            with trio.move_on_after(self._timeouts.quit):
+            with suppress(*_LOST), trio.move_on_after(self.timeouts.quit):
                 await self._stream.send_all(b"QUIT\r\n")
                 await self._stream.receive_some(REPLY_RECEIVE_BYTES)
-        except _LOST:
-            pass
         finally:
             await self.aclose()
 
     async def aclose(self) -> None:
-        self._closed = True
+        self.reusable = False
         await trio.aclose_forcefully(self._stream)
-
-    async def _leave(self, verdict: Verdict) -> None:
-        """Say QUIT to a server that still listens, just close on any other."""
-        if verdict.cause in _STILL_LISTENING and verdict.code != SERVICE_CLOSING:
-            await self.quit()
-        else:
-            await self.aclose()
-
-    async def _run_transaction(self, sending: Sending) -> None:
-        """Run a transaction, under the deadline watch. A cancellation from outside closes the connection."""
-        stage = sending.awaiting
-        if stage is None:
-            return
-        now = trio.current_time()
-        end = now + self._timeouts.whole
-        self.deadline = min(now + self._timeouts.of(stage), end)
-        self._watch.begin(self)
-        try:
-            await self._run(sending, self, end)
-        except BaseException:
-            await self.aclose()
-            raise
-        finally:
-            self._watch.end(self)
 
     async def cut_off(self) -> None:
         """The deadline is over: end the transaction that runs."""
-        self._closed = self._cut_off = True
+        self.reusable, self._cut_off = False, True
         await trio.aclose_forcefully(self._transport)
 
     async def _run_opening(self, exchange: SmtpExchange) -> None:
-        """Run the opening until it awaits nothing. A cancellation from outside closes the connection."""
+        """Run the opening until it awaits nothing."""
         stage = exchange.awaiting
         if stage is None:
             return
         now = trio.current_time()
-        end = now + self._timeouts.whole
-        limit = trio.CancelScope(deadline=min(now + self._timeouts.of(stage), end))
-        try:
-            with limit:
-                await self._run(exchange, limit, end)
-        except BaseException:
-            await self.aclose()
-            raise
+        end = now + self.timeouts.whole
+        with trio.CancelScope(deadline=min(now + self.timeouts.of(stage), end)) as limit:
+            await self._run(exchange, limit, end)
         if limit.cancelled_caught:
             exchange.fail(Cause.TIMEOUT, TOO_LONG)
 
@@ -194,37 +158,32 @@ class SmtpConnection:
             blocks = _blocks(exchange.output())
             for block in blocks[:-1]:
                 progress.moved_at = trio.current_time()
-                limit.deadline = min(progress.moved_at + self._timeouts.block, end)
-                await self._send(block, exchange)
+                limit.deadline = min(progress.moved_at + self.timeouts.block, end)
+                await self._transfer(self._stream.send_all(block), exchange)
             if answers != exchange.answers:  # a reply that comes in drips gets no more time for each
                 answers = exchange.answers
                 progress.moved_at = trio.current_time()
-                limit.deadline = min(progress.moved_at + self._timeouts.of(stage), end)
+                limit.deadline = min(progress.moved_at + self.timeouts.of(stage), end)
             if blocks:  # the last block, mostly the only one, within the time of the answer to it
                 if stage is Stage.END_OF_DATA:
                     await trio.lowlevel.checkpoint_if_cancelled()  # the last moment at which it may be ended
                     progress.handed_over = True
-                await self._send(blocks[-1], exchange)
-            exchange.receive(await self._receive(exchange))
+                await self._transfer(self._stream.send_all(blocks[-1]), exchange)
+            exchange.receive(await self._transfer(self._stream.receive_some(REPLY_RECEIVE_BYTES), exchange) or b"")
 
-    async def _send(self, block: bytes | memoryview, exchange: SmtpExchange) -> None:
+    async def _transfer(
+        self, transfer: Awaitable[bytes | bytearray | None], exchange: SmtpExchange
+    ) -> bytes | bytearray | None:
+        """What was received; None if it was sent, or if the connection broke, which the exchange is told."""
         try:
-            await self._stream.send_all(block)
+            return await transfer
         except _LOST as error:
-            self._is_lost(error, exchange)
-
-    async def _receive(self, exchange: SmtpExchange) -> bytes | bytearray:
-        try:
-            return await self._stream.receive_some(REPLY_RECEIVE_BYTES)
-        except _LOST as error:
-            self._is_lost(error, exchange)
-            return b""
-
-    def _is_lost(self, error: Exception, exchange: SmtpExchange) -> None:
-        if self._cut_off:
-            exchange.fail(Cause.TIMEOUT, TOO_LONG)
-        else:
-            exchange.broken(_reason(error))
+            if self._cut_off:
+                exchange.fail(Cause.TIMEOUT, TOO_LONG)
+            else:
+                cause = error.__cause__
+                exchange.broken(f"the connection broke: {getattr(cause, 'strerror', None) or cause or 'closed'}")
+            return None
 
 
 def _blocks(output: list[bytes]) -> list[bytes | memoryview]:
@@ -239,15 +198,34 @@ def _blocks(output: list[bytes]) -> list[bytes | memoryview]:
     return blocks
 
 
-def _reason(error: Exception) -> str:
-    cause = error.__cause__
-    return f"the connection broke: {getattr(cause, 'strerror', None) or cause or 'closed'}"
-
-
 def _found_closed(verdict: Verdict) -> bool:
     """Whether a server seems to have given up an idle connection before it was used again."""
-    closed = verdict.cause is Cause.CONNECTION_LOST or (
-        verdict.reply is not None and verdict.reply.code == SERVICE_CLOSING
-    )
+    closed = verdict.cause is Cause.CONNECTION_LOST or verdict.code == SERVICE_CLOSING
     refused = verdict.stage is Stage.RESET and verdict.cause is Cause.PROTOCOL_FAULT
     return refused or (closed and verdict.stage in (Stage.RESET, Stage.MAIL))
+
+
+class DeadlineWatch:
+    """The transactions that wait at the moment; `run` ends those whose deadline is over."""
+
+    def __init__(self) -> None:
+        self._waiting: set[SmtpConnection] = set()
+        self._none_waits = trio.lowlevel.ParkingLot()
+
+    def begin(self, watched: SmtpConnection) -> None:
+        self._waiting.add(watched)
+        self._none_waits.unpark_all()
+
+    def end(self, watched: SmtpConnection) -> None:
+        self._waiting.discard(watched)
+
+    async def run(self) -> None:
+        """Cut off what is late, until cancelled."""
+        while True:
+            if not self._waiting:
+                await self._none_waits.park()
+            await trio.sleep(WATCH_EVERY)
+            now = trio.current_time()
+            for late in [each for each in self._waiting if now >= each.deadline]:
+                if late in self._waiting:  # it may have had its answer while another was cut off
+                    await late.cut_off()

@@ -120,7 +120,14 @@ class SmtpExchange(ABC):
                 return
             if reply is None:
                 return
-            self._take(stage, reply)
+            self.answers += 1
+            self.transcript.add(SERVER, reply.shown)
+            if reply.code == SERVICE_CLOSING:
+                self._end(answered(stage, reply))
+            elif self._broken is not None and reply.family < 4:
+                self.fail(Cause.CONNECTION_LOST, self._broken)
+            else:
+                self._answer(reply)
 
     def broken(self, reason: str) -> None:
         """Sending failed. The server may have said why before it closed, so continue receiving; no 2xx counts now."""
@@ -135,16 +142,6 @@ class SmtpExchange(ABC):
     def _fail_at(self, stage: Stage, cause: Cause, text: str) -> None:
         self.transcript.add(NOTE, text)
         self._end(lost(stage, cause, f"{text} (at {stage.replace('_', ' ')})"))
-
-    def _take(self, stage: Stage, reply: Reply) -> None:
-        self.answers += 1
-        self.transcript.add(SERVER, reply.shown)
-        if reply.code == SERVICE_CLOSING:
-            self._end(answered(stage, reply))
-        elif self._broken is not None and reply.family < 4:
-            self.fail(Cause.CONNECTION_LOST, self._broken)
-        else:
-            self._answer(reply)
 
     def _unasked(self, stage: Stage) -> bool:
         """Whether more was received than was asked for; if so, end."""

@@ -24,22 +24,12 @@ class Reply:
     code: int
     lines: tuple[str, ...]
     enhanced: str | None = None  # RFC 2034: `5.1.1`, when the reply has one that fits its code
+    family: int = field(init=False, repr=False, compare=False)  # the first digit: 2 done, 3 go on, 4 not now, 5 no
     shown: str = field(init=False, repr=False, compare=False)  # the reply on one line
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shown", f"{self.code} {self.text}".rstrip())
-
-    @property
-    def family(self) -> int:
-        """The first digit, which decides: 2 done, 3 go on, 4 not now, 5 no."""
-        return self.code // 100
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.lines)
-
-    def __str__(self) -> str:
-        return self.shown
+        object.__setattr__(self, "family", self.code // 100)
+        object.__setattr__(self, "shown", f"{self.code} {' '.join(self.lines)}".rstrip())
 
 
 class ReplyFault(Exception):
@@ -49,18 +39,10 @@ class ReplyFault(Exception):
 class ReplyReader:
     """Finds the replies in what one connection receives. Keeps at most one unfinished line and one unfinished reply."""
 
-    __slots__ = ("_buffer", "_code", "_count", "_fault", "_kept", "_lines", "_position")
-
     def __init__(self) -> None:
-        self._buffer = b""
-        self._position = 0
+        self._buffer, self._position = b"", 0
         self._fault: str | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._code = 0
-        self._count = 0
-        self._kept = 0
+        self._code = self._count = self._kept = 0  # of an unfinished reply: its code, lines so far, characters kept
         self._lines: list[str] = []
 
     @property
@@ -78,7 +60,13 @@ class ReplyReader:
         if self._fault is not None:
             raise ReplyFault(self._fault)
         try:
-            while (line := self._next_line()) is not None:
+            while True:
+                start, end = self._position, self._buffer.find(b"\n", self._position)
+                if (len(self._buffer) if end < 0 else end + 1) - start > REPLY_LINE_BYTES:
+                    raise ReplyFault(f"a reply line of more than {REPLY_LINE_BYTES} bytes")
+                if end < 0:
+                    return None
+                self._position, line = end + 1, self._buffer[start:end]
                 if self._count == 0 and line[3:4] != b"-":
                     return _single(line)
                 if (reply := self._add(line)) is not None:
@@ -87,16 +75,6 @@ class ReplyReader:
             self._fault = str(fault)
             self._buffer, self._position, self._lines = b"", 0, []
             raise
-        return None
-
-    def _next_line(self) -> bytes | None:
-        start, end = self._position, self._buffer.find(b"\n", self._position)
-        if (len(self._buffer) if end < 0 else end + 1) - start > REPLY_LINE_BYTES:
-            raise ReplyFault(f"a reply line of more than {REPLY_LINE_BYTES} bytes")
-        if end < 0:
-            return None
-        self._position = end + 1
-        return self._buffer[start:end]
 
     def _add(self, line: bytes) -> Reply | None:
         """Take one line of many; the reply, if this was its last."""
@@ -107,18 +85,16 @@ class ReplyReader:
         self._count += 1
         if self._count > REPLY_LINES:
             raise ReplyFault(f"a reply of more than {REPLY_LINES} lines")
-        self._keep(_printable(line[3:]))
-        if line[3:4] == b"-":
-            return None
-        reply = Reply(code, tuple(self._lines), _enhanced(code, self._lines[0]))
-        self._begin()
-        return reply
-
-    def _keep(self, text: str) -> None:
-        room = KEPT_CHARACTERS - self._kept
+        text, room = _printable(line[3:]), KEPT_CHARACTERS - self._kept
         if room > 0:
             self._lines.append(text[:room])
             self._kept += len(text) + 1
+        if line[3:4] == b"-":
+            return None
+        reply = Reply(code, tuple(self._lines), _enhanced(code, self._lines[0]))
+        self._code = self._count = self._kept = 0
+        self._lines = []
+        return reply
 
 
 # Remembered, because a busy connection hears the same few lines thousands of times. At most 256 × 2 KiB.
@@ -173,18 +149,14 @@ def capabilities(ehlo: Reply) -> Capabilities:
         # `AUTH=LOGIN PLAIN` is how AUTH was offered before RFC 2554; some servers still say it both ways.
         keyword, *parameters = line.upper().replace("AUTH=", "AUTH ", 1).split() or [""]
         offered.setdefault(keyword, []).extend(parameters)
+    digits = next(iter(offered.get("SIZE", ())), "")
+    readable = digits.isascii() and digits.isdigit() and len(digits) <= 20  # RFC 1870 3: up to 20 digits
     return Capabilities(
         pipelining="PIPELINING" in offered,
         size="SIZE" in offered,
-        size_limit=_size_limit(offered.get("SIZE", [])),
+        size_limit=int(digits) or None if readable else None,  # 0: no fixed limit
         eight_bit="8BITMIME" in offered,
         smtputf8="SMTPUTF8" in offered,
         starttls="STARTTLS" in offered,
         auth=frozenset(offered.get("AUTH", [])),
     )
-
-
-def _size_limit(parameters: list[str]) -> int | None:
-    digits = parameters[0] if parameters else ""
-    readable = digits.isascii() and digits.isdigit() and len(digits) <= 20  # RFC 1870 3: up to 20 digits
-    return int(digits) or None if readable else None  # 0: no fixed limit

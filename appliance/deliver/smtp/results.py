@@ -75,7 +75,13 @@ class Verdict(NamedTuple):
     def enhanced(self) -> str | None:
         return None if self.reply is None else self.reply.enhanced
 
+    @property
+    def is_before_mail(self) -> bool:
+        """Whether the server knew nothing of the mail yet: then it is about this machine."""
+        return self.stage not in _TRANSACTION
 
+
+_TRANSACTION = frozenset((Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA))
 _KINDS = {2: ResultKind.ACCEPTED, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}
 
 
@@ -83,8 +89,8 @@ def answered(stage: Stage, reply: Reply) -> Verdict:
     """The verdict of a server's answer; a 3xx, or any other out of place, is no usable answer."""
     kind = _KINDS.get(reply.family)
     if kind is None or (kind is ResultKind.ACCEPTED and stage is not Stage.END_OF_DATA):
-        return Verdict(ResultKind.LOST, stage, f"unexpected reply: {reply}", reply, Cause.PROTOCOL_FAULT)
-    return Verdict(kind, stage, str(reply), reply)
+        return Verdict(ResultKind.LOST, stage, f"unexpected reply: {reply.shown}", reply, Cause.PROTOCOL_FAULT)
+    return Verdict(kind, stage, reply.shown, reply)
 
 
 def lost(stage: Stage, cause: Cause, text: str) -> Verdict:
@@ -97,9 +103,6 @@ def local(cause: Cause, text: str) -> Verdict:
     return Verdict(ResultKind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
 
 
-# ---- the transcript
-
-
 class TranscriptLine(NamedTuple):
     milliseconds: int  # since its beginning
     speaker: str  # `C` we, `S` the server, `*` a remark such as "TLSv1.3"
@@ -109,29 +112,20 @@ class TranscriptLine(NamedTuple):
 class Transcript:
     """Written during a session, read when it is over."""
 
-    __slots__ = ("_clock", "_first", "_last", "_left_out", "_start")
-
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock  # seconds
-        self._start = clock()
+        self._clock, self._start = clock, clock()  # seconds
         self._first: list[TranscriptLine] = []
         self._last: deque[TranscriptLine] = deque(maxlen=LAST_TRANSCRIPT_LINES)
         self._left_out = 0
 
     def add(self, speaker: str, *texts: str) -> None:
-        now = int((self._clock() - self._start) * 1000)
-        first = self._first
-        if len(first) + len(texts) > FIRST_TRANSCRIPT_LINES:
-            self._overflow([TranscriptLine(now, speaker, text[:LINE_CHARACTERS]) for text in texts])
-            return
-        for text in texts:
-            first.append(TranscriptLine(now, speaker, text[:LINE_CHARACTERS]))
-
-    def _overflow(self, lines: list[TranscriptLine]) -> None:
-        room = FIRST_TRANSCRIPT_LINES - len(self._first)
-        self._first += lines[:room]
-        self._left_out += max(0, len(self._last) + len(lines[room:]) - LAST_TRANSCRIPT_LINES)
-        self._last += lines[room:]
+        now, first = int((self._clock() - self._start) * 1000), self._first
+        lines = [TranscriptLine(now, speaker, text[:LINE_CHARACTERS]) for text in texts]
+        room = FIRST_TRANSCRIPT_LINES - len(first)
+        if len(lines) > room:
+            self._left_out += max(0, len(self._last) + len(lines) - room - LAST_TRANSCRIPT_LINES)
+            self._last += lines[room:]
+        first += lines[:room]
 
     def lines(self) -> tuple[TranscriptLine, ...]:
         """What is kept, with a remark where lines were left out."""
@@ -141,18 +135,8 @@ class Transcript:
         return (*self._first, gap, *self._last)
 
 
-# ---- results
-
-
-class RecipientResult(NamedTuple):
-    address: str
-    verdict: Verdict
-
-
 class TransactionResult(NamedTuple):
-    """The results of one transaction, in the order of its recipients."""
-
-    recipients: tuple[RecipientResult, ...]
+    verdicts: tuple[Verdict, ...]  # in the order of the recipients
     transcript: tuple[TranscriptLine, ...]
     reusable: bool  # whether the connection can carry another
     stale: bool  # a reused connection the server had already given up: nothing was tried, dial afresh
@@ -163,8 +147,4 @@ class NotOpened(Exception):
 
     def __init__(self, verdict: Verdict, transcript: tuple[TranscriptLine, ...]) -> None:
         super().__init__(verdict.text)
-        self.verdict = verdict
-        self.transcript = transcript
-
-    def results(self, recipients: tuple[str, ...]) -> tuple[RecipientResult, ...]:
-        return tuple(RecipientResult(address, self.verdict) for address in recipients)
+        self.verdict, self.transcript = verdict, transcript

@@ -14,14 +14,11 @@ from msgspec import Struct
 
 from appliance.deliver.smtp.protocol import SmtpExchange, mail_command, rcpt_command
 from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader
-from appliance.deliver.smtp.results import NOTE, Cause, RecipientResult, Stage, Verdict, answered, local
+from appliance.deliver.smtp.results import NOTE, Cause, Stage, Verdict, answered, local
 from appliance.message.characters import has_lone_line_end, replaced
 
 JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call
-LONE_DOT = b".\r\n"  # ends a message of nothing, RFC 2920 3.1
-
-_END = b".\r\n"  # RFC 5321 4.1.1.4; the CRLF before it ends the message's own last line
-
+LONE_DOT = b".\r\n"  # RFC 5321 4.1.1.4: the CRLF before it ends the message's own last line, if there is one
 # Commands in one write. Their answers must fit into the buffers between us and the server, or each side waits for the
 # other to read (RFC 2920 3.1): a hundred long ones are about 10 KB.
 PIPELINED_COMMANDS = 100
@@ -47,7 +44,7 @@ def prepare(message: bytes) -> Payload:
     """Check and dot-stuff (RFC 5321 4.5.2) a message with CRLF line ends; one copy, or none when no line has a dot."""
     if has_lone_line_end(message):
         raise LoneLineEnd("a lone CR or LF in a message on its way out")
-    end = _END if message.endswith(b"\r\n") else b"\r\n" + _END
+    end = LONE_DOT if message.endswith(b"\r\n") else b"\r\n" + LONE_DOT
     stuffed = b"".join(replaced(message, b"\r\n.", b"\r\n..")) if b"\r\n." in message else message
     first = (b".",) if message.startswith(b".") else ()
     parts = (*first, stuffed, end)
@@ -81,8 +78,7 @@ class Sending(SmtpExchange):
     ) -> None:
         super().__init__(replies, clock)
         self.needs_reset = reset  # whether the server may still be in the middle of a transaction
-        self._transaction = transaction
-        self._offered = offered
+        self._transaction, self._offered = transaction, offered
         self._verdicts: list[Verdict | None] = [None] * len(transaction.recipients)
         self._open = len(transaction.recipients)  # how many have no verdict yet
         self._to_say: list[_Command] = []
@@ -97,9 +93,9 @@ class Sending(SmtpExchange):
         """What the next reply will answer; None once every recipient has a verdict and nothing is outstanding."""
         return self._awaited[0].stage if self._awaited else None
 
-    def results(self) -> tuple[RecipientResult, ...]:
-        together = zip(self._transaction.recipients, self._verdicts, strict=True)
-        return tuple(RecipientResult(address, verdict) for address, verdict in together if verdict is not None)
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """In the order of the recipients, once it is over."""
+        return tuple(verdict for verdict in self._verdicts if verdict is not None)
 
     # ---- before anything is said
 
@@ -110,43 +106,31 @@ class Sending(SmtpExchange):
             self._settle_all(local(Cause.TOO_LARGE, text))
             return
         if not offered.smtputf8:
-            self._leave_out_what_needs_smtputf8()
+            if mail.needs_smtputf8 or not mail.sender.isascii():
+                text = "no SMTPUTF8 at the server, and the message or its sender needs it"
+                self._settle_all(local(Cause.NO_SMTPUTF8, text))
+            for number, address in enumerate(mail.recipients):
+                if not address.isascii():
+                    text = "no SMTPUTF8 at the server, and the address needs it"
+                    self._settle(number, local(Cause.NO_SMTPUTF8, text))
         if mail.payload.eight_bit and not offered.eight_bit:
             self._settle_all(local(Cause.NO_8BITMIME, "the message has 8-bit text, the server has no 8BITMIME"))
 
-    def _leave_out_what_needs_smtputf8(self) -> None:
-        mail = self._transaction
-        if mail.needs_smtputf8 or not mail.sender.isascii():
-            self._settle_all(
-                local(Cause.NO_SMTPUTF8, "no SMTPUTF8 at the server, and the message or its sender needs it")
-            )
-        for number, address in enumerate(mail.recipients):
-            if not address.isascii():
-                self._settle(number, local(Cause.NO_SMTPUTF8, "no SMTPUTF8 at the server, and the address needs it"))
-
     def _plan(self, reset: bool) -> None:
-        mail = self._transaction
+        mail, offered = self._transaction, self._offered
         if reset:
             self._to_say.append(_Command(Stage.RESET, "RSET"))
-        self._to_say.append(_Command(Stage.MAIL, mail_command(mail.sender, self._parameters())))
+        parameters = f" SIZE={mail.payload.size}" if offered.size else ""
+        if mail.payload.eight_bit:
+            parameters += " BODY=8BITMIME"
+        ascii_only = mail.sender.isascii() and all(map(str.isascii, mail.recipients))
+        if offered.smtputf8 and (mail.needs_smtputf8 or not ascii_only):
+            parameters += " SMTPUTF8"
+        self._to_say.append(_Command(Stage.MAIL, mail_command(mail.sender, parameters)))
         for number, address in enumerate(mail.recipients):
             if self._verdicts[number] is None:
                 self._to_say.append(_Command(Stage.RCPT, rcpt_command(address), number))
         self._to_say.append(_Command(Stage.DATA, "DATA"))
-
-    def _parameters(self) -> str:
-        mail, offered = self._transaction, self._offered
-        return "".join(
-            (
-                f" SIZE={mail.payload.size}" if offered.size else "",
-                " BODY=8BITMIME" if mail.payload.eight_bit else "",
-                " SMTPUTF8" if offered.smtputf8 and self._uses_smtputf8() else "",
-            )
-        )
-
-    def _uses_smtputf8(self) -> bool:
-        mail = self._transaction
-        return mail.needs_smtputf8 or not (mail.sender.isascii() and all(map(str.isascii, mail.recipients)))
 
     # ---- commands and replies
 
@@ -162,7 +146,7 @@ class Sending(SmtpExchange):
 
     def _answer(self, reply: Reply) -> None:
         stage, _, number = self._awaited[0]
-        rule = _RULES.get((stage, reply.family))
+        rule = _RULES[stage].get(reply.family)
         if rule is None:
             self._end(answered(stage, reply))
             return
@@ -194,7 +178,7 @@ class Sending(SmtpExchange):
         pass
 
     def _cannot_reset(self, number: int, reply: Reply) -> None:
-        self.fail(Cause.PROTOCOL_FAULT, f"RSET was refused: {reply}")
+        self.fail(Cause.PROTOCOL_FAULT, f"RSET was refused: {reply.shown}")
 
     def _refuse_all(self, number: int, reply: Reply) -> None:
         self._settle_all(answered(self._awaited[0].stage, reply))
@@ -220,20 +204,10 @@ class Sending(SmtpExchange):
         self._settle_all(answered(Stage.END_OF_DATA, reply))
 
 
-_RULES: dict[tuple[Stage, int], Callable[[Sending, int, Reply], None]] = {
-    (Stage.RESET, 2): Sending._do_nothing,
-    (Stage.RESET, 4): Sending._cannot_reset,
-    (Stage.RESET, 5): Sending._cannot_reset,
-    (Stage.MAIL, 2): Sending._do_nothing,
-    (Stage.MAIL, 4): Sending._refuse_all,
-    (Stage.MAIL, 5): Sending._refuse_all,
-    (Stage.RCPT, 2): Sending._do_nothing,
-    (Stage.RCPT, 4): Sending._refuse_one,
-    (Stage.RCPT, 5): Sending._refuse_one,
-    (Stage.DATA, 3): Sending._send_message,
-    (Stage.DATA, 4): Sending._refuse_all,
-    (Stage.DATA, 5): Sending._refuse_all,
-    (Stage.END_OF_DATA, 2): Sending._finish,
-    (Stage.END_OF_DATA, 4): Sending._finish,
-    (Stage.END_OF_DATA, 5): Sending._finish,
+_RULES: dict[Stage, dict[int, Callable[[Sending, int, Reply], None]]] = {
+    Stage.RESET: {2: Sending._do_nothing, 4: Sending._cannot_reset, 5: Sending._cannot_reset},
+    Stage.MAIL: {2: Sending._do_nothing, 4: Sending._refuse_all, 5: Sending._refuse_all},
+    Stage.RCPT: {2: Sending._do_nothing, 4: Sending._refuse_one, 5: Sending._refuse_one},
+    Stage.DATA: {3: Sending._send_message, 4: Sending._refuse_all, 5: Sending._refuse_all},
+    Stage.END_OF_DATA: {2: Sending._finish, 4: Sending._finish, 5: Sending._finish},
 }

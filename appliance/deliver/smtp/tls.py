@@ -27,8 +27,8 @@ from appliance.deliver.smtp.results import Cause
 
 CHAIN_LENGTH = 10  # certificates read; real chains have two to four
 
+# Judges a chain (DER, the server's own first) shown under a name: None if it is good, else what is wrong with it.
 Verifier = Callable[[tuple[bytes, ...], str], str | None]
-"""Judges a chain (DER, the server's own first) shown under a name: None if it is good, else what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,7 @@ class TlsFault(Exception):
 
     def __init__(self, cause: Cause, text: str) -> None:
         super().__init__(text)
-        self.cause = cause
-        self.text = text
+        self.cause, self.text = cause, text
 
 
 async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStream[trio.abc.Stream], TlsRecord]:
@@ -74,27 +73,18 @@ async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStrea
         secure = trio.SSLStream(stream, plan.context, server_hostname=plan.server_name, https_compatible=True)
         await secure.do_handshake()
     except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, ValueError) as error:
-        raise _fault(error) from error
-    record = _record(secure, plan)
-    if plan.must_verify and not record.verified:
-        raise TlsFault(Cause.TLS_NOT_VERIFIED, f"the certificate is not verified: {record.fault}")
-    return secure, record
-
-
-def _fault(error: Exception) -> TlsFault:
-    cause = error if isinstance(error, ssl.SSLError | ValueError) else error.__cause__
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return TlsFault(Cause.TLS_NOT_VERIFIED, f"the certificate is not verified: {cause.verify_message}")
-    reason = getattr(cause, "reason", None) or str(cause or "the connection was lost")
-    return TlsFault(Cause.TLS_FAILED, f"the TLS handshake failed: {reason}")
-
-
-def _record(stream: trio.SSLStream[trio.abc.Stream], plan: TlsPlan) -> TlsRecord:
-    chain = _chain(stream)
-    fault = None
+        cause = error if isinstance(error, ssl.SSLError | ValueError) else error.__cause__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            text = f"the certificate is not verified: {cause.verify_message}"
+            raise TlsFault(Cause.TLS_NOT_VERIFIED, text) from error
+        reason = getattr(cause, "reason", None) or str(cause or "the connection was lost")
+        raise TlsFault(Cause.TLS_FAILED, f"the TLS handshake failed: {reason}") from error
+    chain, fault = _chain(secure), None
     if plan.context.verify_mode is ssl.CERT_NONE:
         fault = plan.verify(chain, plan.server_name) if plan.verify else "not looked at"
-    return TlsRecord(stream.version(), stream.cipher()[0], fault is None, fault, chain[0] if chain else b"")
+    if plan.must_verify and fault is not None:
+        raise TlsFault(Cause.TLS_NOT_VERIFIED, f"the certificate is not verified: {fault}")
+    return secure, TlsRecord(secure.version(), secure.cipher()[0], fault is None, fault, chain[0] if chain else b"")
 
 
 def _chain(stream: trio.SSLStream[trio.abc.Stream]) -> tuple[bytes, ...]:
@@ -105,9 +95,6 @@ def _chain(stream: trio.SSLStream[trio.abc.Stream]) -> tuple[bytes, ...]:
     # Public only since 3.13; 3.11 and 3.12 have it under this name and will not change any more.
     chain = tls._sslobj.get_unverified_chain()[:CHAIN_LENGTH]
     return tuple(ssl.PEM_cert_to_DER_cert(shown.public_bytes()) for shown in chain)
-
-
-# ---- contexts
 
 
 def opportunistic_context() -> ssl.SSLContext:
@@ -139,18 +126,15 @@ class TrustStore:
             certificates = [x509.load_der_x509_certificate(shown) for shown in chain]
             policy = verification.PolicyBuilder().store(self._store)
             policy = policy.extension_policies(ca_policy=_AUTHORITY, ee_policy=_SERVER)
-            policy.build_server_verifier(_subject(name)).verify(certificates[0], certificates[1:])
+            try:
+                subject: x509.DNSName | x509.IPAddress = x509.IPAddress(ipaddress.ip_address(name))
+            except ValueError:
+                subject = x509.DNSName(name)
+            policy.build_server_verifier(subject).verify(certificates[0], certificates[1:])
         except Exception as error:
             # Whatever a strange certificate brings about, it is not verified, and the mail goes on all the same.
             return str(error).removeprefix("validation failed: ").partition(" (encountered")[0] or "unreadable"
         return None
-
-
-def _subject(name: str) -> x509.DNSName | x509.IPAddress:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
 
 
 _SERVER_USAGES = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})

@@ -8,6 +8,7 @@ from appliance.deliver.smtp.opening import Opening, OpeningState
 from appliance.deliver.smtp.protocol import RelayCredentials, UnsafeArgument
 from appliance.deliver.smtp.reply import ReplyReader
 from appliance.deliver.smtp.results import Cause, ResultKind, Stage
+from appliance.deliver.smtp.tls import TlsPlan, opportunistic_context
 
 LOGIN = RelayCredentials("user", "hunter2")
 EHLO_TLS = b"250-mx\r\n250-PIPELINING\r\n250 STARTTLS\r\n"
@@ -21,15 +22,8 @@ def opening(
     credentials: RelayCredentials | None = None,
 ) -> Opening:
     """An opening with a clock that stands still."""
-    return Opening(
-        "me.example",
-        ReplyReader(),
-        lambda: 0.0,
-        starttls=starttls,
-        tls_required=required,
-        implicit_tls=implicit,
-        credentials=credentials,
-    )
+    plan = TlsPlan(opportunistic_context(), "mx.example", required=required, implicit=implicit)
+    return Opening("me.example", ReplyReader(), lambda: 0.0, plan if starttls or implicit else None, credentials)
 
 
 def said(session: Opening, answer: bytes) -> bytes:

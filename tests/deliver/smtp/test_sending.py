@@ -37,8 +37,8 @@ def sending(
 def kinds(mail: Sending) -> list[tuple[ResultKind, Stage]]:
     """ResultKind and stage of every verdict, in the order of the recipients."""
     assert mail.awaiting is None
-    assert [result.address for result in mail.results()] == list(mail._transaction.recipients)
-    return [(result.verdict.kind, result.verdict.stage) for result in mail.results()]
+    assert len(mail.verdicts()) == len(mail._transaction.recipients)
+    return [(result.kind, result.stage) for result in mail.verdicts()]
 
 
 def answer(mail: Sending, *answers: bytes) -> bytes:
@@ -102,8 +102,8 @@ def test_each_recipient_has_its_own_answer(offered: Capabilities) -> None:
         (ResultKind.ACCEPTED, Stage.END_OF_DATA),
     ]
     assert out == COMMANDS + WIRE
-    assert [result.verdict.enhanced for result in mail.results()] == ["5.1.1", "4.2.2", None]
-    assert [result.verdict.code for result in mail.results()] == [550, 452, 250]
+    assert [result.enhanced for result in mail.verdicts()] == ["5.1.1", "4.2.2", None]
+    assert [result.code for result in mail.verdicts()] == [550, 452, 250]
 
 
 def test_no_recipient_accepted_and_data_refused_is_over() -> None:
@@ -185,7 +185,7 @@ def test_no_usable_answer_concerns_all_recipients_at_any_point(
     mail = sending(offered)
     answer(mail, *PATHS[stage], data)
     assert kinds(mail) == [(ResultKind.LOST, stage)] * 3
-    assert {result.verdict.cause for result in mail.results()} == {cause}
+    assert {result.cause for result in mail.verdicts()} == {cause}
     assert mail.verdict is not None
 
 
@@ -251,7 +251,7 @@ def test_a_write_that_broke_is_never_accepted() -> None:
     mail.broken("the connection broke: Broken pipe")
     mail.receive(b"250 queued\r\n")
     assert kinds(mail) == [(ResultKind.LOST, Stage.END_OF_DATA)] * 3
-    assert "Broken pipe" in mail.results()[0].verdict.text
+    assert "Broken pipe" in mail.verdicts()[0].text
 
 
 def test_an_unfinished_transaction_is_reset_in_the_same_write() -> None:
@@ -302,7 +302,7 @@ def test_a_message_over_the_server_s_size_is_not_tried() -> None:
     mail = sending(Capabilities(size=True, size_limit=10))
     assert mail.output() == []
     assert kinds(mail) == [(ResultKind.LOCAL, Stage.MAIL)] * 3
-    verdict = mail.results()[0].verdict
+    verdict = mail.verdicts()[0]
     assert (verdict.reply, verdict.code, verdict.enhanced, verdict.cause) == (None, None, None, Cause.TOO_LARGE)
     assert verdict.text.startswith("local: the message has 22 bytes")
     assert mail.verdict is None
@@ -315,7 +315,7 @@ def test_only_who_needs_smtputf8_goes_without() -> None:
     out = answer(mail, MAIL, RCPT, DATA, END)
     assert kinds(mail) == [(ResultKind.ACCEPTED, Stage.END_OF_DATA), (ResultKind.LOCAL, Stage.MAIL)]
     assert out.count(b"RCPT") == 1
-    verdict = mail.results()[1].verdict
+    verdict = mail.verdicts()[1]
     assert (verdict.code, verdict.enhanced, verdict.cause) == (None, None, Cause.NO_SMTPUTF8)
     assert "no SMTPUTF8" in verdict.text
 

@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 import trio
 
-from appliance.deliver.smtp.connection import SmtpConnection
-from appliance.deliver.smtp.deadlines import DeadlineWatch
+from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.results import ResultKind
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.programs import find, needs
@@ -59,7 +58,7 @@ async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
         mail = MailTransaction("from@x.example", ("a@x.example", "b@x.example"), prepare(BODY))
         for _ in range(100):
             result = await connection.send(mail)
-            assert [each.verdict.kind for each in result.recipients] == [ResultKind.ACCEPTED] * 2
+            assert [each.kind for each in result.verdicts] == [ResultKind.ACCEPTED] * 2
         await connection.quit()
 
 
@@ -78,5 +77,5 @@ async def test_smtp_sink_s_refusals_are_heard(options: list[str], kind: ResultKi
     async with sink(*options) as port:
         connection = await SmtpConnection.open(await dial(port), "me.example", watch=DeadlineWatch())
         mail = MailTransaction("from@x.example", ("a@x.example",), prepare(BODY))
-        assert (await connection.send(mail)).recipients[0].verdict.kind is kind
+        assert (await connection.send(mail)).verdicts[0].kind is kind
         await connection.quit()

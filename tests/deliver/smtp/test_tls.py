@@ -11,8 +11,7 @@ import trustme
 from cryptography import x509
 from trio.testing import MockClock
 
-from appliance.deliver.smtp.connection import SmtpConnection
-from appliance.deliver.smtp.deadlines import DeadlineWatch
+from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import RelayCredentials
 from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
@@ -22,7 +21,7 @@ from appliance.deliver.smtp.tls import (
     TrustStore,
     opportunistic_context,
 )
-from appliance.tls.trust import verifying_context
+from appliance.tls.certificate import verifying_context
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
 NAME = "mx.mail.example"
@@ -90,7 +89,7 @@ async def deliver(mx: FakeMx, plan: TlsPlan | None, credentials: RelayCredential
         mail = MailTransaction("from@x.example", ("a@x.example",), prepare(b"x" * 70 + b"\r\n"))
         result = await connection.send(mail)
         await connection.quit()
-    assert result.recipients[0].verdict.kind is ResultKind.ACCEPTED
+    assert result.verdicts[0].kind is ResultKind.ACCEPTED
     assert len(mx.messages) == 1
     return connection.tls
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from appliance.tls.trust import verifying_context
+from appliance.tls.certificate import verifying_context
 
 HOST = "hooks.example.com"
 
