@@ -400,7 +400,7 @@ async def test_the_families_take_turns() -> None:
         assert (await host_addresses(resolver, name))[0] == (ip_address("192.0.2.1"),)
 
 
-async def test_a_family_that_nobody_answers_for_is_not_waited_for_long() -> None:
+async def test_a_family_that_no_server_answers_for_is_not_waited_for_long() -> None:
     """With the addresses of one family in hand the other has a second, not the time a question may take."""
     async with serving(DnsServer(HOSTS)) as resolver:
         began = trio.current_time()
