@@ -1,28 +1,36 @@
 """Attempts to deliver one envelope: finds a server of its route that answers, hands the message over, and returns the
-outcome of each recipient.
+outcome of each recipient. Idle connections are kept for the next message to the same server.
 
 Invariant: a message is handed to another server only if none has received its final dot. Every failure is an outcome;
 only `Shortage`, a lack of this machine, is raised, and then nothing was handed over.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import trio
 
-from appliance.deliver.connections import ConnectionKey, Connections
 from appliance.deliver.due_mail import Envelope
-from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
-from appliance.deliver.outcome_record import Contact, Retries, outcome
+from appliance.deliver.outcome import (
+    DELIVERED,
+    TEMPORARY,
+    Contact,
+    Disposition,
+    FaultSide,
+    Judgement,
+    Retries,
+    judge,
+    judge_no_route,
+    outcome,
+)
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
 from appliance.deliver.preparing import Ready, Routed
-from appliance.deliver.route import Host, NoRoute
-from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
-from appliance.deliver.smtp.deadlines import CONNECTION, Progress, SlowServers, Timeouts
-from appliance.deliver.smtp.protocol import RelayCredentials
-from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, Verdict, lost
+from appliance.deliver.route import Host, NoRoute, Relay
+from appliance.deliver.smtp.connection import CONNECTION, DeadlineWatch, Progress, SlowServers, SmtpConnection, Timeouts
+from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict, lost
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
@@ -30,9 +38,69 @@ from appliance.deliver.warmup import Permit, Warmup
 from appliance.message.addresses import parse
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage, raise_if_short
+from appliance.net.idle_pool import IdlePool
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
+
+# ---- idle connections
+
+SMTP_IDLE_LIMIT = 20.0  # seconds a connection waits for the next message; servers give up on idle ones at 30 to 300
+IDLE_CONNECTIONS = 100  # kept open in all
+
+
+class ConnectionKey(NamedTuple):
+    """What makes two connections interchangeable: the same server, address, demand for TLS, and login."""
+
+    host: str
+    address: str
+    port: int
+    tls: Hashable  # the demand, without the domain whose it is: a provider's domains share connections
+    relay: Relay | None = None  # whom we are logged in to, and as whom
+
+
+class Connections(IdlePool[ConnectionKey, SmtpConnection]):
+    def __init__(self, most_idle: int = IDLE_CONNECTIONS) -> None:
+        super().__init__()
+        self.most_idle = most_idle
+        self.to_quit: list[SmtpConnection] = []
+
+    def give_back(self, key: ConnectionKey, connection: SmtpConnection, most_transactions: int) -> None:
+        """Keep a connection for the next message; one that has carried enough is to be closed.
+
+        Not at once: what the server has just taken is to be recorded without waiting for its answer to QUIT.
+        """
+        if not connection.reusable:
+            return
+        if connection.transactions >= most_transactions or len(self) >= self.most_idle:
+            self.to_quit.append(connection)
+        else:
+            self.put(key, connection)
+
+    async def close_idle(self, older_than: float = SMTP_IDLE_LIMIT) -> None:
+        """Say QUIT on the connections that have not been used for a while."""
+        limit = trio.current_time() - older_than
+        while (connection := self.take_oldest(idle_since=limit)) is not None:
+            self.to_quit.append(connection)
+        await self.quit_ended()
+
+    async def drop_idle(self) -> None:
+        """Close all idle connections at once, without QUIT: this machine needs the descriptors."""
+        dropped, self.to_quit = self.to_quit, []
+        while (connection := self.take_oldest()) is not None:
+            dropped.append(connection)
+        for connection in dropped:
+            await connection.aclose()
+
+    async def quit_ended(self) -> None:
+        """Say QUIT on the connections that are to be closed."""
+        ending, self.to_quit = self.to_quit, []
+        async with trio.open_nursery() as nursery:
+            for connection in ending:
+                nursery.start_soon(connection.quit)
+
+
+# ---- attempts
 
 THREAD_BYTES = 256 * 1024  # of a message whose payload is made in a thread
 LONG_WAIT = 1.0  # seconds pending after which the store is asked whether an envelope is still wanted

@@ -3,19 +3,16 @@
 from collections.abc import Callable
 
 from appliance.config.settings import Config, DeliveryMode, DeliverySettings
-from appliance.deliver.attempt import Deliverer
-from appliance.deliver.connections import Connections
+from appliance.deliver.attempt import Connections, Deliverer
 from appliance.deliver.due_mail import DueMail
-from appliance.deliver.metrics import NAMED_POOLS
 from appliance.deliver.mta_sts import PolicyFetcher
-from appliance.deliver.outcome_record import Retries
+from appliance.deliver.outcome import NAMED_POOLS, Retries
 from appliance.deliver.pool_limiters import PoolLimiters
-from appliance.deliver.preparing import Preparing
+from appliance.deliver.preparing import Preparing, Signer
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.providers import pools
 from appliance.deliver.route import Relay, Relays, RouteCache, Router
 from appliance.deliver.scheduler import Scheduler
-from appliance.deliver.signer import Signer
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
@@ -23,7 +20,7 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.new_mail import NewMail
+from appliance.store.queue import NewMail
 from appliance.tls.certificate import verifying_context
 
 

@@ -18,7 +18,7 @@ from appliance.deliver.pending import PoolQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters
 from appliance.deliver.preparing import Ready
-from appliance.deliver.smtp.deadlines import Progress
+from appliance.deliver.smtp.connection import Progress
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.model.mail import OutgoingSession
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage

@@ -1,5 +1,5 @@
-"""What an answer means for a recipient: delivered, bounced and by whose fault, or to be tried again. Pure: no I/O, no
-state.
+"""What an answer means for a recipient: delivered, bounced and by whose fault, or to be tried again; and what is
+recorded of it: the attempt, its status, the next attempt, the decision in words, metrics, and a log line.
 
 The rules, from the top; the first that fits decides. "Errors are assumed to be temporary by default" (maddy): whatever
 no rule names is tried again.
@@ -15,11 +15,22 @@ no rule names is tried again.
 """
 
 import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
+from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
-from appliance.deliver.smtp.results import ResultKind, Stage, Verdict
+from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
+from appliance.message.addresses import parse
+from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus, Suppression
+from appliance.outside import identifier_time
+from appliance.telemetry.log import MESSAGE_LOG
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
+from appliance.times import rfc3339
 
 
 class Disposition(StrEnum):
@@ -174,3 +185,145 @@ def _fault_by_text(verdict: Verdict) -> FaultSide:
         return FaultSide.SENDER
     unknown = _UNKNOWN_USER.search(verdict.text) and not _ABOUT_THE_SENDER.search(verdict.text)
     return FaultSide.RECIPIENT if verdict.code == 550 and unknown else FaultSide.OTHER
+
+
+# ---- what is recorded
+
+JITTER = 0.1  # of a delay, to either side: what was deferred together need not come back together
+RECORDED_RESPONSE = 1_000  # kept of a reply
+
+_FAULTS = {
+    FaultSide.RECIPIENT: "the address does not exist, and is suppressed from now on",
+    FaultSide.SENDER: "the server does not want mail from us; the address is not to blame",
+    FaultSide.DOMAIN: "DNS leads to no mail server that can be asked, so none was",
+    FaultSide.MESSAGE: "the server does not offer what this message needs",
+    FaultSide.OTHER: "the server refuses this message for good",
+    None: "the server refuses this message for good",
+}
+
+
+class Contact(NamedTuple):
+    """Which server an attempt reached: shared by all recipients of one transaction."""
+
+    started_at: int
+    pool: str | None = None
+    host: str | None = None
+    address: str | None = None
+    tls: str | None = None
+    dialogue: tuple[TranscriptLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """The schedule of attempts."""
+
+    delays: Sequence[float]  # seconds before the second attempt, the third and so on
+    random: Callable[[], float]  # gives numbers from 0 to 1, for jitter
+
+    @property
+    def longest(self) -> int:
+        """The longest wait for the next attempt, in microseconds."""
+        return round(max(self.delays, default=0.0) * (1 + JITTER) * 1_000_000)
+
+    def next_attempt(self, now: int, attempts: int) -> int | None:
+        """When to try again after so many attempts (microseconds); None when they are used up."""
+        if attempts > len(self.delays):
+            return None
+        factor = 1 - JITTER + 2 * JITTER * self.random()
+        return now + round(self.delays[attempts - 1] * factor * 1_000_000)
+
+
+def outcome(
+    recipient: DueRecipient,
+    judgement: Judgement,
+    *,
+    code: int | None,
+    text: str,
+    contact: Contact,
+    now: int,
+    retries: Retries,
+    signature: bytes | None = None,
+) -> Outcome:
+    count = recipient.attempt_count + 1
+    status, again, decision = _decide(judgement, count, now, retries)
+    attempt = Attempt(
+        started_at=contact.started_at,
+        finished_at=now,
+        smtp_code=code,
+        smtp_response=text[:RECORDED_RESPONSE],
+        pool=contact.pool,
+        mx_host=contact.host,
+        mx_address=contact.address,
+        tls=contact.tls,
+        decision=decision,
+        dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
+    )
+    suppress = None
+    if judgement.suppresses:
+        suppress = Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
+    kept = signature if again is not None else None
+    return Outcome(recipient, status, (attempt,), now, again, suppress=suppress, signature=kept)
+
+
+def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None, str]:
+    """The status of a recipient after so many attempts, when to try again, and the decision in words."""
+    if judgement.result is Disposition.DELIVERED:
+        return RecipientStatus.DELIVERED, None, "delivered: the server took the message"
+    if judgement.result is Disposition.BOUNCED:
+        return RecipientStatus.BOUNCED, None, f"bounced: {_FAULTS[judgement.fault]}"
+    again = retries.next_attempt(now, count)
+    if again is None:
+        return RecipientStatus.FAILED, None, f"failed: {count} attempts are used up"
+    slowed = "; mail to this pool slows down" if judgement.throttle else ""
+    attempts = f"attempt {count + 1} of {len(retries.delays) + 1}"
+    return RecipientStatus.DEFERRED, again, f"deferred: {attempts} at {rfc3339(again)}{slowed}"
+
+
+# ---- metrics and the message log
+
+OTHER_POOLS = "other"  # every pool without a name in the settings: there may be one for each domain of the world
+SANDBOX = "sandbox"
+NO_SERVER = "none"  # in the place of a pool, or of a reply's class
+REPLY_CHARACTERS = 200  # of a server's reply in the log
+
+_CLASSES = {number: f"{number}xx" for number in range(2, 6)}
+NAMED_POOLS = {provider.name for provider in PROVIDERS}  # counted by their names; those of the settings are added
+
+
+def observe(outcomes: Iterable[Outcome]) -> None:
+    """Count and log outcomes that are on disk."""
+    for outcome in outcomes:
+        status = outcome.status.value
+        for attempt in outcome.attempts:
+            code = attempt.smtp_code
+            reply = NO_SERVER if code is None else _CLASSES.get(code // 100, NO_SERVER)
+            # Only simulated attempts decide nothing.
+            pool = attempt.pool or (SANDBOX if attempt.decision is None else NO_SERVER)
+            named = attempt.pool is None or attempt.pool in NAMED_POOLS
+            DELIVERY_ATTEMPTS.add((pool if named else OTHER_POOLS, status, reply))
+            ATTEMPT_SECONDS.add((attempt.finished_at - attempt.started_at) / 1_000_000)
+        if outcome.status is RecipientStatus.DELIVERED:
+            DELIVERY_SECONDS.add((outcome.at - identifier_time(outcome.recipient.message_id)) / 1_000_000)
+        if MESSAGE_LOG.keep:
+            _note(outcome, outcome.attempts[-1] if outcome.attempts else None)
+
+
+def _note(outcome: Outcome, last: Attempt | None) -> None:
+    recipient = outcome.recipient
+    fields = {
+        "message_id": recipient.message_id,
+        "recipient_id": recipient.id,
+        "domain": recipient.domain,
+        "attempt": recipient.attempt_count + len(outcome.attempts),
+    }
+    if last is not None:
+        fields |= {
+            "pool": last.pool,
+            "mx": last.mx_host,
+            "address": last.mx_address,
+            "tls": last.tls,
+            "smtp_code": last.smtp_code,
+            "reply": (last.smtp_response or "")[:REPLY_CHARACTERS],
+            "ms": (last.finished_at - last.started_at) // 1000,
+        }
+    MESSAGE_LOG.note(outcome.status.value, **fields)

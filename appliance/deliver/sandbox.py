@@ -4,7 +4,7 @@ import trio
 
 from appliance.concurrency.batch_writer import STORAGE_PAUSE
 from appliance.concurrency.wake import SLEEP_LIMIT, Wake
-from appliance.deliver.metrics import observe
+from appliance.deliver.outcome import observe
 from appliance.errors import Refused
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import Outside

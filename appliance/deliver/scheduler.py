@@ -4,27 +4,27 @@
 
 The stages return values; this module alone decides what happens next, owns what is pending (`pending.py`) and starts
 all tasks. Only the attempt holds a session: neither signing before it nor the commit after it keeps a server waiting.
-New mail is handed over in memory; everything else that is due is found by polling the store (`polling.py`). All state
+New mail is handed over in memory; everything else that is due is found by polling the store (`next_poll`). All state
 is in the store, so a restart continues where the last process ended. On shutdown no session starts, running ones get
 `grace` seconds, and what they achieved is recorded.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from math import inf
 from typing import NamedTuple
 
 import trio
 
 from appliance.concurrency.batch_writer import BatchWriter
-from appliance.concurrency.wake import ClockJumps
+from appliance.concurrency.wake import SLEEP_LIMIT, ClockJumps
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.due_mail import DueMail, Envelope, envelopes
 from appliance.deliver.fairness import may_take
 from appliance.deliver.in_flight import InFlight
-from appliance.deliver.metrics import observe
+from appliance.deliver.outcome import observe
 from appliance.deliver.pending import Pending
-from appliance.deliver.polling import Poll, PollState, next_poll
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Ready, worth_keeping
@@ -34,9 +34,70 @@ from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.new_mail import NewMail, due_recipients
+from appliance.store.queue import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
+
+# ---- when the store is polled
+
+POLL_AT_ONCE = 0.005  # seconds: what comes in within them is read by one poll
+POLL_SOON = 0.1  # seconds: there is enough to do, but it may all be for one slow pool
+
+
+class Poll(Enum):
+    ALL = auto()  # everything due, and the holds of pools
+    NEW = auto()  # what has become due since the last poll
+    LIMITERS = auto()  # no mail: the holds of pools, so that what is ready may go
+
+
+@dataclass(slots=True)
+class PollState:
+    """What the time of the next poll depends on; times on Trio's clock."""
+
+    polled_at: float = -inf
+    polled_all_at: float = -inf
+    checked_at: float = -inf  # limiters; apart from the above, for it must not put off what only a poll finds
+    asked: bool = True
+    room: bool = False  # a pool has room for mail that was left in the store
+    due_in: float = inf  # seconds until the next recipient is due
+    few: bool = True  # few envelopes are pending
+    left: bool = False  # due mail was left in the store
+    waiting: bool = False  # ready mail waits for a session
+
+
+def next_poll(state: PollState, now: float, all_every: float) -> tuple[float, Poll]:
+    """In how many seconds something is to be read, and what; 0: now. Pure.
+
+    The earliest row whose condition holds decides. A poll reads everything due if the last one that did is `all_every`
+    seconds ago, else only what has become due since.
+
+    | condition                                             | time                                                |
+    |-------------------------------------------------------|-----------------------------------------------------|
+    | a poll is asked for, or a recipient is due; and few   | `POLL_AT_ONCE` after the last poll                  |
+    | envelopes are pending, or a pool has room             |                                                     |
+    | the same, with enough envelopes pending               | `POLL_SOON` after it, or once `all_every` is over   |
+    | due mail was left in the store: its pool was full or  | `all_every` after everything was read               |
+    | held, or one poll could not read it all               |                                                     |
+    | ready mail waits for a session: limiters open with    | no poll; limiters are checked `all_every` after the |
+    | time, and holds end                                   | last check                                          |
+    | always                                                | `SLEEP_LIMIT` after the last poll                   |
+    """
+    all_at = state.polled_all_at + all_every
+    soonest = min(state.polled_at + (POLL_AT_ONCE if state.few or state.room else POLL_SOON), all_at)
+    at = min(
+        soonest if state.asked else inf,
+        max(now + state.due_in, soonest),
+        all_at if state.left else inf,
+        state.polled_at + SLEEP_LIMIT,
+    )
+    seconds = max(0.0, at - now)
+    until_check = max(0.0, state.checked_at + all_every - now)
+    if state.waiting and until_check < seconds:
+        return until_check, Poll.LIMITERS
+    return seconds, Poll.ALL if now + seconds >= all_at else Poll.NEW
+
+
+# ---- the scheduler
 
 SESSIONS = 500  # SMTP transactions at once, in all pools, unless the operator says otherwise
 LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory until it is over

@@ -13,7 +13,7 @@ import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.metrics import NAMED_POOLS
+from appliance.deliver.outcome import NAMED_POOLS
 from appliance.deliver.route import Route
 from appliance.errors import Refused
 from appliance.model.warmup import WarmupPace, WarmupStatus, applies_to, begin, hourly_limit, statuses

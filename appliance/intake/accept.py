@@ -1,9 +1,8 @@
 """Accepts messages for every way in (HTTP, SMTP, the dashboard's test), or refuses them.
 
 Each takes the same steps: limits, template, compose, store. A message is on disk and handed to delivery before its
-sender gets an answer, and under one Idempotency-Key it is accepted once; a refused one leaves nothing behind.
-
-The body of the 202 that answers an accepted HTTP message, in the caller's own spelling.
+sender gets an answer, and under one Idempotency-Key it is accepted once; a refused one leaves nothing behind. Over HTTP
+the answer is a receipt, in the caller's own spelling.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -46,6 +45,9 @@ from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIP
 from appliance.times import HOUR, SECOND
 
 _RESERVED = Billing.RESERVED  # asking an enum for a member takes ten times as long as asking a module
+
+
+# ---- the receipt
 
 
 class AttachmentReceipt(msgspec.Struct, omit_defaults=True):
@@ -103,6 +105,8 @@ def receipt_of(drafted: Draft, message_id: str, request_id: str, credits_needed:
 
 
 T = TypeVar("T")
+
+# ---- accepting
 
 ONE_AT_A_TIME = 1024 * 1024  # bytes: memory is to hold one message as large as this
 KEY_LIFETIME = 24 * HOUR  # by the interface

@@ -1,12 +1,10 @@
-"""Writes a draft as a MIME message: headers in a fixed order, parts, CRLF throughout, 7-bit ASCII. Pure: no I/O.
+"""Checks a send request against every rule of the interface, and writes the draft that passes as a MIME message. Pure:
+no I/O, no state.
 
-Only an address with a non-ASCII local part brings UTF-8 into the headers, and with it the need for SMTPUTF8. Large
-bodies and files stay in pieces that are joined once. Lines that begin with `From ` or a dot need nothing here: the
-first is a matter of mailbox files, the second of SMTP's DATA.
-
-Checks a send request against every rule of the interface; what passes is a draft, ready to be composed.
-
-A body that is an empty string is present; an empty list of attachments is not. Pure: no I/O, no state.
+A body that is an empty string is present; an empty list of attachments is not. The message has its headers in a fixed
+order, CRLF throughout, and is 7-bit ASCII: only an address with a non-ASCII local part brings UTF-8 into the headers,
+and with it the need for SMTPUTF8. Large bodies and files stay in pieces that are joined once. Lines that begin with
+`From ` or a dot need nothing here: the first is a matter of mailbox files, the second of SMTP's DATA.
 """
 
 import binascii
@@ -31,6 +29,9 @@ from appliance.message.text_from_html import text_from_html as made_text
 from appliance.model.mail import StoredTemplate
 
 Value = TypeVar("Value")
+
+
+# ---- the draft
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -134,6 +135,9 @@ def _read_addresses(value: str | list[str], field: str, known: dict[str, Address
 _MESSAGE_ID: Final = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
 _HIGH: Final = bytes(range(0x80, 0x100))
 _CHUNK: Final = 57 * 1024  # octets encoded at a time: 57 of them make a line of 76, and small chunks keep copies small
+
+
+# ---- the message
 
 
 class MimePart(Struct, frozen=True, gc=False):

@@ -23,9 +23,8 @@ from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
 from appliance.store.messages import KeyTaken, MessageRecords, Messages
 from appliance.store.migrate import NewerDatabase
-from appliance.store.new_mail import NewMail, UnderDelivery
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Lanes, Queue
+from appliance.store.queue import Lanes, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import QueueControl
 from appliance.store.retention import Deletion
 from appliance.store.sessions import Sessions

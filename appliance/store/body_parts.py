@@ -1,4 +1,5 @@
-"""Stores the bytes of large messages in parts, each in a small commit of its own, before the message is accepted.
+"""Stores the bytes of large messages in parts, each in a small commit of its own, before the message is accepted; and
+counts the bytes that each account keeps, for the quota `limits.stored_bytes_per_account`.
 
 One commit of 10 MiB keeps every other writer waiting for tens of milliseconds; commits of a part let others go between.
 `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the rest.
@@ -7,14 +8,10 @@ Invariants, at every commit:
 - Every part belongs to a message whose `message_bodies.parts_size` is not 0, or that is listed in `loose_parts`.
 - `parts_size` is the number of bytes in the parts of that message. The accepting transaction looks, and refuses to
   refer to parts that are not all there.
+- `accounts.stored_bytes` is what migration 0007 would count, with the parts of large messages but the loose ones. So
+  whatever adds or deletes messages, their bytes, template versions or suppressions changes it in the same transaction.
 So a crash between the parts and the message leaves loose parts only. So does retention, which only unlists what a
-message refers to. Loose parts count in no account's `stored_bytes`; they are deleted a few at a time.
-
-Counts the bytes each account keeps in the database, for the quota `limits.stored_bytes_per_account`.
-
-Invariant: at every commit `accounts.stored_bytes` is what migration 0007 would count, the parts of large messages with
-them (`message_bodies.parts_size`; loose ones count for no account). So whatever adds or deletes messages, their bytes,
-template versions or suppressions changes it in the same transaction, by the figures below.
+message refers to. Loose parts are deleted a few at a time.
 """
 
 from collections import Counter
@@ -30,6 +27,8 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import NewMessage
 from appliance.store.engine import StorePart
 from appliance.store.sql import Many, Row, Slice, changed, rows, run, timed
+
+# ---- bytes that are kept
 
 # What is kept beside the bytes themselves, as a fixed price: its true size is known only later, and varies little.
 MESSAGE = 1_024  # bytes: the record and the idempotency key
@@ -98,6 +97,8 @@ def readable(count: int) -> str:
     """A number of bytes as people read it; a small one to the byte."""
     return f"{count:,} bytes" if count < EXACT else f"{count / 2**20:,.1f} MiB"
 
+
+# ---- parts
 
 INLINE = 512 * 1024  # bytes of a message that is stored whole
 HEAD = 16 * 1024  # bytes of a larger one that are stored with its record

@@ -1,17 +1,14 @@
 """Runs transactions: group commit for writers, lock-free reads beside them.
 
 A writer hands over a plain function. All functions that wait are run in one transaction and committed together, with a
-sync; then every waiter is answered. So a hundred senders share one disk sync, and one that fails rolls back alone.
-Where many do the same, each hands over an item instead, and one function writes all that wait in a few statements.
+sync; then every waiter is answered. So a hundred senders share one disk sync, and one that fails rolls back alone and
+leaves nothing behind. Where many do the same, each hands over an item instead, and one function writes all that wait in
+a few statements.
 
 The functions run on the event loop's thread, back to back, and only the commit goes to a thread of its own: the sync is
 what takes long, while statements on another thread would compete with the loop for the interpreter lock (measured: it
 takes a sixth off the loop's work, and the loop then waits for that long). What is not small, or has to wait for another
 process, does go to the thread.
-
-Runs the jobs of one batch in one transaction, for the engine: a job that fails leaves nothing behind.
-
-All are run, then committed together; afterwards each has its result, or the reason why it was refused.
 """
 
 import queue
@@ -35,6 +32,8 @@ from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy, f
 from appliance.store.file_care import CHECK_FILES_EVERY, Checkpoints, FileWatch
 from appliance.store.sql import Bindings, Row, one, rows
 from appliance.telemetry.metrics import COMMIT_BATCH, COMMIT_SECONDS
+
+# ---- one batch
 
 NO_RESULT: outcome.Outcome[Any] = outcome.Error(RuntimeError("this job was not run"))
 
@@ -180,6 +179,8 @@ Item = TypeVar("Item")
 Work = Callable[[apsw.Connection], T]
 # Writes several items; for each its result, or why it was refused, with nothing of it written.
 JointWork = Callable[[apsw.Connection, Sequence[Item]], Sequence[T | Exception]]
+
+# ---- group commit
 
 JOBS_PER_COMMIT = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
 

@@ -1,21 +1,17 @@
-"""Copies pages while others write: a whole database as of one moment, and the write-ahead log into its database.
+"""Cares for the files of the open database: copies them while others write, and notices when they are taken away.
 
-A copy of a database is made page by page out of one read transaction, so later commits are not in it and cannot make it
-begin anew. While it lasts the log only grows; afterwards it is copied into the database here, and not by the server's
-writer, whose senders would have to wait for it.
-
-`Checkpoints` copies the log on a thread and a connection of its own. A commit that finds the log long would otherwise
-copy all of it, with two syncs, while every writer waits: 32 MiB took 50 to 150 ms. Here the writer copies only at
-`LONGEST_LOG_PAGES`, and finds most of them copied. It has to do it then, since only a copy without a writer beside it
-lets the log begin anew from its start.
-
-Notices that files of an open database were deleted, replaced or moved, and saves what only open files still hold.
-
-SQLite goes on writing to files that have lost their names, and everything committed there is gone with the process. So
-the server checks before it acknowledges, unless it has just done so, and every second: the directory, whose time
-changes with any name in it, and after a change, or a second, each file. Once a file is not in its place nothing more is
-acknowledged, what was acknowledged before is brought to where a restart finds it, and the process ends. Only a kill or
-a power cut between the change and the next check can lose anything.
+- A copy of a database is made page by page out of one read transaction, so later commits are not in it and cannot make
+  it begin anew. While it lasts the log only grows; afterwards it is copied into the database here, and not by the
+  server's writer, whose senders would have to wait for it.
+- `Checkpoints` copies the log on a thread and a connection of its own. A commit that finds the log long would otherwise
+  copy all of it, with two syncs, while every writer waits: 32 MiB took 50 to 150 ms. Here the writer copies only at
+  `LONGEST_LOG_PAGES`, and finds most of them copied. It has to do it then, since only a copy without a writer beside it
+  lets the log begin anew from its start.
+- SQLite goes on writing to files that have lost their names, and everything committed there is gone with the process.
+  So the server checks before it acknowledges, unless it has just done so, and every second: the directory, whose time
+  changes with any name in it, and after a change, or a second, each file. Once a file is not in its place nothing more
+  is acknowledged, what was acknowledged before is brought to where a restart finds it, and the process ends. Only a
+  kill or a power cut between the change and the next check can lose anything.
 """
 
 import os
@@ -32,6 +28,8 @@ import apsw
 from appliance.store.connection import BUSY_TIMEOUT, CHECKPOINT_PAGES, open_reader, open_writer
 from appliance.store.embedded_db import new_inside
 from appliance.store.faults import StorageFault
+
+# ---- copies
 
 COPY_STEP = 256  # pages, a MiB, between two words about progress
 
@@ -125,6 +123,8 @@ class Checkpoints:
         if connection is not None:
             connection.close()
 
+
+# ---- files that lose their place
 
 CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of its own
 CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting

@@ -1,11 +1,8 @@
 """Accepts messages into the store, hands them to delivery, and reads them back with every attempt at each recipient.
 
-Invariant: a message is handed over only after its commit.
-
-Writes accepted messages: everything one message means in one transaction, or a refusal before anything is written.
-
-Messages that wait together are written together, with a statement or two for each table. The result is the same as one
-after the other: each message finds its account as those before it leave it.
+Everything one message means is written in one transaction, or it is refused before anything is written. Messages that
+wait together are written together, with a statement or two for each table; the result is the same as one after the
+other: each message finds its account as those before it leave it. A message is handed over only after its commit.
 """
 
 from collections import Counter
@@ -40,8 +37,7 @@ from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import INLINE, BodyParts, are_there, head_of, of_message, over_quota, refer, whole
 from appliance.store.engine import StorePart
 from appliance.store.faults import busy
-from appliance.store.new_mail import Fresh, NewMail, due_recipients
-from appliance.store.queue import record
+from appliance.store.queue import Fresh, NewMail, due_recipients, record
 from appliance.store.sql import Many, Row, first, one, rows, run
 from appliance.store.suppressions import suppressed
 from appliance.store.webhooks import WebhookPosts
@@ -69,6 +65,8 @@ _INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt, pa
 _INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
         status, billing_status, next_attempt_at)
     VALUES {(?, ?, ?, ?, ?, ?, ?, 'queued', 'reserved', ?)}""")
+
+# ---- accepting
 
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
 
@@ -269,6 +267,8 @@ _TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END,
     FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
 _MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
+
+# ---- the messages of the store
 
 WRITTEN_ON_LOOP = 64 * 1024  # bytes of a message; copying more than this into the log would hold up the event loop
 READ_ON_LOOP = 256 * 1024  # bytes of a message; reading more than this would hold up the event loop

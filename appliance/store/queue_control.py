@@ -19,8 +19,7 @@ from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.outside import identifier_from, identifier_time
 from appliance.store.connection import open_reader
 from appliance.store.engine import StorePart
-from appliance.store.new_mail import UnderDelivery
-from appliance.store.queue import SELECT_DUE, record
+from appliance.store.queue import SELECT_DUE, UnderDelivery, record
 from appliance.store.space import usage
 from appliance.store.sql import Row, changed, one, rows, run
 from appliance.store.webhooks import WebhookPosts

@@ -1,8 +1,6 @@
-"""The webhook of each account: where it wants its events, with the secret that signs them.
+"""The webhook of each account, and its posts: written with the event itself, found when due, updated by each attempt.
 
-Webhook posts: written with the event itself, found when they are due, updated by each attempt, and listed.
-
-Also what an account may have posted by hand: pings and replays.
+An account has one URL for its events, with the secret that signs them; pings and replays are posts made by hand.
 """
 
 from collections.abc import Iterable, Sequence
@@ -113,6 +111,8 @@ def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, sec
     wanted = tuple(EventType(each) for each in events.split())
     return Webhook(id_, account_id, url, wanted, bool(enabled), bytes(secret), *rest)
 
+
+# ---- posts
 
 POSTS_CHANGED = 500  # posts given up in one transaction
 

@@ -1,15 +1,12 @@
 """The log: one line per event on stderr, as text on a terminal and as JSON elsewhere, never with a secret.
 
-Writes log lines to a file descriptor from a thread of its own, so that no caller ever waits for the log's reader.
-
-A pipe that is not read, a terminal stopped by Ctrl-S or a hung journal blocks `write(2)` indefinitely. Here that blocks
-only this thread. Lines wait in a buffer bounded in characters and in number; when it is full they are dropped and
-counted, and one line says how many once the reader goes on. Lines are written in the order given.
-
-The log lines of each message, from acceptance to webhook: one for each step, all with the message's id.
-
-A line costs as much as signing a message. So a step is only noted when it happens, and the lines are written every
-tenth of a second, many in one write.
+- Lines are written from a thread of its own, so that no caller ever waits for the log's reader: a pipe that is not
+  read, a terminal stopped by Ctrl-S or a hung journal blocks `write(2)` indefinitely. They wait in a buffer bounded in
+  characters and in number; when it is full they are dropped and counted, and one line says how many once the reader
+  goes on. Lines are written in the order given.
+- Each message has a line for every step from acceptance to webhook, all with its id (`MESSAGE_LOG`). A line costs as
+  much as signing a message, so a step is only noted when it happens, and the lines are written every tenth of a second,
+  many in one write.
 """
 
 import io
@@ -33,6 +30,8 @@ import trio
 
 from appliance.telemetry.metrics import LOG_DROPPED
 from appliance.times import SECOND, rfc3339
+
+# ---- the writer
 
 BUFFER_CHARACTERS = 4 * 1024 * 1024  # several seconds of a busy server's log
 BUFFER_LINES = 20_000
@@ -128,6 +127,8 @@ def write_all(descriptor: int, content: bytes) -> None:
             writable.register(descriptor, select.POLLOUT)
             writable.poll()
 
+
+# ---- events, and their lines
 
 ROOT_LOGGER = "appliance"
 REDACTED = "[redacted]"
@@ -393,6 +394,8 @@ def flush() -> None:
         os.dup2(nowhere, handler.descriptor)
         os.close(nowhere)
 
+
+# ---- the log of messages
 
 WRITE_EVERY = 0.1  # seconds
 NOTES_WAITING = 10_000  # more are counted, not kept

@@ -1,13 +1,9 @@
 """The HTTP API and dashboard on the configured addresses: accepts connections, counts them, enforces deadlines, stops.
 
 Every connection is in a table that limits how many there are, in all and by client network; those beyond it get a 503.
-An error in one connection ends that connection only. On shutdown no connection is accepted, idle ones are closed, and
-requests that are being read or answered have their part of `server.shutdown_timeout`.
-
-One HTTP connection: reads and writes for `http1.py`, with a deadline in every phase.
-
-A client that is too slow, sends nothing or does not read loses its connection and nothing else; the connection's task
-ends with it and never raises because of what a client did.
+It has a deadline in every phase: a client that is too slow, sends nothing or does not read loses its connection and
+nothing else. An error in one connection ends that connection only. On shutdown no connection is accepted, idle ones are
+closed, and requests that are being read or answered have their part of `server.shutdown_timeout`.
 """
 
 import ssl
@@ -34,6 +30,8 @@ from appliance.web import hypercorn_parts as hypercorn
 from appliance.web.http1 import Application, Http1, Peer
 from appliance.web.hypercorn_parts import ASGIWrapper, Lifespan, WorkerContext, hypercorn_config
 from appliance.web.turned_away import TurnedAway
+
+# ---- one connection
 
 READ_BYTES = 64 * 1024  # at once
 HANDSHAKE_TIMEOUT = 10  # seconds
@@ -215,6 +213,8 @@ class HttpConnection(hypercorn.TCPServer):
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass
 
+
+# ---- the server
 
 HTTP_BACKLOG: Final = 1_024  # connections that may wait to be accepted
 

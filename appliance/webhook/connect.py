@@ -1,21 +1,15 @@
-"""A new connection to a receiver: its addresses looked up and checked, and TLS with its certificate verified.
+"""Which URLs may be posted to, and connections to them: addresses looked up and checked, certificates verified.
 
-The address that was checked is the one dialled. One refused address refuses the whole name: a name with a private
-address beside a public one is an attempt to make this server dial the private one. The owner of the URL reads these
-error texts, so they name neither the addresses behind a name, which may be known only inside the operator's network,
-nor the resolver.
-
-Which URLs may be posted to: https, a public host, an allowed port, in one plain spelling. Pure: no I/O, no state.
-
-The owner of a webhook chooses what this machine connects to. A check can be bypassed where two programs read one URL
-differently, so a URL with more than one possible reading is refused. The addresses of a name are checked at every
-attempt (`connect.AddressLookup`).
-
-Names of the service itself are refused, each exactly; a pattern such as `*.example.com` stands for all names below.
-
-Idle connections to receivers, kept for the next event: bounded in all and per host, by idle time and by age.
-
-A connection is reused only for the same name, port and checked address.
+- The owner of a webhook chooses what this machine connects to: https, a public host, an allowed port, in one plain
+  spelling. A check can be bypassed where two programs read one URL differently, so a URL with more than one possible
+  reading is refused. Names of the service itself are refused, each exactly; a pattern such as `*.example.com` stands
+  for all names below.
+- The addresses of a name are checked at every attempt, and the address that was checked is the one dialled. One refused
+  address refuses the whole name: a name with a private address beside a public one is an attempt to make this server
+  dial the private one. The owner of the URL reads the error texts, so they name neither the addresses behind a name,
+  which may be known only inside the operator's network, nor the resolver.
+- Idle connections are kept for the next event, bounded in all and per host, by idle time and by age, and reused only
+  for the same name, port and checked address.
 """
 
 import re
@@ -35,6 +29,8 @@ from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.idle_pool import IdlePool
 from appliance.net.socket_stream import FastSocketStream, faster
+
+# ---- URLs
 
 URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way
 HTTPS_PORT = 443
@@ -152,6 +148,8 @@ def _host_name(host: str) -> str:
         raise UrlRefused(f"the URL's host must be public: {host} is a name without a domain")
     return host
 
+
+# ---- addresses and connections
 
 ADDRESSES_PER_NAME = 64  # each has to be checked; no real receiver has so many
 VERDICT_SECONDS = 1.0  # a verdict on an address is reused this long: the address may become one of this machine
@@ -304,6 +302,8 @@ def _tls_error(error: BaseException) -> str:
     closed = not reason or isinstance(cause, ssl.SSLEOFError) or "eof" in reason
     return f"the TLS handshake with the receiver failed: {'the connection was closed' if closed else reason}"
 
+
+# ---- idle connections
 
 IDLE_SECONDS = 30.0  # a connection is kept without use
 CONNECTION_AGE = 300.0  # seconds a connection is used at all, so that the certificate is verified again soon

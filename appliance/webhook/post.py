@@ -1,9 +1,8 @@
-"""Posts one event to a receiver over HTTPS, within five seconds in all; every failure is in the result.
+"""One attempt at a due post: signed, posted over HTTPS within five seconds in all, and its answer turned into a result:
+done, retried and when, or failed. Every failure is in the result.
 
 Each attempt applies the URL policy, looks the name up and checks every address again. The name is in SNI and Host. No
 redirect is followed. A connection that may carry another request is kept for the next event.
-
-One attempt at a due post: signed, posted, and its answer turned into a result: done, retried and when, or failed.
 """
 
 import hmac
@@ -37,6 +36,8 @@ from appliance.webhook.connect import (
     start_tls,
 )
 from appliance.webhook.http import ConnectionLost, Posted, Step, exchange, request_bytes
+
+# ---- posts
 
 POST_TIMEOUT = 5.0  # seconds for all of an attempt, by the interface
 ADDRESSES_TRIED = 2
@@ -136,6 +137,8 @@ class Poster:
         if keep:
             await self.idle.give_back(connection)
 
+
+# ---- attempts
 
 CONTENT_TYPE_HEADER = ("Content-Type", "application/json")
 USER_AGENT_HEADER = ("User-Agent", "Service-Webhook/1.0")

@@ -1,10 +1,8 @@
-"""The posts of one receiver that are in memory, and how many of them may be in flight. No I/O.
+"""The posts of one receiver that are in memory, and how many of them, and of all receivers', may be in flight. No I/O.
 
 A lane's posts are started in order. A receiver that answers well gets several at once. One that keeps failing gets one
 at a time, and after more failures only a few in a second: a long queue then costs next to nothing, and the first
 success lifts both limits.
-
-Shares the slots for posts among receivers: those that hang must not use up the slots of those that answer. No I/O.
 
 A receiver that hangs holds its slot until the attempt times out. So troubled receivers have a quarter of the slots at
 most, unknown ones half, and the rest is for those that answer. Receivers can begin to hang all at once, so a post that
@@ -18,6 +16,8 @@ from enum import StrEnum
 from math import inf
 
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus
+
+# ---- one receiver
 
 POSTS_PER_RECEIVER = 8  # in flight at once
 FAILING_AFTER = 3  # failures in a row; then one post at a time
@@ -100,6 +100,8 @@ class ReceiverQueue:
         self.waiting.clear()
         self.more_due = False
 
+
+# ---- slots of all receivers
 
 POST_SLOTS = 200  # posts in flight to all receivers together; and as many that are late
 SHARE_OF_SLOTS = {ReceiverHealth.GOOD: 1, ReceiverHealth.UNKNOWN: 2, ReceiverHealth.TROUBLED: 4}  # one slot in so many

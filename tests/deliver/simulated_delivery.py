@@ -15,18 +15,16 @@ import trio.testing
 import trustme
 
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.attempt import Deliverer
-from appliance.deliver.connections import Connections
+from appliance.deliver.attempt import Connections, Deliverer
 from appliance.deliver.due_mail import DueMail
 from appliance.deliver.mta_sts import NoPolicy
-from appliance.deliver.outcome_record import Retries
+from appliance.deliver.outcome import Retries
 from appliance.deliver.pool_limiters import PoolLimiters
-from appliance.deliver.preparing import LARGE_MESSAGE, Preparing
+from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Unsigned
 from appliance.deliver.proofs import Proofs
 from appliance.deliver.providers import PoolLimits, ProviderPools
 from appliance.deliver.route import RouteCache, Router
 from appliance.deliver.scheduler import Intervals, Scheduler
-from appliance.deliver.signer import Unsigned
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.message.dkim import SigningKey
@@ -34,7 +32,7 @@ from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.store.new_mail import NewMail
+from appliance.store.queue import NewMail
 from appliance.store.sql import rows
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.in_flight import STALLED, STALLED_LONG
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
-from appliance.deliver.smtp.deadlines import SHORT_TIMEOUT
+from appliance.deliver.smtp.connection import SHORT_TIMEOUT
 from appliance.report.explain import clock, standing
 from tests.deliver.simulated_delivery import MIME, OK, START, Stage, domain_zone, message, stage
 from tests.fakes.mx import Answer, FakeMx, drip, silence, wait_and_say

@@ -4,8 +4,7 @@ import pytest
 
 from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
 from appliance.deliver.route import NoRoute
-from appliance.deliver.smtp.reply import ReplyReader
-from appliance.deliver.smtp.results import Cause, ResultKind, Stage, Verdict, answered, local, lost
+from appliance.deliver.smtp.protocol import Cause, ReplyReader, ResultKind, Stage, Verdict, answered, local, lost
 
 RECIPIENT = Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT)
 SENDER = Judgement(Disposition.BOUNCED, FaultSide.SENDER)

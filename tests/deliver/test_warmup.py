@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import Deliverer
-from appliance.deliver.metrics import NAMED_POOLS
+from appliance.deliver.outcome import NAMED_POOLS
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.scheduler import Intervals
 from appliance.deliver.warmup import Permit

@@ -409,7 +409,7 @@ async def test_a_family_that_no_server_answers_for_is_not_waited_for_long() -> N
         assert trio.current_time() - began < 3
 
 
-async def test_a_family_without_addresses_hurries_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_family_without_addresses_hurries_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """That there is no IPv6 does not cut short the question for IPv4, whose first packet may be lost."""
     monkeypatch.setattr("appliance.dns.resolver.OTHER_FAMILY_TIMEOUT", 0.0)
     monkeypatch.setattr("appliance.dns.resolver.QUERY_TIMEOUT", 0.2)

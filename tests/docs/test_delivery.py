@@ -12,7 +12,7 @@ from appliance.deliver.due_mail import RECIPIENTS_PER_VISIT
 from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import PROVIDERS, PoolLimits, Provider
-from appliance.deliver.smtp.results import FIRST_TRANSCRIPT_LINES, LAST_TRANSCRIPT_LINES
+from appliance.deliver.smtp.protocol import FIRST_TRANSCRIPT_LINES, LAST_TRANSCRIPT_LINES
 from appliance.deliver.warmup import DEAD_FOR
 from appliance.model.warmup import BURST_PART, hourly_limit
 from appliance.report.explain import span

@@ -23,7 +23,7 @@ from appliance.message.request import decode
 from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.store.new_mail import due_recipients
+from appliance.store.queue import due_recipients
 from appliance.system.disk import FreeSpace
 from appliance.web.message_json import message_json
 from tests.e2e.delivery.verifier import signatures, verifies

@@ -13,7 +13,7 @@ from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, Ne
 from appliance.model.queue import WaitingMail
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store, queue_control
-from appliance.store.new_mail import UnderDelivery
+from appliance.store.queue import UnderDelivery
 from appliance.store.queue_control import Depth, read_depth
 from appliance.store.sql import rows
 from appliance.times import SECOND

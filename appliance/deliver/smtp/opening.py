@@ -10,9 +10,23 @@ has no rule for the first digit of the reply ends the session by that reply.
 from collections.abc import Callable
 from enum import Enum
 
-from appliance.deliver.smtp.protocol import RelayCredentials, SmtpExchange, base64, hello_command, plain_secret
-from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader, capabilities
-from appliance.deliver.smtp.results import NOTE, Cause, ResultKind, Stage, Verdict, answered
+from appliance.deliver.smtp.protocol import (
+    NOTE,
+    Capabilities,
+    Cause,
+    RelayCredentials,
+    Reply,
+    ReplyReader,
+    ResultKind,
+    SmtpExchange,
+    Stage,
+    Verdict,
+    answered,
+    base64,
+    capabilities,
+    hello_command,
+    plain_secret,
+)
 from appliance.deliver.smtp.tls import TlsPlan
 
 MASK = "[secret]"

@@ -1,19 +1,322 @@
 """The part of SMTP that the opening and the transaction share: safe commands out, replies in, and the ways it can end.
 
 No I/O: the driver repeats, while an exchange is `awaiting` a reply: send what `output` gives, receive bytes, hand them
-to `receive`. Two invariants. No byte of an address, a name or a secret can end a command line or begin another command.
-And a server may only answer: bytes left over once every command is answered are a fault, which shuts out replies
-injected before STARTTLS and an acceptance sent ahead of the message.
+to `receive`. Invariants:
+- No byte of an address, a name or a secret can end a command line or begin another command.
+- A server may only answer: bytes left over once every command is answered are a fault, which shuts out replies injected
+  before STARTTLS and an acceptance sent ahead of the message.
+- A server can make us hold at most one reply of bounded size. Tolerated beyond RFC 5321 4.2: a line that ends in LF
+  alone, a code with nothing or no space after it, bytes that are not ASCII. A fault, after which nothing more is read:
+  anything that is not a code from 200 to 599, different codes in one reply, a line or a reply beyond the limits.
+- Every recipient gets a verdict: at which stage it was reached, and what the server said. What that means is decided in
+  `outcome.py`. The transcript is bounded and holds no secret.
 """
 
 import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
-from appliance.deliver.smtp.reply import Reply, ReplyFault, ReplyReader
-from appliance.deliver.smtp.results import CLIENT, NOTE, SERVER, Cause, Stage, Transcript, Verdict, answered, lost
+# ---- replies
+
+REPLY_LINE_BYTES = 2_048  # with its end; RFC 5321 4.5.3.1.5 allows 512, and real servers exceed it
+REPLY_LINES = 100  # in one reply; the longest seen in the wild, EHLO and policy texts, have about thirty
+KEPT_CHARACTERS = 8_192  # of one reply's text; the rest is read and forgotten
+
+_ENHANCED = re.compile(r"([245])\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9.])")  # RFC 3463 2
+_SHOWN = 80  # characters of an unreadable line that its fault quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One whole reply: its code and the text of its lines, printable whatever the server sent."""
+
+    code: int
+    lines: tuple[str, ...]
+    enhanced: str | None = None  # RFC 2034: `5.1.1`, when the reply has one that fits its code
+    family: int = field(init=False, repr=False, compare=False)  # the first digit: 2 done, 3 go on, 4 not now, 5 no
+    shown: str = field(init=False, repr=False, compare=False)  # the reply on one line
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", self.code // 100)
+        object.__setattr__(self, "shown", f"{self.code} {' '.join(self.lines)}".rstrip())
+
+
+class ReplyFault(Exception):
+    """What the server sends is no SMTP reply; nothing after it can be trusted."""
+
+
+class ReplyReader:
+    """Finds the replies in what one connection receives. Keeps at most one unfinished line and one unfinished reply."""
+
+    def __init__(self) -> None:
+        self._buffer, self._position = b"", 0
+        self._fault: str | None = None
+        self._code = self._count = self._kept = 0  # of an unfinished reply: its code, lines so far, characters kept
+        self._lines: list[str] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything received so far belonged to the replies given out."""
+        return self._count == 0 and self._position == len(self._buffer)
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Take what arrived; call `next_reply` until it has none before feeding more."""
+        self._buffer = self._buffer[self._position :] + data
+        self._position = 0
+
+    def next_reply(self) -> Reply | None:
+        """The next whole reply, or None until more has arrived. Raises ReplyFault, and then again each time."""
+        if self._fault is not None:
+            raise ReplyFault(self._fault)
+        try:
+            while True:
+                start, end = self._position, self._buffer.find(b"\n", self._position)
+                if (len(self._buffer) if end < 0 else end + 1) - start > REPLY_LINE_BYTES:
+                    raise ReplyFault(f"a reply line of more than {REPLY_LINE_BYTES} bytes")
+                if end < 0:
+                    return None
+                self._position, line = end + 1, self._buffer[start:end]
+                if self._count == 0 and line[3:4] != b"-":
+                    return _single(line)
+                if (reply := self._add(line)) is not None:
+                    return reply
+        except ReplyFault as fault:
+            self._fault = str(fault)
+            self._buffer, self._position, self._lines = b"", 0, []
+            raise
+
+    def _add(self, line: bytes) -> Reply | None:
+        """Take one line of many; the reply, if this was its last."""
+        code = _code(line)
+        if self._count and code != self._code:
+            raise ReplyFault(f"a reply with both {self._code} and {code}")
+        self._code = code
+        self._count += 1
+        if self._count > REPLY_LINES:
+            raise ReplyFault(f"a reply of more than {REPLY_LINES} lines")
+        text, room = _printable(line[3:]), KEPT_CHARACTERS - self._kept
+        if room > 0:
+            self._lines.append(text[:room])
+            self._kept += len(text) + 1
+        if line[3:4] == b"-":
+            return None
+        reply = Reply(code, tuple(self._lines), _enhanced(code, self._lines[0]))
+        self._code = self._count = self._kept = 0
+        self._lines = []
+        return reply
+
+
+# Remembered, because a busy connection hears the same few lines thousands of times. At most 256 × 2 KiB.
+@lru_cache(maxsize=256)
+def _single(line: bytes) -> Reply:
+    code, text = _code(line), _printable(line[3:])[:KEPT_CHARACTERS]
+    return Reply(code, (text,), _enhanced(code, text))
+
+
+def _code(line: bytes) -> int:
+    # RFC 5321 4.2.1 gives the second digit 0 to 5; servers are less strict, and nothing depends on it.
+    code = line[:3]
+    if not (len(code) == 3 and code.isdigit() and b"200" <= code <= b"599") or line[3:4].isdigit():
+        raise ReplyFault(f"not an SMTP reply: {_printable(b' ' + line)[:_SHOWN]!r}")
+    return int(code)
+
+
+def _printable(rest: bytes) -> str:
+    """A line's text without the separator and the end; what is unprintable or not UTF-8 is spelled out."""
+    text = rest.decode("utf-8", "backslashreplace").replace("\t", " ")
+    text = (text[1:] if text[:1] in ("-", " ") else text).strip(" \r")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _enhanced(code: int, first_line: str) -> str | None:
+    found = _ENHANCED.match(first_line)
+    return found[0] if found and int(found[1]) == code // 100 else None
+
+
+# ---- the reply to EHLO
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The extensions that matter to a sender; the defaults are those of a server that knows only HELO."""
+
+    pipelining: bool = False  # RFC 2920
+    size: bool = False  # RFC 1870
+    size_limit: int | None = None  # bytes a message may have, where the server says so
+    eight_bit: bool = False  # RFC 6152
+    smtputf8: bool = False  # RFC 6531
+    starttls: bool = False  # RFC 3207
+    auth: frozenset[str] = frozenset()  # RFC 4954; mechanisms in capitals
+
+
+def capabilities(ehlo: Reply) -> Capabilities:
+    """Read the reply to EHLO (RFC 5321 4.1.1.1): its first line is a greeting, each other one names an extension."""
+    offered: dict[str, list[str]] = {}
+    for line in ehlo.lines[1:]:
+        # `AUTH=LOGIN PLAIN` is how AUTH was offered before RFC 2554; some servers still say it both ways.
+        keyword, *parameters = line.upper().replace("AUTH=", "AUTH ", 1).split() or [""]
+        offered.setdefault(keyword, []).extend(parameters)
+    digits = next(iter(offered.get("SIZE", ())), "")
+    readable = digits.isascii() and digits.isdigit() and len(digits) <= 20  # RFC 1870 3: up to 20 digits
+    return Capabilities(
+        pipelining="PIPELINING" in offered,
+        size="SIZE" in offered,
+        size_limit=int(digits) or None if readable else None,  # 0: no fixed limit
+        eight_bit="8BITMIME" in offered,
+        smtputf8="SMTPUTF8" in offered,
+        starttls="STARTTLS" in offered,
+        auth=frozenset(offered.get("AUTH", [])),
+    )
+
+
+# ---- verdicts, and the transcript
+
+FIRST_TRANSCRIPT_LINES = 64  # kept from the beginning
+LAST_TRANSCRIPT_LINES = 32  # kept from the end, when there are more
+LINE_CHARACTERS = 500  # kept of one line; the verdict has the whole reply
+
+CLIENT, SERVER, NOTE = "C", "S", "*"
+
+
+class Stage(StrEnum):
+    """Which command, or other step of the session, a reply answers."""
+
+    GREETING = "greeting"
+    EHLO = "ehlo"
+    STARTTLS = "starttls"
+    AUTH = "auth"
+    RESET = "reset"
+    MAIL = "mail"
+    RCPT = "rcpt"
+    DATA = "data"
+    END_OF_DATA = "end_of_data"
+
+    __hash__ = str.__hash__  # Enum's own is not in C, and every reply is looked up by its stage
+
+
+class ResultKind(StrEnum):
+    ACCEPTED = "accepted"  # 2xx after the end of data: the server has it
+    REJECTED = "rejected"  # 5xx
+    DEFERRED = "deferred"  # 4xx
+    LOST = "lost"  # no usable answer; always temporary
+    LOCAL = "local"  # the server cannot take it, and we did not ask; permanent for this server
+
+
+class Cause(StrEnum):
+    """Why there is no usable answer of the server."""
+
+    CONNECTION_LOST = "connection_lost"
+    TIMEOUT = "timeout"
+    PROTOCOL_FAULT = "protocol_fault"
+    TLS_FAILED = "tls_failed"  # the handshake broke; without a demand for TLS the caller may dial again without it
+    TLS_NOT_OFFERED = "tls_not_offered"
+    TLS_NOT_VERIFIED = "tls_not_verified"
+    AUTH_NOT_OFFERED = "auth_not_offered"
+    NO_SMTPUTF8 = "no_smtputf8"
+    TOO_LARGE = "too_large"
+    NO_8BITMIME = "no_8bitmime"
+
+
+class Verdict(NamedTuple):
+    """What the client reports of a recipient, or of a whole connection, and at which stage."""
+
+    kind: ResultKind
+    stage: Stage
+    text: str  # for people: the reply on one line, or what happened instead
+    reply: Reply | None = None
+    cause: Cause | None = None
+
+    @property
+    def code(self) -> int | None:
+        """The reply's code; what no server said has none."""
+        return None if self.reply is None else self.reply.code
+
+    @property
+    def enhanced(self) -> str | None:
+        return None if self.reply is None else self.reply.enhanced
+
+    @property
+    def is_before_mail(self) -> bool:
+        """Whether the server knew nothing of the mail yet: then it is about this machine."""
+        return self.stage not in _TRANSACTION
+
+
+_TRANSACTION = frozenset((Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA))
+_KINDS = {2: ResultKind.ACCEPTED, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED}
+
+
+def answered(stage: Stage, reply: Reply) -> Verdict:
+    """The verdict of a server's answer; a 3xx, or any other out of place, is no usable answer."""
+    kind = _KINDS.get(reply.family)
+    if kind is None or (kind is ResultKind.ACCEPTED and stage is not Stage.END_OF_DATA):
+        return Verdict(ResultKind.LOST, stage, f"unexpected reply: {reply.shown}", reply, Cause.PROTOCOL_FAULT)
+    return Verdict(kind, stage, reply.shown, reply)
+
+
+def lost(stage: Stage, cause: Cause, text: str) -> Verdict:
+    """No usable answer, which is always temporary."""
+    return Verdict(ResultKind.LOST, stage, text, None, cause)
+
+
+def local(cause: Cause, text: str) -> Verdict:
+    """The verdict on a recipient that need not be asked for, because the server said what it cannot do."""
+    return Verdict(ResultKind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
+
+
+class TranscriptLine(NamedTuple):
+    milliseconds: int  # since its beginning
+    speaker: str  # `C` we, `S` the server, `*` a remark such as "TLSv1.3"
+    text: str
+
+
+class Transcript:
+    """Written during a session, read when it is over."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._start = clock, clock()  # seconds
+        self._first: list[TranscriptLine] = []
+        self._last: deque[TranscriptLine] = deque(maxlen=LAST_TRANSCRIPT_LINES)
+        self._left_out = 0
+
+    def add(self, speaker: str, *texts: str) -> None:
+        now, first = int((self._clock() - self._start) * 1000), self._first
+        lines = [TranscriptLine(now, speaker, text[:LINE_CHARACTERS]) for text in texts]
+        room = FIRST_TRANSCRIPT_LINES - len(first)
+        if len(lines) > room:
+            self._left_out += max(0, len(self._last) + len(lines) - room - LAST_TRANSCRIPT_LINES)
+            self._last += lines[room:]
+        first += lines[:room]
+
+    def lines(self) -> tuple[TranscriptLine, ...]:
+        """What is kept, with a remark where lines were left out."""
+        if not self._left_out:
+            return (*self._first, *self._last)
+        gap = TranscriptLine(self._last[0].milliseconds, NOTE, f"{self._left_out} lines left out")
+        return (*self._first, gap, *self._last)
+
+
+class TransactionResult(NamedTuple):
+    verdicts: tuple[Verdict, ...]  # in the order of the recipients
+    transcript: tuple[TranscriptLine, ...]
+    reusable: bool  # whether the connection can carry another
+    stale: bool  # a reused connection the server had already given up: nothing was tried, dial afresh
+
+
+class NotOpened(Exception):
+    """A connection that never came to a transaction; the stream is closed. Its verdict holds for every recipient."""
+
+    def __init__(self, verdict: Verdict, transcript: tuple[TranscriptLine, ...]) -> None:
+        super().__init__(verdict.text)
+        self.verdict, self.transcript = verdict, transcript
+
 
 SERVICE_CLOSING = 421  # RFC 5321 3.8 and 4.2.3: may come in answer to anything; the server closes
 

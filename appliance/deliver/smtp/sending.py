@@ -12,9 +12,20 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from appliance.deliver.smtp.protocol import SmtpExchange, mail_command, rcpt_command
-from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader
-from appliance.deliver.smtp.results import NOTE, Cause, Stage, Verdict, answered, local
+from appliance.deliver.smtp.protocol import (
+    NOTE,
+    Capabilities,
+    Cause,
+    Reply,
+    ReplyReader,
+    SmtpExchange,
+    Stage,
+    Verdict,
+    answered,
+    local,
+    mail_command,
+    rcpt_command,
+)
 from appliance.message.characters import has_lone_line_end, replaced
 
 JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call

@@ -23,7 +23,7 @@ from cryptography import x509
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from appliance.deliver.smtp.results import Cause
+from appliance.deliver.smtp.protocol import Cause
 
 CHAIN_LENGTH = 10  # certificates read; real chains have two to four
 

@@ -8,9 +8,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from appliance.deliver.smtp.connection import WATCH_EVERY, DeadlineWatch, SmtpConnection
-from appliance.deliver.smtp.deadlines import Progress, Timeouts
-from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, TransactionResult, Verdict
+from appliance.deliver.smtp.connection import WATCH_EVERY, DeadlineWatch, Progress, SmtpConnection, Timeouts
+from appliance.deliver.smtp.protocol import Cause, NotOpened, ResultKind, Stage, TransactionResult, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.fakes.mx import (
     EXTENSIONS,

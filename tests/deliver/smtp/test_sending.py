@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.smtp.protocol import UnsafeArgument
-from appliance.deliver.smtp.reply import Capabilities, ReplyReader
-from appliance.deliver.smtp.results import Cause, ResultKind, Stage
+from appliance.deliver.smtp.protocol import Capabilities, Cause, ReplyReader, ResultKind, Stage, UnsafeArgument
 from appliance.deliver.smtp.sending import (
     JOINED_BYTES,
     PIPELINED_COMMANDS,

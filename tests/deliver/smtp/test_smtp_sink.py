@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
-from appliance.deliver.smtp.results import ResultKind
+from appliance.deliver.smtp.protocol import ResultKind
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.programs import find, needs
 

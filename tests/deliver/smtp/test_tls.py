@@ -12,8 +12,7 @@ from cryptography import x509
 from trio.testing import MockClock
 
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
-from appliance.deliver.smtp.protocol import RelayCredentials
-from appliance.deliver.smtp.results import Cause, NotOpened, ResultKind, Stage, Verdict
+from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from appliance.deliver.smtp.tls import (
     TlsPlan,

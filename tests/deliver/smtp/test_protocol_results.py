@@ -1,6 +1,6 @@
 """The transcript of a session: timed, bounded."""
 
-from appliance.deliver.smtp.results import (
+from appliance.deliver.smtp.protocol import (
     CLIENT,
     FIRST_TRANSCRIPT_LINES,
     LAST_TRANSCRIPT_LINES,

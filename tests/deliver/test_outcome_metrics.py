@@ -1,6 +1,6 @@
 """What is counted of deliveries: few labels whatever the world is called, and the right times."""
 
-from appliance.deliver.metrics import NAMED_POOLS, observe
+from appliance.deliver.outcome import NAMED_POOLS, observe
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import identifier_from
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS

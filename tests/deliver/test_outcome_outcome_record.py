@@ -6,9 +6,18 @@ from random import Random
 import pytest
 
 from appliance.config.settings import DeliverySettings
-from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement
-from appliance.deliver.outcome_record import RECORDED_RESPONSE, Contact, Retries, outcome
-from appliance.deliver.smtp.results import TranscriptLine
+from appliance.deliver.outcome import (
+    DELIVERED,
+    RECORDED_RESPONSE,
+    TEMPORARY,
+    Contact,
+    Disposition,
+    FaultSide,
+    Judgement,
+    Retries,
+    outcome,
+)
+from appliance.deliver.smtp.protocol import TranscriptLine
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 
 NOW = 1_750_000_000_000_000

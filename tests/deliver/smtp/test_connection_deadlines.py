@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.smtp.deadlines import (
+from appliance.deliver.smtp.connection import (
     SHORT_CONNECT_TIMEOUT,
     SHORT_TIMEOUT,
     SLOW_FOR,

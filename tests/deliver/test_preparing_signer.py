@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.deliver import signer as signer_module
-from appliance.deliver.signer import KEYS_FRESH, SIGNATURES_KEPT, Signer, Unsigned
+from appliance.deliver import preparing
+from appliance.deliver.preparing import KEYS_FRESH, SIGNATURES_KEPT, Signer, Unsigned
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import Role
@@ -86,7 +86,7 @@ async def test_signing_is_off_the_event_loop(store: Store, monkeypatch: pytest.M
         time.sleep(0.02)
         return b"DKIM-Signature: x\r\n"
 
-    monkeypatch.setattr(signer_module, "sign", slow)
+    monkeypatch.setattr(preparing, "sign", slow)
     ticks = 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signer.sign, [Unsigned(f"msg_{number}", MIME, keys) for number in range(5)])
