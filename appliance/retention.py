@@ -13,10 +13,10 @@ import trio
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
 from appliance.errors import Refused
+from appliance.intake.limits import FreeSpace
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sql import START, Slice
-from appliance.system.disk import FreeSpace
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
 from appliance.times import SECOND

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import Refused
-from appliance.message import addresses, json_faults, request, submitted_header
+from appliance.message import addresses, json_faults, request, submitted
 from appliance.web import fast_post
 from appliance.webhook import connect, fast_answer
 from appliance.webhook.connect import NotPosted
@@ -116,7 +116,7 @@ ROUNDS = 5
 
 def read_from(value: str) -> None:
     """The patterns of a From, without the limit on its length that stands in front of them."""
-    submitted_header._split(value)
+    submitted._split(value)
 
 
 def read_url(path: str) -> None:
@@ -144,7 +144,7 @@ def write_request_head(value: str) -> None:
 
 def read_header(header: str) -> None:
     """The pattern of a submitted header; lone CR and LF are refused before it."""
-    submitted_header._FIELD.findall(header.encode())
+    submitted._FIELD.findall(header.encode())
 
 
 def read_address(text: str) -> None:

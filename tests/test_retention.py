@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
 from appliance.errors import Code, Refused
+from appliance.intake.limits import FreeSpace
 from appliance.model.mail import RecipientStatus
 from appliance.outside import Outside
 from appliance.retention import (
@@ -27,7 +28,6 @@ from appliance.retention import (
 from appliance.store import Store, open_store
 from appliance.store.body_parts import PART
 from appliance.store.sql import Slice
-from appliance.system.disk import FreeSpace
 from appliance.telemetry.metrics import CLEARED
 from tests.store.samples import DAY, Clock, Messages, record
 

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.acme.crypto import names_of, new_key, read_key
-from appliance.system.disk import write_private_file
+from appliance.system.private_file import write_private_file
 from appliance.tls.certificate_files import ACME_FILE
 from appliance.tls.self_signed import private_pem
 

@@ -7,9 +7,8 @@ from appliance.deliver.attempt import Connections, Deliverer
 from appliance.deliver.due_mail import DueMail
 from appliance.deliver.mta_sts import PolicyFetcher
 from appliance.deliver.outcome import NAMED_POOLS, Retries
-from appliance.deliver.pool_limiters import PoolLimiters
+from appliance.deliver.pool_limiters import PoolLimiters, Proofs
 from appliance.deliver.preparing import Preparing, Signer
-from appliance.deliver.proofs import Proofs
 from appliance.deliver.providers import pools
 from appliance.deliver.route import Relay, Relays, RouteCache, Router
 from appliance.deliver.scheduler import Scheduler

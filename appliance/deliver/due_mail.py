@@ -3,18 +3,112 @@
 Usually all due mail fits into one poll, in the order of time. Behind a backlog, accounts are visited in turn, each for
 its share of the round: some of its domains, some recipients of each, continuing where the last visit ended.
 Invariant: a recipient that was taken is not found again until it is released.
+
+All of delivery shares by the same means: a queue in which accounts take turns (`AccountQueue`), and limited slots of
+which none gets all (`Shares`).
 """
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from appliance.deliver.fairness import AccountQueue
 from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.model.mail import DueRecipient
 from appliance.outside import Outside
 from appliance.store import Store
+
+# ---- sharing between accounts
+
+SHARE_OF_FREE = 4  # times the free slots that one holder may have
+
+Item = TypeVar("Item")
+
+
+class AccountQueue(Generic[Item]):
+    """A queue in which accounts take turns, each with its own items in order."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Item]] = {}  # the account whose turn is next stands first
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, account: str, item: Item) -> None:
+        self._waiting.setdefault(account, deque()).append(item)
+        self._count += 1
+
+    def put_back(self, account: str, item: Item) -> None:
+        """Make it the next of its account, which has had its turn all the same."""
+        self._waiting.setdefault(account, deque()).appendleft(item)
+        self._count += 1
+
+    def peek(self) -> Item:
+        return next(iter(self._waiting.values()))[0]
+
+    def heads(self) -> list[Item]:
+        """The first item of every account, in the order of their turns."""
+        return [waiting[0] for waiting in self._waiting.values()]
+
+    def next_that(self, may_go: Callable[[Item], bool]) -> Item | None:
+        """The first item that may go, by turns; an account whose first may not keeps its turn and blocks no other."""
+        for account, waiting in self._waiting.items():
+            if may_go(waiting[0]):
+                return self._take(account)
+        return None
+
+    def drain(self) -> list[Item]:
+        """Everything, by turns; the queue is empty afterwards."""
+        return [self.next() for _ in range(self._count)]
+
+    def next(self) -> Item:
+        return self._take(next(iter(self._waiting)))
+
+    def _take(self, account: str) -> Item:
+        """The first item of an account, which then stands behind all others."""
+        waiting = self._waiting.pop(account)
+        item = waiting.popleft()
+        if waiting:
+            self._waiting[account] = waiting
+        self._count -= 1
+        return item
+
+
+def may_take(held: int, free: int) -> bool:
+    """Whether a holder of so many slots may take one of those that are free: fewer than SHARE_OF_FREE times as many.
+
+    So a single holder gets four fifths of all slots, two get four ninths each, and however many hold slots already,
+    some stay free for the next one.
+    """
+    return held < SHARE_OF_FREE * free
+
+
+class Shares:
+    """A limited number of slots, and how many of them each holder has."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots, self.used = slots, 0
+        self._held: dict[str, int] = {}  # none of 0
+
+    def of(self, holder: str) -> int:
+        return self._held.get(holder, 0)
+
+    def have_room(self, holder: str) -> bool:
+        return may_take(self._held.get(holder, 0), self.slots - self.used)
+
+    def take(self, holder: str) -> None:
+        self.used += 1
+        self._held[holder] = self._held.get(holder, 0) + 1
+
+    def give_back(self, holder: str) -> None:
+        self.used -= 1
+        if left := self._held.pop(holder) - 1:
+            self._held[holder] = left
+
+
+# ---- due mail
 
 RECIPIENTS_PER_POLL = 500  # besides those already taken
 LEAST_PER_ACCOUNT = 5  # of them for one account, however many accounts wait

@@ -13,7 +13,7 @@ from itertools import chain
 import trio
 
 from appliance.deliver.attempt import ActiveAttempt
-from appliance.deliver.fairness import Shares
+from appliance.deliver.due_mail import Shares
 from appliance.deliver.pending import PoolQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters

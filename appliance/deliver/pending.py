@@ -6,7 +6,7 @@ for each pool, in which accounts take turns and a large message blocks no small 
 
 from collections.abc import Callable
 
-from appliance.deliver.fairness import AccountQueue
+from appliance.deliver.due_mail import AccountQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Ready
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.deliver.due_mail import Envelope
-from appliance.deliver.fairness import AccountQueue
+from appliance.deliver.due_mail import AccountQueue, Envelope
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.route import Route, RouteCache
 from appliance.keys.dkim_keys import SigningKeys

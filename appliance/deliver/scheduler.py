@@ -20,8 +20,7 @@ import trio
 from appliance.concurrency.batch_writer import BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT, ClockJumps
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
-from appliance.deliver.due_mail import DueMail, Envelope, envelopes
-from appliance.deliver.fairness import may_take
+from appliance.deliver.due_mail import DueMail, Envelope, envelopes, may_take
 from appliance.deliver.in_flight import InFlight
 from appliance.deliver.outcome import observe
 from appliance.deliver.pending import Pending

@@ -18,7 +18,7 @@ from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import Credentials
-from appliance.intake.limits import Quota, RequestRate
+from appliance.intake.limits import FreeSpace, Quota, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
 from appliance.message import cost
 from appliance.message.addresses import Address
@@ -39,7 +39,6 @@ from appliance.model.mail import (
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
-from appliance.system.disk import FreeSpace
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
 from appliance.times import HOUR, SECOND

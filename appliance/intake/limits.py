@@ -1,4 +1,4 @@
-"""The two limits of intake: how fast a credential may call, and how many bytes an account may keep.
+"""The limits of intake: how fast a credential may call, how many bytes an account may keep, how full the disk may be.
 
 `Quota` is `limits.stored_bytes_per_account`. A share is one of all that mail may fill: what is free on the database's
 file system, with what the database takes already, down to the watermark below which all mail is refused. So one account
@@ -13,12 +13,17 @@ from pathlib import Path
 from appliance.config.values import MIB, Share
 from appliance.errors import Code, Refused
 from appliance.outside import Outside
-from appliance.system.disk import FreeSpace
+from appliance.telemetry.log import get_logger
+from appliance.times import SECOND
 
 BUCKETS = 10_000  # credentials remembered; the longest unused go first, and those are full again anyway
 SHARE_KEPT = 10_000_000  # microseconds; computing the share takes three system calls
 DATABASE_FILES = ("appliance.db", "appliance.db-wal")  # what counts as free, though it is not
 LEAST_SHARE = 64 * MIB  # on a disk that small the watermark has to do
+
+SPACE_CHECK_INTERVAL = SECOND  # a check costs a system call; the watermark leaves room for what a second brings
+
+log = get_logger("disk")
 
 
 @dataclass(slots=True)
@@ -49,6 +54,37 @@ class RequestRate:
                 self.refusal.format(rate=self.per_second),
                 retry_after=math.ceil((1 - tokens) / self.per_second),
             )
+
+
+@dataclass(slots=True)
+class FreeSpace:
+    """The free space of the database's file system, against the operator's watermark."""
+
+    directory: Path
+    min_bytes: int  # 0: the watermark is off
+    min_percent: float
+    outside: Outside
+    _checked_at: int = -SPACE_CHECK_INTERVAL
+    _low: bool = False
+
+    def low(self) -> bool:
+        """Whether new mail has to be refused; the log says when that begins and ends."""
+        if self.min_bytes == 0 and not self._low:
+            return False
+        now = self.outside.now()
+        if 0 <= now - self._checked_at < SPACE_CHECK_INTERVAL:
+            return self._low
+        self._checked_at = now
+        facts = os.statvfs(self.directory)
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        needed = max(self.min_bytes, int(total * self.min_percent / 100)) if self.min_bytes else 0
+        before, self._low = self._low, free < needed
+        fields = {"directory": str(self.directory), "free_bytes": free, "needed_bytes": needed}
+        if self._low and not before:
+            log.warning("low on disk space: new mail is refused", **fields)
+        elif before and not self._low:
+            log.info("enough disk space again: new mail is accepted", **fields)
+        return self._low
 
 
 @dataclass(slots=True)

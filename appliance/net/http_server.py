@@ -8,6 +8,8 @@ import trio
 
 from appliance.net.connection_limits import ConnectionTable
 
+REQUEST_HEAD_BYTES = 16 * 1024  # of the API and dashboard: request line and header lines, with their line ends
+HEAD_LINES = 100  # header lines
 SHORT_HEAD_BYTES = 8 * 1024
 PLAIN_TEXT = "text/plain; charset=utf-8"
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from appliance.system.disk import write_private_file
+from appliance.system.private_file import write_private_file
 from appliance.tls.certificate import tls_context
 
 SELF_SIGNED_LIFETIME = datetime.timedelta(days=3650)  # it is not trusted anyway, so a short life would gain nothing

@@ -34,8 +34,8 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from appliance.net.http_server import REQUEST_HEAD_BYTES
 from appliance.telemetry.log import get_logger
-from appliance.web.framing import REQUEST_HEAD_BYTES
 
 __all__ = [
     "STREAM_ID", "ASGIWrapper", "Body", "Closed", "ConnectionState", "EndBody", "Event", "H11Protocol",

@@ -19,9 +19,8 @@ from appliance.deliver.attempt import Connections, Deliverer
 from appliance.deliver.due_mail import DueMail
 from appliance.deliver.mta_sts import NoPolicy
 from appliance.deliver.outcome import Retries
-from appliance.deliver.pool_limiters import PoolLimiters
+from appliance.deliver.pool_limiters import PoolLimiters, Proofs
 from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Unsigned
-from appliance.deliver.proofs import Proofs
 from appliance.deliver.providers import PoolLimits, ProviderPools
 from appliance.deliver.route import RouteCache, Router
 from appliance.deliver.scheduler import Intervals, Scheduler

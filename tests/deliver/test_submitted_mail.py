@@ -7,9 +7,8 @@ from trio.testing import MockClock
 
 from appliance.config.values import Share
 from appliance.intake.accept import MessageIntake
-from appliance.intake.limits import Quota
+from appliance.intake.limits import FreeSpace, Quota
 from appliance.model.mail import Caller, CredentialKind
-from appliance.system.disk import FreeSpace
 from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx
 from tests.message.submissions import message

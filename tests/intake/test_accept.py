@@ -15,7 +15,7 @@ from appliance.deliver.due_mail import Envelope
 from appliance.errors import Code, Refused
 from appliance.intake import accept
 from appliance.intake.accept import MessageIntake, Submitted
-from appliance.intake.limits import Quota
+from appliance.intake.limits import FreeSpace, Quota
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value
@@ -24,7 +24,6 @@ from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.queue import due_recipients
-from appliance.system.disk import FreeSpace
 from appliance.web.message_json import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.message.submissions import message

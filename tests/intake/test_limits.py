@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from appliance.config.values import MIB, Share
 from appliance.errors import Code, Refused
-from appliance.intake.limits import LEAST_SHARE, SHARE_KEPT, Quota, RequestRate, share_of
+from appliance.intake.limits import LEAST_SHARE, SHARE_KEPT, FreeSpace, Quota, RequestRate, share_of
 from appliance.outside import Outside
-from appliance.system.disk import FreeSpace
 from appliance.times import SECOND
 
 

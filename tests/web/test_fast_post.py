@@ -7,9 +7,9 @@ import h11
 import pytest
 
 from appliance.errors import Code
+from appliance.net.http_server import HEAD_LINES
 from appliance.web.answer import REASONS, Answer, error_answer, json_answer
 from appliance.web.fast_post import FAST_HEAD_BYTES, QuickRequest, answer_bytes, read_request
-from appliance.web.framing import HEAD_LINES
 
 SEED = 20_261_115
 GENERATED = 12_000  # requests of each kind; a few seconds

@@ -4,11 +4,11 @@ from enum import StrEnum
 
 import msgspec
 
+from appliance.intake.limits import FreeSpace
 from appliance.model.mail import Account
 from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY
-from appliance.system.disk import FreeSpace
 
 WEBHOOK_FAILING = (
     "The webhook's receiver does not take its events; they are tried again for a while. Its history says why."

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.deliver.proofs import ADDRESSES_KEPT, ASKED_EVERY, PROVED_FOR, TROUBLED_EVERY, Proofs
+from appliance.deliver.pool_limiters import ADDRESSES_KEPT, ASKED_EVERY, PROVED_FOR, TROUBLED_EVERY, Proofs
 from appliance.deliver.providers import ProviderPools
 from tests.fakes.dns import Trouble, ZoneResolver
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.deliver.fairness import AccountQueue, Shares
+from appliance.deliver.due_mail import AccountQueue, Shares
 
 
 def fill(shares: Shares, *holders: str) -> None:

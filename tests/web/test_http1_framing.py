@@ -6,11 +6,10 @@ import time
 import pytest
 
 from appliance.errors import Refused
-from appliance.web.framing import (
+from appliance.net.http_server import HEAD_LINES, REQUEST_HEAD_BYTES
+from appliance.web.http1 import (
     CHUNK_LINE,
     FREE_CHUNKS,
-    HEAD_LINES,
-    REQUEST_HEAD_BYTES,
     TRAILER_LINES,
     BadHead,
     ChunkedBody,
