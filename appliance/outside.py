@@ -35,7 +35,7 @@ class Outside:
 
     now: Callable[[], int] = lambda: time.time_ns() // 1000
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
-    random_bits: Callable[[], int] = lambda: secrets.randbits(_RANDOM_BITS)
+    random_bits: Callable[[], int] = lambda: int.from_bytes(os.urandom(10), "big") >> 80 - _RANDOM_BITS
     random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; not for secrets
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] = _dial
 

@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TextIO, cast
 
+import msgspec
 import trio
 
 from appliance.telemetry.metrics import LOG_DROPPED
@@ -145,7 +146,7 @@ _is_secret = lru_cache(maxsize=1024)(lambda name: _SECRET_NAME.match(name) is no
 _SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 _RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
 _NEEDS_QUOTES = re.compile(r"[\s\"\\=]|^$")
-_json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was built by _clean, as a tree
+_ascii_json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was built by _clean, as a tree
 
 
 class Log:
@@ -214,7 +215,14 @@ def _clean(name: str, value: object) -> Any:
 
 
 def _cleaned(given: Mapping[str, object]) -> dict[str, Any]:
-    return {(f"{name}_" if name in _RESERVED else name): _clean(name, value) for name, value in given.items()}
+    texts = "\n".join([value for value in given.values() if type(value) is str])
+    harmless = redacted(texts) is texts  # asked once for all: half the cost of a line
+    return {
+        (f"{name}_" if name in _RESERVED else name): value
+        if (type(value) is int or (harmless and type(value) is str)) and not _is_secret(name)
+        else _clean(name, value)
+        for name, value in given.items()
+    }
 
 
 def _traceback(record: logging.LogRecord) -> str:
@@ -222,6 +230,15 @@ def _traceback(record: logging.LogRecord) -> str:
         return ""
     text = redacted("".join(traceback.format_exception(record.exc_info[1])).rstrip())
     return text if len(text) <= TRACEBACK_LIMIT else "…" + text[-TRACEBACK_LIMIT:]
+
+
+def _json(value: Any) -> str:
+    """JSON in ASCII. By msgspec where that writes the same, in a third of the time: a line costs most of this."""
+    with suppress(ValueError):  # half of a surrogate pair
+        line = msgspec.json.format(msgspec.json.encode(value), indent=0)
+        if line.isascii() and b"\x7f" not in line:
+            return line.decode("ascii")
+    return _ascii_json(value)
 
 
 def _escaped(text: str) -> str:

@@ -354,3 +354,12 @@ with log.unblocked_stderr():
     lines = done.stderr.splitlines()
     assert [json.loads(line)["number"] for line in lines[:500]] == list(range(500))
     assert lines[-1] == "RuntimeError: the end"
+
+
+def test_a_line_is_what_the_standard_library_writes() -> None:
+    """Whichever encoder wrote it: ASCII without control characters, of every character and kind of value."""
+    texts = [chr(code) for code in (*range(0x300), 0x2028, 0xD800, 0xDFFF, 0x1F600)]
+    for value in (*texts, 1, 2**70, -1, 1.5, None, True, [], {}, [1, ["a"]], {"a": {"b": [""]}}):
+        line = log.json_line(1_700_000_000.25, "info", "appliance.test", "an event", {"key": value})
+        told = {"ts": "2023-11-14T22:13:20.250Z", "level": "info", "logger": "appliance.test", "event": "an event"}
+        assert line == json.dumps({**told, "key": value})
