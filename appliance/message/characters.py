@@ -88,8 +88,8 @@ def has_lone_line_end(message: bytes, block_size: int = _BLOCK) -> bool:
     while start < len(message):
         cut = start + block_size
         cut += message[cut - 1 : cut + 1] == b"\r\n"  # never between the two
-        block = message[start:cut]
-        if b"\r\n".join(block.splitlines()) != block.removesuffix(b"\r\n"):
+        pairs = message.count(b"\r\n", start, cut)
+        if not pairs == message.count(b"\r", start, cut) == message.count(b"\n", start, cut):
             return True
         start = cut
     return False
