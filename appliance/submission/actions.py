@@ -7,7 +7,7 @@ from enum import Enum, auto
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.model.mail import Caller
-from appliance.submission.authentication import Login
+from appliance.submission.commands import Login
 from appliance.submission.replies import Rejected
 
 

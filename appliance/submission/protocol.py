@@ -10,7 +10,7 @@ that is done; and up to `limits.COMMANDS_PER_TURN` of them, so that one client d
     ACTION   not read                        its result, which the driver reports: COMMAND
     OVER     not read                        nothing: the last reply is written, and the connection closes
 
-The parts: `commands` parses lines, `authentication` runs an AUTH exchange, `content` holds the transaction.
+The parts: `commands` parses lines and runs an AUTH exchange, `content` holds the transaction.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.message.cost import of_address
 from appliance.net.memory_budget import MemoryBudget
-from appliance.submission import authentication, commands, limits, replies
+from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Action, Backend, Phase, PlainAction, Submit
-from appliance.submission.authentication import AuthExchange, Login
+from appliance.submission.commands import AuthExchange, Login
 from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
 from appliance.submission.replies import Rejected
 
@@ -158,7 +158,7 @@ class SmtpProtocol:
                 return None
             verb, argument = commands.parse(line)
             if exchange is not None:
-                result = self._log_in(exchange, authentication.respond(exchange, line.decode("utf-8")))
+                result = self._log_in(exchange, commands.continue_login(exchange, line.decode("utf-8")))
             elif verb not in _COMMANDS:
                 raise Rejected(replies.NO_SUCH_COMMAND)
             elif not argument.isascii() and verb not in ("MAIL", "RCPT"):
@@ -225,7 +225,7 @@ class SmtpProtocol:
             raise Rejected(replies.LOGIN_NEEDS_TLS)
         if self._login is not None:
             raise Rejected(replies.LOGGED_IN_ALREADY)
-        return self._log_in(*authentication.begin(argument))
+        return self._log_in(*commands.begin_login(argument))
 
     def _log_in(self, exchange: AuthExchange, login: bytes | Login) -> Result:
         if isinstance(login, bytes):  # one more challenge comes first

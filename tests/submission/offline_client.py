@@ -10,8 +10,7 @@ from appliance.model.mail import Caller, CredentialKind
 from appliance.net.memory_budget import MemoryBudget
 from appliance.store.access import sha256
 from appliance.submission.actions import Action, Backend, ParseRecipient, PlainAction, Submit
-from appliance.submission.authentication import Login
-from appliance.submission.commands import parse_address
+from appliance.submission.commands import Login, parse_address
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 

@@ -11,9 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.net import epoll as readable_module
-from appliance.net.epoll import ReadWatch
-from appliance.net.socket_stream import FastSocketStream
+from appliance.net import socket_stream as socket_stream
+from appliance.net.socket_stream import FastSocketStream, ReadWatch
 
 
 @contextmanager
@@ -120,7 +119,7 @@ async def test_a_socket_that_is_gone_can_be_closed() -> None:
 
 async def test_more_edges_than_are_heard_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are, in the end."""
-    monkeypatch.setattr(readable_module, "_EVENTS_AT_ONCE", 3)
+    monkeypatch.setattr(socket_stream, "_EVENTS_AT_ONCE", 3)
     pairs = [socket.socketpair() for _ in range(20)]
     readables = [ReadWatch(ours.fileno()) for ours, _ in pairs]
     for _, theirs in pairs:

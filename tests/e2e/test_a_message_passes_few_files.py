@@ -1,0 +1,56 @@
+"""The way of a message, from the socket it comes in by to the post of its webhook, can be read in a sitting."""
+
+import smtplib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.call_watch import files_called, program
+from tests.e2e.delivery.world import World, world
+from tests.fakes.mx import FakeMx
+from tests.fakes.webhook_server import hooks
+
+MOST = 60  # files in which anything is called meanwhile, by any task
+HOUSEKEEPING = {"store/file_care.py"}  # runs every second, whatever comes
+
+
+async def by_http(made: World) -> None:
+    """Send one message."""
+    await made.send("ada@example.net")
+
+
+async def by_smtp(made: World) -> None:
+    """Send one message."""
+
+    def send() -> None:
+        host, _, port = made.running.smtp[0].removeprefix("smtp://").rpartition(":")
+        with smtplib.SMTP(host, int(port)) as client:
+            client.starttls()
+            account = made.running.account
+            client.login(account.username, account.password)
+            client.sendmail("a@example.com", "ada@example.net", "From: a@example.com\r\n\r\nHello.\r\n")
+
+    await trio.to_thread.run_sync(send)
+
+
+@pytest.mark.parametrize("send", [by_http, by_smtp])
+async def test_a_message_passes_few_files(tmp_path: Path, send: Callable[[World], Awaitable[None]]) -> None:
+    """Accepted, stored, signed, delivered, recorded and posted: all of it, and what runs beside it, in few files."""
+    watch = str(tmp_path / "watch")
+    with hooks(tmp_path) as receiver, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WATCH_SOCKET", watch)
+        webhooks = f"[webhooks]\n{receiver.settings(tmp_path)}"
+        async with world(tmp_path, server=webhooks, program=program()) as made:
+            with made.running.client(headers=made.running.login()) as client:
+                client.put("/v1/webhook", json={"url": receiver.url("/")}).raise_for_status()
+            await made.domain("example.net", FakeMx())
+            await send(made)  # what is looked up once for all is looked up now
+            await made.until(lambda: len(receiver.posts) == 1)
+            files_called(watch)
+            await send(made)
+            await made.until(lambda: len(receiver.posts) == 2)
+            files = [each for each in files_called(watch) if each not in HOUSEKEEPING]
+    assert {"store/engine.py", "deliver/scheduler.py", "webhook/post.py"} <= set(files), files
+    assert len(files) <= MOST, "\n".join([str(len(files)), *files])
