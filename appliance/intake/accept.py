@@ -252,6 +252,8 @@ class MessageIntake:
             return await first()
         claim = (begun.claim.scope, begun.claim.key)
         if claim in self._running:
+            if (replay := self._earlier(begun, begun.claim, again)) is not None:  # only another retry is running
+                return replay
             raise Refused(
                 Code.IDEMPOTENCY_IN_PROGRESS,
                 "The first request with this Idempotency-Key is still running. Retry in a second.",
@@ -263,13 +265,7 @@ class MessageIntake:
         except (KeyTaken, Refused) as refused:
             # A retry is rare, so first sends do not pay for a search: the transaction finds a taken key by itself, and
             # what was accepted once stays accepted, even if it would be refused by now.
-            earlier = self.store.messages.remembered(begun.caller.account_id, *claim)
-            if earlier is not None and earlier.fingerprint != begun.claim.fingerprint:
-                raise Refused(
-                    Code.IDEMPOTENCY_CONFLICT,
-                    "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
-                ) from None
-            if earlier is not None and (replay := again(earlier)) is not None:
+            if (replay := self._earlier(begun, begun.claim, again)) is not None:
                 return replay
             if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
                 raise Refused(
@@ -278,6 +274,16 @@ class MessageIntake:
             raise
         finally:
             self._running.discard(claim)
+
+    def _earlier(self, begun: _Begun, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]) -> T | None:
+        """The result of the earlier send under a key; refused when that was another message, or came the other way."""
+        earlier = self.store.messages.remembered(begun.caller.account_id, claim.scope, claim.key)
+        if earlier is not None and earlier.fingerprint != claim.fingerprint:
+            raise Refused(
+                Code.IDEMPOTENCY_CONFLICT,
+                "This Idempotency-Key was used with another body in the last 24 hours. Choose a new key.",
+            ) from None
+        return None if earlier is None else again(earlier)
 
     async def _accept(
         self,

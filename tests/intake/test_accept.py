@@ -374,6 +374,21 @@ async def test_many_at_once_under_one_key_are_one_message(hall: Hall) -> None:
     assert (hall.credits(), hall.count()) == (9, 1)
 
 
+async def test_many_retries_at_once_are_all_answered(hall: Hall) -> None:
+    """Once the first is on disk, none of its retries has to wait for another one."""
+    first = await hall.submit(KEYED)
+    door, told = hall.door(), []
+
+    async def one() -> None:
+        told.append((await hall.submit(KEYED, door=door)).message_id)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(one)
+    assert told == [first.message_id] * 10
+    assert (hall.credits(), hall.count()) == (9, 1)
+
+
 # ---- how it is signed
 
 
