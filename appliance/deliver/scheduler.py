@@ -226,7 +226,7 @@ class Scheduler:
         while True:
             if (newer := self.store.queue_control.version()) != version:
                 version = newer
-                self.new_mail.ring()
+                self.new_mail.request_poll()
             await self.limiters.publish(self._pending, self._in_flight.told())
             await trio.sleep(self.intervals.publish)
 
@@ -238,12 +238,12 @@ class Scheduler:
             try:
                 if count := await self.store.queue_control.bring_forward(beyond):
                     log.warning("mail was put off by a clock that was ahead, and is due now", recipients=count)
-                    self.new_mail.ring()
+                    self.new_mail.request_poll()
             except Refused as refused:
                 log.warning("mail put off by a wrong clock waits for the storage", reason=refused.text)
             if by := await clock.wait(self.intervals.check_clock):
                 log.warning("the clock was set", seconds=round(by))
-                self.new_mail.ring()
+                self.new_mail.request_poll()
 
     # ---- what is taken
 
@@ -287,7 +287,7 @@ class Scheduler:
 
     def _next_poll(self) -> tuple[float, Poll]:
         state = self._polls
-        state.asked = self.new_mail.was_rung() or state.asked
+        state.asked = self.new_mail.poll_requested() or state.asked
         state.few = self._pending.total < FEW_PENDING
         state.left = bool(self._left) or self.due_mail.behind
         state.waiting = bool(self._pending.queues)
@@ -372,7 +372,7 @@ class Scheduler:
     def _wake_if_waiting(self, waited: bool) -> None:
         """Have the loop check the limiters from now on, if mail has begun to wait for a session."""
         if self._pending.queues and not waited:
-            self.new_mail.stir()
+            self.new_mail.wake()
 
     def _start_all(self) -> None:
         """Start what is ready and may go, pool by pool; and end stalled sessions where others wait for their slot."""
@@ -419,7 +419,7 @@ class Scheduler:
                 outcomes = shortage
             finally:
                 if self._in_flight.leave(active):
-                    self.new_mail.stir()
+                    self.new_mail.wake()
             self._attempted(active, outcomes)
             if isinstance(outcomes, Shortage):
                 return
@@ -469,13 +469,13 @@ class Scheduler:
         for again in (outcome.next_attempt_at for outcome in result.outcomes):
             if again is not None and (self._due_at is None or again < self._due_at):
                 self._due_at = again
-                self.new_mail.stir()
+                self.new_mail.wake()
         pool, account = self.limiters.pool_of(result.envelope.domain), result.envelope.account_id
         # Of this pool, not of all: what is pending may be for a server that answers nothing.
         behind = self.due_mail.behind and self._pending[pool] < FEW_PENDING
         if behind or (self._left and (self._has_room(pool, account) or self._has_room(UNROUTED, account))):
             self._polls.asked = self._polls.room = True
-            self.new_mail.stir()
+            self.new_mail.wake()
 
     def _has_room(self, pool: str, account: str) -> bool:
         """Whether mail was left that there is room for: little of its pool is pending, or of this account there."""

@@ -101,10 +101,10 @@ class NewMail:
     """New mail for one reader, which may also be asked to poll the store."""
 
     def __init__(self) -> None:
-        self._wake = Wake()
+        self._wakeup = Wake()
         self._fresh: list[Fresh] = []
         self._bytes = 0
-        self._rung = False
+        self._poll_requested = False
         self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
 
     def __contains__(self, message_id: object) -> bool:
@@ -123,35 +123,35 @@ class NewMail:
         """Hand over a message that is on disk; `charged` is None when not all of its recipients are to be tried."""
         size = len(message.mime)
         if charged is None or len(self._fresh) >= NEW_MAIL_MESSAGES or self._bytes + size > NEW_MAIL_BYTES:
-            self._rung = True
+            self._poll_requested = True
             self._coming.discard(message.id)
         else:
             self._fresh.append(Fresh(message, charged))
             self._bytes += size
-        self._wake.set()
+        self._wakeup.set()
 
-    def ring(self) -> None:
+    def request_poll(self) -> None:
         """Ask the reader to poll the store."""
-        self._rung = True
-        self._wake.set()
+        self._poll_requested = True
+        self._wakeup.set()
 
     def take(self) -> list[Fresh]:
         fresh, self._fresh, self._bytes = self._fresh, [], 0
         self._coming.difference_update([each.message.id for each in fresh])
         return fresh
 
-    def was_rung(self) -> bool:
+    def poll_requested(self) -> bool:
         """Whether a poll was asked for since the last time."""
-        rung, self._rung = self._rung, False
-        return rung
+        requested, self._poll_requested = self._poll_requested, False
+        return requested
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Let the reader continue, without a poll."""
-        self._wake.set()
+        self._wakeup.set()
 
     async def wait(self, seconds: float) -> None:
         """Return after `seconds`, or as soon as there is something to do."""
-        await self._wake.wait(seconds)
+        await self._wakeup.wait(seconds)
 
 
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:

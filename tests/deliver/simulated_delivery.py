@@ -108,7 +108,7 @@ class Stage:
         if delay:
             later = self.outside.now() + round(delay * 1_000_000)
             await self.change("UPDATE recipients SET next_attempt_at = ? WHERE message_id = ?", later, new.id)
-        self.scheduler.new_mail.ring()
+        self.scheduler.new_mail.request_poll()
         return new.id
 
     async def change(self, sql: str, *bindings: object) -> None:

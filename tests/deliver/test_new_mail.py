@@ -54,7 +54,7 @@ async def test_a_look_leaves_alone_what_is_coming(
             new = message(played.outside, account, f"user{number}@a.test")
             new_mail.expect(new.id)
             charged = await played.store.messages.accept(new)
-            new_mail.ring()
+            new_mail.request_poll()
             await trio.sleep(0.11)  # long enough for a look
             new_mail.offer(new, charged)
             sent.append(new.id)

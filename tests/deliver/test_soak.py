@@ -313,7 +313,7 @@ class World:
         if self.random.random() < 0.8:
             played.scheduler.new_mail.offer(new, charged)
         else:
-            played.scheduler.new_mail.ring()
+            played.scheduler.new_mail.request_poll()
         return new.id
 
     async def send_bursts(self, played: Stage, account: str, pause: float) -> None:
@@ -355,7 +355,7 @@ class World:
                     await played.store.pools.release(EVERY)
                 case "retry":
                     await played.store.queue_control.retry_all()
-                    played.scheduler.new_mail.ring()
+                    played.scheduler.new_mail.request_poll()
                 case "short":
                     self.disturb(seconds + 80)
                     self.short, self.short_until = True, trio.current_time() + seconds + 60

@@ -32,7 +32,7 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
         played.store, played.outside, free, Quota(Share(), free), sandbox=False, hostname="mail.example.com"
     )
     sent = await door.submit(caller, "bounce@example.com", ["ada@a.test"], data, "req_1")
-    played.scheduler.new_mail.ring()
+    played.scheduler.new_mail.request_poll()
     return sent.message_id
 
 

@@ -1,5 +1,6 @@
 """The fast socket stream does what Trio's own does."""
 
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -153,7 +154,7 @@ async def test_closing_wakes_the_task_that_receives() -> None:
 
 
 async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
-    """A read ends before such a byte, though more is there."""
+    """A read ends before such a byte, though more is there; the next read does not wait for an event."""
     ours, theirs = _tcp_pair()
     with theirs:
         async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
@@ -165,6 +166,23 @@ async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
                 while len(read) < len(b"before behind"):
                     read += await stream.receive_some(4_096)
             assert read == b"before behind"
+
+
+async def test_where_no_more_files_can_be_opened_only_the_connection_is_lost() -> None:
+    """It is broken, in the stream's own words, and can be tried again once there is room."""
+    ours, theirs = _tcp_pair()
+    with theirs:
+        async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
+            theirs.sendall(b"x")
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            try:
+                with pytest.raises(trio.BrokenResourceError):
+                    await stream.receive_some()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            with trio.fail_after(5):
+                assert await stream.receive_some() == b"x"
 
 
 @pytest.mark.parametrize("seed", range(20))

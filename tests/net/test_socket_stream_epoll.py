@@ -1,18 +1,16 @@
 """Waiting until a socket can be read: no edge is missed, none is waited for that will not come."""
 
 import os
-import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 
 import pytest
 import trio
 import trio.testing
 
 from appliance.net import socket_stream as socket_stream
-from appliance.net.socket_stream import FastSocketStream, ReadWatch
+from appliance.net.socket_stream import ReadWatch
 
 
 @contextmanager
@@ -146,76 +144,3 @@ async def test_news_are_kept_when_the_task_was_cancelled() -> None:
         with trio.fail_after(5):
             await readable.wait()
         readable.close()
-
-
-async def test_what_comes_behind_an_urgent_byte_is_read() -> None:
-    """A read ends before such a byte, though more is there; the next read does not wait for an event."""
-    ours, theirs = _tcp_pair()
-    with theirs:
-        async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
-            theirs.sendall(b"before ")
-            theirs.send(b"!", socket.MSG_OOB)
-            theirs.sendall(b"behind")
-            read = b""
-            with trio.fail_after(5):
-                while len(read) < len(b"before behind"):
-                    read += await stream.receive_some(4_096)
-            assert read == b"before behind"
-
-
-async def test_where_no_more_files_can_be_opened_only_the_connection_is_lost() -> None:
-    """It is broken, in the stream's own words, and can be tried again once there is room."""
-    ours, theirs = _tcp_pair()
-    with theirs:
-        async with FastSocketStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as stream:
-            theirs.sendall(b"x")
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-            try:
-                with pytest.raises(trio.BrokenResourceError):
-                    await stream.receive_some()
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            with trio.fail_after(5):
-                assert await stream.receive_some() == b"x"
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_a_stream_loses_nothing_whatever_the_chunks(seed: int) -> None:
-    """Written in pieces with pauses, read in pieces with pauses, to its end and beyond, many at once."""
-    chance = Random(seed)
-    written = [chance.randbytes(chance.randrange(200_000)) for _ in range(10)]
-    read: dict[int, bytes] = {}
-
-    async def write(stream: trio.SocketStream, data: bytes, dice: Random) -> None:
-        async with stream:
-            while data:
-                length = dice.choice((1, 10, 4_096, 70_000))
-                await stream.send_all(data[:length])
-                data = data[length:]
-                if dice.random() < 0.2:
-                    await trio.sleep(dice.random() / 1_000)
-
-    async def receive(number: int, stream: trio.SocketStream, dice: Random) -> None:
-        got = b""
-        async with FastSocketStream(stream) as quick:
-            while data := await quick.receive_some(dice.choice((1, 100, 4_096, 65_536, None))):
-                got += data
-                if dice.random() < 0.2:
-                    await trio.sleep(dice.random() / 1_000)
-            assert await quick.receive_some() == b""  # the end stays the end
-        read[number] = got
-
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            for number, data in enumerate(written):
-                ours, theirs = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in _tcp_pair())
-                nursery.start_soon(write, theirs, data[: 3_000 if seed % 2 else None], Random(seed + number))
-                nursery.start_soon(receive, number, ours, Random(seed - number))
-    assert [read[number] for number in range(10)] == [data[: 3_000 if seed % 2 else None] for data in written]
-
-
-def _tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
-        return ours, listener.accept()[0]

@@ -301,7 +301,7 @@ async def test_a_message_is_handed_to_delivery_after_its_commit(tmp_path: Path) 
                 assert new.id in store.new_mail
         assert [(fresh.message, fresh.charged) for fresh in store.new_mail.take()] == [(new, 1)]
         assert new.id not in store.new_mail
-        assert not store.new_mail.was_rung()
+        assert not store.new_mail.poll_requested()
 
 
 async def test_what_is_not_accepted_is_not_handed_over(store: Store, messages: Messages) -> None:
@@ -324,7 +324,7 @@ async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(
     await store.suppressions.add(account.id, "b@example.net", "by hand")
     await store.messages.accept(messages.new("b@example.net", "c@example.net", simulated=False))
     assert store.new_mail.take() == []
-    assert store.new_mail.was_rung()
+    assert store.new_mail.poll_requested()
 
 
 async def test_simulated_mail_wakes_the_simulation_only(
@@ -336,7 +336,7 @@ async def test_simulated_mail_wakes_the_simulation_only(
     await store.new_simulated_mail.wait(50)
     assert trio.current_time() == before
     assert store.new_mail.take() == []
-    assert not store.new_mail.was_rung()
+    assert not store.new_mail.poll_requested()
 
 
 async def test_a_record_holds_recipients_and_attempts(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_what_is_offered_is_taken_once() -> None:
         new_mail.offer(each, 1)
     assert new_mail.take() == [Fresh(each, 1) for each in sent]
     assert new_mail.take() == []
-    assert not new_mail.was_rung()
+    assert not new_mail.poll_requested()
 
 
 def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
@@ -27,8 +27,8 @@ def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
     new_mail = NewMail()
     new_mail.offer(message(Outside(), "acc", "ada@a.test", "bob@a.test"), None)
     assert new_mail.take() == []
-    assert new_mail.was_rung()
-    assert not new_mail.was_rung()
+    assert new_mail.poll_requested()
+    assert not new_mail.poll_requested()
 
 
 def test_there_is_room_for_so_many() -> None:
@@ -37,7 +37,7 @@ def test_there_is_room_for_so_many() -> None:
     for _ in range(NEW_MAIL_MESSAGES + 1):
         new_mail.offer(new, 1)
     assert len(new_mail.take()) == NEW_MAIL_MESSAGES
-    assert new_mail.was_rung()
+    assert new_mail.poll_requested()
     new_mail.offer(new, 1)
     assert len(new_mail.take()) == 1
 
@@ -49,7 +49,7 @@ def test_there_is_room_for_so_many_bytes() -> None:
     for _ in range(3):
         new_mail.offer(large, 1)
     assert len(new_mail.take()) == 2
-    assert new_mail.was_rung()
+    assert new_mail.poll_requested()
 
 
 def test_what_is_coming_is_known() -> None:
@@ -69,10 +69,10 @@ def test_what_is_coming_is_known() -> None:
 
 
 async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
-    """By mail, by a request to poll and by `stir`; the time is up only if none of them came."""
+    """By mail, by a request to poll and by `wake`; the time is up only if none of them came."""
     new_mail = NewMail()
     new = message(Outside(), "acc", "ada@a.test")
-    wakes: list[Callable[[], None]] = [partial(new_mail.offer, new, 1), new_mail.ring, new_mail.stir]
+    wakes: list[Callable[[], None]] = [partial(new_mail.offer, new, 1), new_mail.request_poll, new_mail.wake]
     for wake in wakes:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(new_mail.wait, 50)
